@@ -1,0 +1,56 @@
+"""The abstract contracts: what a driver, an executor, a tool and the others promise each other."""
+
+from typing import TYPE_CHECKING
+
+from agentloop._lazy import lazy
+
+if TYPE_CHECKING:
+    from agentloop.contracts.can_accept import CanAcceptExecutionScope as CanAcceptExecutionScope
+    from agentloop.contracts.can_accept import CanAcceptLifecycle as CanAcceptLifecycle
+    from agentloop.contracts.can_accept import CanAcceptMessageCompiler as CanAcceptMessageCompiler
+    from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
+    from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
+    from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
+    from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
+    from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
+    from agentloop.contracts.can_handle_events import Listener as Listener
+    from agentloop.contracts.can_handle_events import Subscription as Subscription
+    from agentloop.contracts.can_infer import CanInfer as CanInfer
+    from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
+    from agentloop.contracts.can_intercept import Plain as Plain
+    from agentloop.contracts.can_report_retries import CanReportRetries as CanReportRetries
+    from agentloop.contracts.can_report_retries import FailedAttempt as FailedAttempt
+    from agentloop.contracts.can_report_retries import RetryReport as RetryReport
+    from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
+    from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
+    from agentloop.contracts.execution_scope import Resources as Resources
+    from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
+    from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
+    from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
+    from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
+    from agentloop.contracts.tool import CanPresentResult as CanPresentResult
+    from agentloop.contracts.tool import CanUseThread as CanUseThread
+    from agentloop.contracts.tool import Tool as Tool
+    from agentloop.contracts.tool_context import ToolContext as ToolContext
+    from agentloop.contracts.tool_policy import OrderingKey as OrderingKey
+    from agentloop.contracts.tool_policy import ToolPolicy as ToolPolicy
+    from agentloop.contracts.tools import Tools as Tools
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptToolRuntime CanAcceptTools",
+        "agentloop.contracts.can_compile_messages": "CanCompileMessages",
+        "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
+        "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
+        "agentloop.contracts.can_infer": "CanInfer",
+        "agentloop.contracts.can_intercept": "CanIntercept Plain",
+        "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
+        "agentloop.contracts.can_use_tools": "CanUseTools",
+        "agentloop.contracts.execution_scope": "ExecutionScope Resources",
+        "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanPrepareArguments CanPresentResult CanUseThread Tool",
+        "agentloop.contracts.tool_context": "ToolContext",
+        "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",
+        "agentloop.contracts.tools": "Tools",
+    },
+)

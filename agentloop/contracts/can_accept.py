@@ -1,0 +1,54 @@
+"""What the loop binds into a driver, an executor, an inference or an interceptor, once per execution.
+
+Binding makes a copy: what a user passed in is not changed, and any number of executions may be bound at once.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tools import Tools
+
+
+class CanAcceptTools(ABC):
+    """Takes the tools of the loop; executors do."""
+
+    @abstractmethod
+    def with_tools(self, tools: Tools) -> Self:
+        """Return a copy that works with these tools."""
+
+
+class CanAcceptToolRuntime(ABC):
+    """Takes the tools and the executor of the loop; drivers do."""
+
+    @abstractmethod
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
+        """Return a copy that offers these tools and has their calls run by this executor."""
+
+
+class CanAcceptMessageCompiler(ABC):
+    """Takes the message compiler of the loop; drivers do."""
+
+    @abstractmethod
+    def with_compiler(self, compiler: CanCompileMessages) -> Self:
+        """Return a copy whose model sees what this compiler makes of the state."""
+
+
+class CanAcceptLifecycle(ABC):
+    """Takes the interceptors and the events of the loop, so that one stack and one wiretap serve the whole execution."""
+
+    @abstractmethod
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        """Return a copy that passes these points and emits to this bus."""
+
+
+class CanAcceptExecutionScope(ABC):
+    """Takes what one execution runs with."""
+
+    @abstractmethod
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that uses this clock, these ids and these resources."""

@@ -1,0 +1,23 @@
+"""The contract of message compilers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from agentloop.values.agent_state import AgentState
+from agentloop.values.message import Message
+
+
+class CanCompileMessages(ABC):
+    """Decides which messages of a state a model sees.
+
+    An implementer keeps these laws:
+
+    - Compiling is pure: equal states give equal messages, and the state is not changed (laws 3 and 8).
+    - Whole messages are kept or dropped, so that a call is never parted from its result or its reasoning (law 2).
+    - Within an execution, what is compiled after a step begins with what was compiled before it, unless the compiler's
+      documentation names the point at which a new epoch begins (law 13).
+    """
+
+    @abstractmethod
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        """Return the messages for the next inference, without the system prompt."""

@@ -1,0 +1,39 @@
+"""The contract of executors."""
+
+from abc import ABC, abstractmethod
+
+from agentloop.values.agent_state import AgentState
+from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+
+
+class CanExecuteToolCalls(ABC):
+    """An executor: runs a batch of tool calls and returns what came of each.
+
+    An implementer keeps these laws:
+
+    - Totality: every call of the batch has either an execution or is pending, under the key the batch gives it, and
+      both lists are in call order, whatever fails, blocks, times out or is cancelled (law 1).
+    - The given state is not changed; what interceptors made of it is in the answer (law 3).
+    - What an event says of a call's outcome is what the answer says (law 10).
+    - A call whose interceptor raised does not run (law 11).
+    - Arguments that reach a tool satisfy its schema (law 17).
+    - Its own tasks and threads end with the batch or with the execution (law 19).
+    """
+
+    @abstractmethod
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        """Execute a batch.
+
+        Args:
+            tool_calls: the calls, their keys, and decisions about calls that waited.
+            state: the state the batch belongs to.
+
+        Returns:
+            One execution per settled call, the calls that wait, and the state after the batch's interceptors.
+
+        Raises:
+            BatchFailed: when the executor is told to raise on failure; the whole batch is settled before, and carried.
+            AgentStop: when a tool or an interceptor asked to stop; carries the settled batch as `tool_executions`.
+            Exception: an interceptor's error; carries the settled batch as `tool_executions`.
+            asyncio.CancelledError: after the open calls were settled; carries the batch as `tool_executions`.
+        """

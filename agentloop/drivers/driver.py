@@ -1,0 +1,163 @@
+"""The template of drivers."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+from attrs import evolve, field, frozen
+
+from agentloop.compilers.conversation import ConversationWithCurrentToolTrace
+from agentloop.contracts.can_accept import (
+    CanAcceptExecutionScope,
+    CanAcceptLifecycle,
+    CanAcceptMessageCompiler,
+    CanAcceptToolRuntime,
+)
+from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.drivers.open_turns import ready_calls, settled
+from agentloop.drivers.step_draft import StepDraft
+from agentloop.errors import ContractViolation
+from agentloop.events.bus import EventBus
+from agentloop.executors.tool_executor import ToolExecutor
+from agentloop.interception.stack import InterceptorStack
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import OpenTurn
+from agentloop.values.message import Message, ResponsePart
+from agentloop.values.stop import AgentStop
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+
+_NO_INTERCEPTORS = InterceptorStack.of(())
+
+
+@frozen(kw_only=True)
+class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcceptLifecycle, CanAcceptExecutionScope):
+    """Takes a step in small stages, each a method that a subclass may override: compile, decide, execute, finish.
+
+    A subclass writes `decide`; decorate it with `attrs.frozen` when it has attributes of its own. Bound by a loop or by its
+    `with_…` methods, a driver works; unbound it has no tools and its own bus.
+
+    Attributes:
+        compiler: decides what a model sees of the state.
+        tools: the tools on offer.
+        executor: runs their calls.
+        interceptor: the points of the execution.
+        events: the bus of the execution.
+        scope: clock, ids and resources of the execution.
+    """
+
+    compiler: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace, repr=False)
+    tools: Tools = field(default=NO_TOOLS, repr=False)
+    executor: CanExecuteToolCalls = field(factory=ToolExecutor, repr=False)
+    interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, repr=False)
+    events: CanHandleEvents = field(factory=EventBus, repr=False)
+    scope: ExecutionScope = field(factory=ExecutionScope, repr=False)
+
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
+        """Return a copy that offers these tools and has their calls run by this executor."""
+        return evolve(self, tools=tools, executor=executor)
+
+    def with_compiler(self, compiler: CanCompileMessages) -> Self:
+        """Return a copy whose model sees what this compiler makes of the state."""
+        return evolve(self, compiler=compiler)
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        """Return a copy that passes these points and emits to this bus."""
+        return evolve(self, interceptor=InterceptorStack.of(interceptor), events=events)
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that uses this clock, these ids and these resources."""
+        compiler = self.compiler
+        if isinstance(compiler, CanAcceptExecutionScope):
+            compiler = compiler.with_execution_scope(scope)
+        return evolve(self, scope=scope, compiler=compiler)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        """Take one step: settle calls that waited and are decided, or decide anew and have the calls executed.
+
+        What goes wrong leaves with the state so far as its attribute `agent_state`.
+
+        Raises:
+            AgentStop: when an interceptor asks to stop.
+            Exception: whatever the inference or an interceptor raises.
+        """
+        last = state.last_step
+        if last is not None and last.open_turn is not None:
+            return await self._settle(state, last.open_turn)
+        draft = StepDraft.begin(state, self.scope)
+        outcome: ToolExecutions | None = None
+        try:
+            draft.parts = await self.decide(draft, self.compile(draft.state))
+            calls = [part for part in draft.parts if isinstance(part, ToolCall)]
+            if calls:
+                draft.calls = ToolCalls.of(calls, draft.state)
+                outcome = await self.execute(draft.calls, draft)
+        except (Exception, asyncio.CancelledError) as error:
+            _attach(error, self._rescued(draft, error))
+            raise
+        return self.finish(draft, outcome)
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        """Return the messages that the model shall see."""
+        return self.compiler.compile(state)
+
+    @abstractmethod
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        """Consult the model, and return what it decided: reasoning, text, calls, in order.
+
+        Args:
+            draft: the step so far. Its `state` may be replaced by what interceptors made of it, and each response must be
+                given to its `count`.
+            messages: what the model shall see.
+        """
+
+    async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
+        """Have the calls of a step executed."""
+        return await self.executor.execute_tools(calls, draft.state)
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        """Return the state after the step.
+
+        Args:
+            draft: the step, decided.
+            outcome: what came of its calls; None when there were none.
+        """
+        return draft.finished(outcome, self.scope.clock.now())
+
+    def _rescued(self, draft: StepDraft, error: BaseException) -> AgentState:
+        """Return the state with the step as far as it came."""
+        outcome = getattr(error, "tool_executions", None)
+        if not isinstance(outcome, ToolExecutions):
+            outcome = draft.not_executed(draft.calls, error, self.scope) if draft.calls is not None else None
+        if isinstance(error, Exception) and not isinstance(error, AgentStop):
+            draft.errors = (*draft.errors, ErrorInfo.of(error))
+        if outcome is None and draft.response is None and not draft.errors:
+            return draft.state
+        return draft.finished(outcome, self.scope.clock.now())
+
+    async def _settle(self, state: AgentState, turn: OpenTurn) -> AgentState:
+        """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
+        calls = ready_calls(turn)
+        if not len(calls):
+            raise ContractViolation("the step waits for decisions and none was made; pass them to AgentLoop.resume")
+        try:
+            outcome = await self.executor.execute_tools(calls, state)
+        except (Exception, asyncio.CancelledError) as error:
+            found = getattr(error, "tool_executions", None)
+            if isinstance(found, ToolExecutions):
+                _attach(error, settled(found, self.scope.clock.now()))
+            raise
+        return settled(outcome, self.scope.clock.now())
+
+
+def _attach(error: BaseException, state: AgentState) -> None:
+    """Let an error carry the state so far, as the contract of drivers says."""
+    error.agent_state = state  # type: ignore[attr-defined]  # read with getattr where it is caught

@@ -1,0 +1,98 @@
+"""Turns some of whose calls waited for a decision."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from attrs import evolve
+
+from agentloop.errors import ContractViolation, DecisionError
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import OpenTurn
+from agentloop.values.decision import Approve, Decision
+from agentloop.values.id_source import IdSource
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+
+
+def ready_calls(turn: OpenTurn) -> ToolCalls:
+    """Return the calls that can be executed now: those decided, and those that wait only for decided ones."""
+    undecided = False
+    ready: list[PendingCall] = []
+    for call in turn.pending:
+        if call.decision is not None or (call.waits_for and not undecided):
+            ready.append(call)
+        else:
+            undecided = True
+    decisions = {call.key: call.decision for call in ready if call.decision is not None}
+    return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions)
+
+
+def settled(outcome: ToolExecutions, at: datetime) -> AgentState:
+    """Return the state with these outcomes in the open turn of its last step, which becomes a message when it is full."""
+    step = outcome.state.last_step
+    if step is None or step.open_turn is None:
+        raise ContractViolation("the state after the batch has lost the step that waits")
+    executions = {execution.key: execution for execution in outcome.executions}
+    turn = step.open_turn.with_settled(executions, {call.key: call for call in outcome.pending})
+    if turn.pending:
+        return outcome.state.with_last_step(evolve(step, open_turn=turn, ended_at=at))
+    return outcome.state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
+
+
+def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
+    """Return the state with these decisions noted at their calls.
+
+    Raises:
+        DecisionError: when a key is of no pending call, when the call waits for another one, or when an approval was
+            given for other arguments.
+    """
+    step = state.last_step
+    waiting = {call.key: call for call in state.pending}
+    if step is None or step.open_turn is None:
+        raise DecisionError("nothing waits for a decision in this state; its execution is " + state.status.value)
+    for key, decision in decisions.items():
+        _check(key, decision, waiting)
+    slots = tuple(
+        [
+            evolve(slot, decision=decisions[slot.key])
+            if isinstance(slot, PendingCall) and slot.key in decisions
+            else slot
+            for slot in step.open_turn.slots
+        ]
+    )
+    return state.with_last_step(evolve(step, open_turn=OpenTurn(step.open_turn.parts, slots)))
+
+
+def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> AgentState:
+    """Return the state with every call that still waits settled as cancelled, so that its conversation is whole."""
+    step = state.last_step
+    if step is None or step.open_turn is None:
+        return state
+    cancelled = {
+        call.key: ToolExecution(
+            id=ids.new_id("tool_execution"),
+            key=call.key,
+            call=call.call,
+            status=ToolStatus.CANCELLED,
+            error=ErrorInfo("Cancelled", reason),
+            started_at=at,
+            ended_at=at,
+        )
+        for call in step.pending
+    }
+    turn = step.open_turn.with_settled(cancelled, {})
+    return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
+
+
+def _check(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
+    call = waiting.get(key)
+    if call is None:
+        raise DecisionError(f"no call with the key {key!r} waits; waiting are {', '.join(waiting)}")
+    if call.waits_for:
+        raise DecisionError(f"the call {key!r} needs no decision: it runs when {call.waits_for!r} is settled")
+    if isinstance(decision, Approve) and decision.digest and decision.digest != call.digest:
+        raise DecisionError(
+            f"the approval of {key!r} was given for another tool or other arguments than {call.call.name}"
+            f"({call.call.arguments_json}); show the call to the approver again"
+        )

@@ -1,0 +1,184 @@
+"""Every error that agentloop raises.
+
+    AgentLoopError
+    ├── ContractViolation          an implementer or a caller broke a stated contract
+    ├── ConfigurationError         a loop, model or tool is set up in a way that cannot work
+    ├── InterceptorFailed          an interceptor raised, so what it guards did not happen
+    ├── NotJson                    a value that has no JSON form
+    ├── InvalidDocument            bytes that are not the JSON form of the value asked for
+    ├── ToolDefinitionError        a function or class that cannot become a tool
+    ├── ToolError                  a tool call that did not succeed
+    │   ├── UnknownTool
+    │   ├── MalformedArguments
+    │   ├── InvalidArguments
+    │   ├── ToolBlocked
+    │   ├── ToolTimedOut
+    │   └── ToolFailed
+    ├── InferenceError             a model that could not be asked, or did not answer
+    │   ├── AuthenticationError
+    │   ├── RateLimited
+    │   ├── BadRequest
+    │   │   └── ContextLengthExceeded
+    │   ├── ProviderUnavailable
+    │   └── InvalidResponse
+    ├── DecisionError              a decision about a call that does not wait, or was given for another one
+    └── JournalError
+        └── SchemaTooNew
+
+A message says what was wrong, where, and what to do about it; what a program may want to act on is an attribute. Errors
+that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchFailed`) stand beside that value in `agentloop.values`.
+"""
+
+
+class AgentLoopError(Exception):
+    """The root: catch it to catch everything that agentloop raises on purpose."""
+
+
+class ContractViolation(AgentLoopError):
+    """An implementation or a caller broke what a contract promises; the message names who and how."""
+
+
+class ConfigurationError(AgentLoopError):
+    """Something is set up in a way that cannot work: a missing key, an unknown model string, a wrong option."""
+
+
+class InterceptorFailed(AgentLoopError):
+    """An interceptor raised; what it guards did not happen (law 11). The cause is what it raised.
+
+    Attributes:
+        interceptor: the name of the interceptor.
+        point: the point at which it raised, such as `before_step`.
+    """
+
+    def __init__(self, interceptor: str, point: str, error: BaseException) -> None:
+        super().__init__(f"the interceptor {interceptor} failed at {point}: {type(error).__name__}: {error}")
+        self.interceptor = interceptor
+        self.point = point
+
+
+class NotJson(AgentLoopError, TypeError):
+    """A value has no JSON form: an object of an unknown class, a NaN, a key that is not text, a cycle."""
+
+
+class InvalidDocument(AgentLoopError, ValueError):
+    """Bytes are not the JSON form of the value that was asked for."""
+
+
+class ToolDefinitionError(AgentLoopError):
+    """A function or class cannot become a tool as it is written; the message says what to add or change."""
+
+
+class ToolError(AgentLoopError):
+    """A tool call did not succeed.
+
+    Attributes:
+        path: where in the arguments or the result the problem is, as a JSON path such as `$.days[0]`; empty when the
+            problem is not in one place.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class UnknownTool(ToolError):
+    """The model asked for a tool that is not offered."""
+
+
+class MalformedArguments(ToolError):
+    """The arguments of a call are not a JSON object: no JSON at all, cut off, or some other JSON value."""
+
+
+class InvalidArguments(ToolError):
+    """The arguments of a call are JSON but do not satisfy the tool's schema or types."""
+
+
+class ToolBlocked(ToolError):
+    """An interceptor or an ordering rule kept the call from running."""
+
+
+class ToolTimedOut(ToolError):
+    """The tool did not end within its time limit."""
+
+
+class ToolFailed(ToolError):
+    """The tool raised, or returned what its declared return type denies."""
+
+
+class InferenceError(AgentLoopError):
+    """A model could not be asked or did not give a usable answer.
+
+    Attributes:
+        status: the HTTP status code, or None when there was no HTTP answer.
+        request_id: the provider's id of the request, or None when it sent none.
+        retry_after: seconds that the provider asked to wait, or None.
+        retryable: whether the same request may succeed when it is sent again.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class AuthenticationError(InferenceError):
+    """The provider refused the key, or the key may not use this model (HTTP 401, 403)."""
+
+
+class RateLimited(InferenceError):
+    """The provider asks to slow down (HTTP 429), or a quota is used up."""
+
+    retryable = True
+
+
+class BadRequest(InferenceError):
+    """The provider refused the request itself (HTTP 400, 404, 413, 422): sending it again will not help."""
+
+
+class ContextLengthExceeded(BadRequest):
+    """The conversation is longer than the model's context window."""
+
+
+class ProviderUnavailable(InferenceError):
+    """The provider could not be reached, did not answer in time, or failed on its own side (HTTP 408, 409, 5xx)."""
+
+    retryable = True
+
+
+class InvalidResponse(InferenceError):
+    """The provider answered with something that is not an answer: no JSON, JSON of another shape, a cut stream."""
+
+
+class DecisionError(AgentLoopError):
+    """A decision cannot be used: no such call waits, or the decision was given for another call or other arguments."""
+
+
+class JournalError(AgentLoopError):
+    """Something is wrong with a recorded run."""
+
+
+class SchemaTooNew(JournalError):
+    """A document was written by a newer agentloop than this one; it is refused whole, never read in part.
+
+    Attributes:
+        found: the schema version of the document.
+        supported: the newest schema version that this agentloop reads.
+    """
+
+    def __init__(self, found: int, supported: int) -> None:
+        super().__init__(
+            f"the document has schema version {found}, this agentloop reads up to {supported}; "
+            "read it with the agentloop that wrote it, or a newer one"
+        )
+        self.found = found
+        self.supported = supported

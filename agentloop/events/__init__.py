@@ -1,0 +1,45 @@
+"""What happened, told to whoever listens: event classes, the bus, the grammar and its monitor."""
+
+from typing import TYPE_CHECKING
+
+from agentloop._lazy import lazy
+
+if TYPE_CHECKING:
+    from agentloop.events.bus import EventBus as EventBus
+    from agentloop.events.execution_events import AgentExecutionCompleted as AgentExecutionCompleted
+    from agentloop.events.execution_events import AgentExecutionFailed as AgentExecutionFailed
+    from agentloop.events.execution_events import AgentExecutionStarted as AgentExecutionStarted
+    from agentloop.events.execution_events import AgentExecutionStopped as AgentExecutionStopped
+    from agentloop.events.execution_events import AgentExecutionSuspended as AgentExecutionSuspended
+    from agentloop.events.execution_events import ContinuationEvaluated as ContinuationEvaluated
+    from agentloop.events.execution_events import ExecutionEnded as ExecutionEnded
+    from agentloop.events.execution_events import StopSignalReceived as StopSignalReceived
+    from agentloop.events.inference_events import InferenceFailed as InferenceFailed
+    from agentloop.events.inference_events import InferenceRequestStarted as InferenceRequestStarted
+    from agentloop.events.inference_events import InferenceResponseReceived as InferenceResponseReceived
+    from agentloop.events.inference_events import InferenceRetried as InferenceRetried
+    from agentloop.events.inference_events import TokenUsageReported as TokenUsageReported
+    from agentloop.events.interceptor_events import InterceptorRan as InterceptorRan
+    from agentloop.events.monitor import ProtocolMonitor as ProtocolMonitor
+    from agentloop.events.step_events import AgentStepCompleted as AgentStepCompleted
+    from agentloop.events.step_events import AgentStepStarted as AgentStepStarted
+    from agentloop.events.tool_events import ToolCallAbandoned as ToolCallAbandoned
+    from agentloop.events.tool_events import ToolCallBlocked as ToolCallBlocked
+    from agentloop.events.tool_events import ToolCallCompleted as ToolCallCompleted
+    from agentloop.events.tool_events import ToolCallProgressed as ToolCallProgressed
+    from agentloop.events.tool_events import ToolCallRejected as ToolCallRejected
+    from agentloop.events.tool_events import ToolCallSettled as ToolCallSettled
+    from agentloop.events.tool_events import ToolCallStarted as ToolCallStarted
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "agentloop.events.bus": "EventBus",
+        "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
+        "agentloop.events.inference_events": "InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
+        "agentloop.events.interceptor_events": "InterceptorRan",
+        "agentloop.events.monitor": "ProtocolMonitor",
+        "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
+        "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",
+    },
+)

@@ -1,0 +1,102 @@
+"""Events of an execution as a whole."""
+
+from attrs import field, frozen
+
+from agentloop.values.agent_step import NO_USAGE
+from agentloop.values.event import Event
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.stop import NO_SIGNALS, Continuation, StopSignal
+from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.usage import Usage
+
+
+@frozen
+class AgentExecutionStarted(Event):
+    """An execution began, or goes on after it was left or suspended.
+
+    Attributes:
+        message: the newest message of the conversation: the input.
+        resumed: whether the execution had begun before.
+    """
+
+    message: Message | None = None
+    resumed: bool = False
+
+
+@frozen
+class ExecutionEnded(Event):
+    """What the events at the end of a run have in common.
+
+    Attributes:
+        signal: the weightiest reason to stop.
+        step_count: how many steps the execution has taken.
+        usage: its tokens so far.
+    """
+
+    signal: StopSignal | None = None
+    step_count: int = 0
+    usage: Usage = NO_USAGE
+
+
+@frozen
+class AgentExecutionCompleted(ExecutionEnded):
+    """The execution came to its answer.
+
+    Attributes:
+        final_text: the text of the answer.
+    """
+
+    final_text: str = ""
+
+
+class AgentExecutionStopped(ExecutionEnded):
+    """The execution was stopped before it came to an answer: by a limit, a request or a person."""
+
+    __slots__ = ()
+
+
+@frozen
+class AgentExecutionSuspended(ExecutionEnded):
+    """The execution waits for decisions.
+
+    Attributes:
+        pending: the calls that wait.
+    """
+
+    pending: tuple[PendingCall, ...] = ()
+
+
+@frozen
+class AgentExecutionFailed(ExecutionEnded):
+    """The execution ended by an error.
+
+    Attributes:
+        error: the error.
+    """
+
+    error: ErrorInfo | None = None
+
+
+@frozen
+class StopSignalReceived(Event):
+    """Somebody gave a reason to stop.
+
+    Attributes:
+        signal: the reason.
+    """
+
+    signal: StopSignal
+
+
+@frozen
+class ContinuationEvaluated(Event):
+    """It was decided, after a step, whether another follows.
+
+    Attributes:
+        continues: the decision.
+        continuation: what spoke for stopping and for going on.
+    """
+
+    continues: bool
+    continuation: Continuation = field(default=NO_SIGNALS)

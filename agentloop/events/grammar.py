@@ -1,0 +1,107 @@
+"""The legal sequences of events, as tables: what may follow in each state of an execution, an inference and a tool call.
+
+A run of one execution begins with `AgentExecutionStarted` and ends with exactly one of the four terminal events. Inside a
+step the inferences come one after the other, the calls of a batch side by side, each with its own small grammar. A run that
+is left early, as by leaving `iterate`, ends between two steps without a terminal event and may begin again. A step that was cut off before it came to anything is not
+completed: the execution is stopped inside of it.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from agentloop.events.execution_events import (
+    AgentExecutionCompleted,
+    AgentExecutionFailed,
+    AgentExecutionStarted,
+    AgentExecutionStopped,
+    AgentExecutionSuspended,
+    ContinuationEvaluated,
+    StopSignalReceived,
+)
+from agentloop.events.inference_events import (
+    InferenceFailed,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+    InferenceRetried,
+    TokenUsageReported,
+)
+from agentloop.events.interceptor_events import InterceptorRan
+from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
+from agentloop.events.tool_events import (
+    ToolCallAbandoned,
+    ToolCallBlocked,
+    ToolCallCompleted,
+    ToolCallProgressed,
+    ToolCallRejected,
+    ToolCallStarted,
+)
+from agentloop.values.event import Event
+
+Grammar: TypeAlias = Mapping[str, Mapping[type[Event], str]]
+"""For each state, the events that may come and the state that each leads to."""
+
+START = "start"
+BETWEEN_STEPS = "between steps"
+IN_STEP = "in a step"
+DECIDED = "decided about going on"
+OVER = "over"
+
+TERMINAL: frozenset[type[Event]] = frozenset(
+    {AgentExecutionCompleted, AgentExecutionStopped, AgentExecutionSuspended, AgentExecutionFailed}
+)
+
+EXECUTION: Grammar = {
+    START: {AgentExecutionStarted: BETWEEN_STEPS},
+    BETWEEN_STEPS: {
+        AgentStepStarted: IN_STEP,
+        StopSignalReceived: BETWEEN_STEPS,
+        InterceptorRan: BETWEEN_STEPS,
+        AgentExecutionStarted: BETWEEN_STEPS,
+        **dict.fromkeys(TERMINAL, OVER),
+    },
+    IN_STEP: {
+        StopSignalReceived: IN_STEP,
+        InterceptorRan: IN_STEP,
+        ContinuationEvaluated: DECIDED,
+        AgentExecutionStopped: OVER,
+    },
+    DECIDED: {AgentStepCompleted: BETWEEN_STEPS},
+    OVER: {AgentExecutionStarted: BETWEEN_STEPS},
+}
+"""One execution. The events of inferences and tool calls come in the state `in a step`."""
+
+IDLE = "idle"
+ASKED = "asked"
+ANSWERED = "answered"
+
+INFERENCE: Grammar = {
+    IDLE: {InferenceRequestStarted: ASKED, InferenceResponseReceived: ANSWERED, InferenceFailed: IDLE},
+    ASKED: {InferenceRetried: ASKED, InferenceResponseReceived: ANSWERED, InferenceFailed: IDLE},
+    ANSWERED: {TokenUsageReported: IDLE},
+}
+"""The inferences of one step, one after the other. A response without a request was given by an interceptor."""
+
+RUNNING = "running"
+SETTLED = "settled"
+
+TOOL_CALL: Grammar = {
+    START: {
+        ToolCallStarted: RUNNING,
+        ToolCallCompleted: SETTLED,
+        ToolCallBlocked: SETTLED,
+        ToolCallRejected: SETTLED,
+    },
+    RUNNING: {ToolCallProgressed: RUNNING, ToolCallAbandoned: RUNNING, ToolCallCompleted: SETTLED},
+    SETTLED: {},
+}
+"""One tool call, by its key. A call completed without a start was answered or cancelled before it ran."""
+
+
+def words(grammar: Grammar) -> frozenset[type[Event]]:
+    """Return every event class that a grammar speaks of."""
+    return frozenset(kind for following in grammar.values() for kind in following)
+
+
+INFERENCE_EVENTS = words(INFERENCE)
+TOOL_CALL_EVENTS = words(TOOL_CALL)
+EXECUTION_EVENTS = words(EXECUTION)

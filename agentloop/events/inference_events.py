@@ -1,0 +1,70 @@
+"""Events of an inference."""
+
+from attrs import frozen
+
+from agentloop.values.event import Event
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.usage import Usage
+
+
+@frozen
+class InferenceRequestStarted(Event):
+    """A model is being asked.
+
+    Attributes:
+        request: what it is asked.
+    """
+
+    request: InferenceRequest
+
+
+@frozen
+class InferenceRetried(Event):
+    """An attempt to ask the model failed and is being repeated.
+
+    Attributes:
+        attempt: the number of the attempt that failed, from 1.
+        error: why it failed.
+        delay: seconds until the next attempt.
+    """
+
+    attempt: int
+    error: ErrorInfo
+    delay: float = 0.0
+
+
+@frozen
+class InferenceResponseReceived(Event):
+    """A model answered, or an interceptor answered in its place; what it says is final.
+
+    Attributes:
+        response: the answer, after the interceptors.
+    """
+
+    response: InferenceResponse
+
+
+@frozen
+class InferenceFailed(Event):
+    """A model could not be asked, or gave no usable answer.
+
+    Attributes:
+        error: why.
+    """
+
+    error: ErrorInfo
+
+
+@frozen
+class TokenUsageReported(Event):
+    """Tokens of one inference.
+
+    Attributes:
+        usage: the tokens of this inference.
+        total: the tokens of the execution so far, this inference included.
+    """
+
+    usage: Usage
+    total: Usage

@@ -1,0 +1,114 @@
+"""The place of one call in a batch while it is being executed."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from attrs import define, evolve
+
+from agentloop.executors.toolbox import ReadyTool
+from agentloop.values.decision import Decision
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_spec import Effect
+
+
+@define(eq=False)
+class CallSlot:
+    """One call of a batch, from admission to settlement. It lives as long as its batch and is seen by nobody else.
+
+    Attributes:
+        step: the number of the step it belongs to.
+        index: its place among the calls of its step.
+        key: its idempotency key.
+        id: the id of its execution, drawn in call order.
+        call: the call; interceptors and decisions may replace it.
+        decision: what was decided about it, when it waited.
+        tool: its tool, once found.
+        ordering_key: calls with the same one run one after the other; empty for none.
+        arguments: its arguments as the tool takes them, once valid; used by the first attempt.
+        execution: its outcome, once there is one; final when `settled`.
+        pending: set when it waits for a decision.
+        started: whether the tool was begun.
+        settled: whether the interceptors have seen the outcome and the event was emitted.
+        task: what runs it, when several run at once.
+    """
+
+    step: int
+    index: int
+    key: str
+    id: str
+    call: ToolCall
+    decision: Decision | None = None
+    tool: ReadyTool | None = None
+    ordering_key: str = ""
+    arguments: Mapping[str, Any] | None = None
+    execution: ToolExecution | None = None
+    pending: PendingCall | None = None
+    started: bool = False
+    told_start: bool = False
+    settled: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has to run."""
+        return self.execution is None and self.pending is None
+
+    def take_arguments(self) -> Mapping[str, Any]:
+        """Return arguments that no other attempt has used, since a tool may change what it gets."""
+        arguments, self.arguments = self.arguments, None
+        if arguments is not None:
+            return arguments
+        assert self.tool is not None  # noqa: S101  # a slot runs only after its tool was found
+        return self.tool.prepared(self.call)
+
+    def end(
+        self, status: ToolStatus, error: ErrorInfo, at: datetime, started_at: datetime | None = None
+    ) -> ToolExecution:
+        """Make an outcome that is not a success."""
+        return ToolExecution(
+            id=self.id,
+            key=self.key,
+            call=self.call,
+            status=status,
+            error=error,
+            may_have_run=self.may_have_run(status),
+            started_at=started_at or at,
+            ended_at=at,
+        )
+
+    def succeed(self, result: ToolResult, at: datetime, started_at: datetime) -> ToolExecution:
+        """Make an outcome that is a success."""
+        return ToolExecution(
+            id=self.id,
+            key=self.key,
+            call=self.call,
+            status=ToolStatus.SUCCEEDED,
+            value=result.value,
+            content=result.content,
+            started_at=started_at,
+            ended_at=at,
+        )
+
+    def finished(self, execution: ToolExecution, at: datetime) -> ToolExecution:
+        """Stamp what the layers around the call made of it: this slot's id and key, and the end."""
+        return evolve(
+            execution,
+            id=self.id,
+            key=self.key,
+            may_have_run=execution.may_have_run or self.may_have_run(execution.status),
+            ended_at=at,
+        )
+
+    def may_have_run(self, status: ToolStatus) -> bool:
+        """Say whether an effect cannot be excluded for a call that ended like this."""
+        if not self.started or status is ToolStatus.SUCCEEDED:
+            return False
+        return self.tool is not None and self.tool.spec.effect is not Effect.PURE and status in _UNCERTAIN
+
+
+_UNCERTAIN = frozenset({ToolStatus.TIMED_OUT, ToolStatus.CANCELLED, ToolStatus.IN_DOUBT})

@@ -1,0 +1,128 @@
+"""The executor that runs tools in this process."""
+
+import asyncio
+from typing import Self
+
+from attrs import evolve, field, frozen
+from attrs.validators import ge, gt, optional
+
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanAcceptTools
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.events.bus import EventBus
+from agentloop.executors.batch import Batch
+from agentloop.executors.call_slot import CallSlot
+from agentloop.executors.shielding import shielded
+from agentloop.executors.tool_run import RunSettings
+from agentloop.executors.toolbox import Toolbox
+from agentloop.interception.stack import InterceptorStack
+from agentloop.values.agent_state import AgentState
+from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.tool_executions import BatchFailed, ToolCalls, ToolExecutions, key_place
+
+_FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
+_NO_INTERCEPTORS = InterceptorStack.of(())
+
+
+@frozen
+class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope):
+    """Runs a batch of calls in three phases, so that order is the same whatever finishes first.
+
+    Calls are admitted in call order (found, validated, shown to `before_tool_use`), run side by side (plain functions in
+    threads of their own), and settled in call order as soon as all before them are (`after_tool_use`, then the event that
+    says what is final). A tool that declares itself `sequential` runs alone; calls of one ordering key run one after the
+    other.
+
+    Attributes:
+        raise_on_tool_failure: settle the whole batch and then raise `BatchFailed` when a tool failed or timed out.
+        stop_on_tool_block: do not admit the calls after a blocked one; those admitted run.
+        max_concurrency: the most calls that run at once; None for all.
+        default_timeout: seconds for tools that name no timeout; None for no limit.
+        max_result_bytes: the most bytes of a result that the model is shown, for tools that name no limit; the value
+            itself is kept whole.
+        cancel_grace: seconds that calls get to end, and outcomes to be settled, when the execution is cancelled.
+    """
+
+    raise_on_tool_failure: bool = field(default=False, kw_only=True)
+    stop_on_tool_block: bool = field(default=False, kw_only=True)
+    max_concurrency: int | None = field(default=None, kw_only=True, validator=optional(ge(1)))
+    default_timeout: float | None = field(default=None, kw_only=True, validator=optional(gt(0)))
+    max_result_bytes: int = field(default=100_000, kw_only=True, validator=ge(1))
+    cancel_grace: float = field(default=5.0, kw_only=True, validator=ge(0))
+    _toolbox: Toolbox = field(factory=lambda: Toolbox(NO_TOOLS), kw_only=True, repr=False, eq=False)
+    _interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, kw_only=True, repr=False, eq=False)
+    _events: CanHandleEvents = field(factory=EventBus, kw_only=True, repr=False, eq=False)
+    _scope: ExecutionScope | None = field(default=None, kw_only=True, repr=False, eq=False)
+
+    def with_tools(self, tools: Tools) -> Self:
+        """Return a copy that runs these tools.
+
+        Raises:
+            ToolDefinitionError: when the parameters of one are not a valid JSON Schema.
+        """
+        toolbox = Toolbox(tools)
+        toolbox.check()
+        return evolve(self, toolbox=toolbox)
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        """Return a copy whose calls pass these points, and that emits to this bus."""
+        return evolve(self, interceptor=InterceptorStack.of(interceptor), events=events)
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that takes times, ids and dependencies from this scope, and has its threads end with it."""
+        return evolve(self, scope=scope)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        """Execute a batch.
+
+        Raises:
+            BatchFailed: under `raise_on_tool_failure`, after the whole batch was settled; carries it.
+            InterceptorFailed: when an interceptor failed; carries the settled batch as `tool_executions`.
+            asyncio.CancelledError: after the open calls were settled; carries the batch as `tool_executions`.
+        """
+        if self._scope is not None:
+            return await self._execute(tool_calls, state, self._scope)
+        scope = ExecutionScope()
+        try:
+            return await self._execute(tool_calls, state, scope)
+        finally:
+            await scope.own.aclose()
+
+    async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
+        batch = self._batch(tool_calls, state, scope)
+        try:
+            await batch.run()
+        except asyncio.CancelledError as cancelled:
+            reason = "the execution was cancelled"
+            await shielded(batch.abandon(reason), self.cancel_grace)
+            batch.close(reason)
+            cancelled.tool_executions = batch.answer()  # type: ignore[attr-defined]  # as the contract says
+            raise
+        answer = batch.answer()
+        if batch.failure is not None:
+            batch.failure.tool_executions = answer  # type: ignore[attr-defined]  # as the contract says
+            raise batch.failure
+        if self.raise_on_tool_failure:
+            failed = next((one for one in answer.executions if one.status in _FAILURES), None)
+            if failed is not None:
+                raise BatchFailed(answer, failed)
+        return answer
+
+    def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
+        places = [key_place(key) or (state.step_count + 1, place) for place, key in enumerate(tool_calls.keys)]
+        slots = [
+            CallSlot(
+                step=step,
+                index=index,
+                key=key,
+                id=scope.ids.new_id("tool_execution"),
+                call=call,
+                decision=tool_calls.decisions.get(key),
+            )
+            for call, key, (step, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
+        ]
+        settings = RunSettings(self._interceptor, self._events, scope, self.default_timeout, self.max_result_bytes)
+        return Batch(slots, state, self._toolbox, settings, self.max_concurrency, self.stop_on_tool_block)

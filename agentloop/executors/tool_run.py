@@ -1,0 +1,190 @@
+"""Running one call: context, thread or coroutine, timeout, result."""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+from attrs import frozen
+
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tool import CanUseThread
+from agentloop.contracts.tool_context import ToolContext
+from agentloop.errors import NotJson, ToolError, ToolFailed
+from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallStarted
+from agentloop.executors.call_slot import CallSlot
+from agentloop.executors.result_size import limited
+from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
+from agentloop.executors.toolbox import ReadyTool
+from agentloop.interception.stack import InterceptorStack
+from agentloop.values.agent_state import AgentState
+from agentloop.values.json_value import freeze
+from agentloop.values.points import AroundToolUse
+from agentloop.values.stop import AgentStop
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+
+_STUBBORN_SECONDS = 1.0
+
+
+@frozen
+class RunSettings:
+    """What the calls of one batch have in common.
+
+    Attributes:
+        interceptor: what stands around each call.
+        events: where events go.
+        scope: clock and resources.
+        default_timeout: seconds for tools that name no timeout; None for no limit.
+        max_result_bytes: the most bytes of a result that the model is shown, for tools that name no limit.
+    """
+
+    interceptor: InterceptorStack
+    events: CanHandleEvents
+    scope: ExecutionScope
+    default_timeout: float | None
+    max_result_bytes: int
+
+
+class ToolRun:
+    """Runs one call and leaves the outcome in its slot."""
+
+    __slots__ = ("_loop", "_settings", "_slot", "_state", "_tool", "stop")
+
+    def __init__(self, slot: CallSlot, tool: ReadyTool, state: AgentState, settings: RunSettings) -> None:
+        self._slot = slot
+        self._tool = tool
+        self._state = state
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.stop: AgentStop | None = None
+
+    async def run(self) -> None:
+        """Emit the start, run the tool inside of the layers around it, and note the outcome.
+
+        Raises:
+            AgentStop: when a layer around the call asks to stop.
+            InterceptorFailed: when a layer around the call fails.
+            asyncio.CancelledError: when the run is cancelled.
+        """
+        slot, settings = self._slot, self._settings
+        started_at = settings.scope.clock.now()
+        slot.told_start = True
+        if settings.events.due(ToolCallStarted):
+            head = settings.events.head(self._state, step_number=slot.step)
+            await settings.events.emit(ToolCallStarted(head, slot.key, slot.call))
+        if "around_tool_use" not in settings.interceptor.points:
+            slot.execution = await self._attempt(started_at)
+            return
+        point = AroundToolUse(self._state, slot.call, self._tool.spec, slot.key, slot.id, started_at)
+        execution = await settings.interceptor.around_tool_use(point, lambda: self._attempt(started_at))
+        slot.execution = slot.finished(execution, settings.scope.clock.now())
+
+    async def _attempt(self, started_at: Any) -> ToolExecution:
+        slot, clock = self._slot, self._settings.scope.clock
+        slot.started = True
+        try:
+            result = self._tool.presented(await self._used())
+            limit = self._tool.tool.policy.max_result_bytes or self._settings.max_result_bytes
+            return slot.succeed(limited(result, limit), clock.now(), started_at)
+        except AgentStop as stop:
+            stop.sign(slot.call.name)
+            self.stop = stop
+            return slot.end(ToolStatus.CANCELLED, ErrorInfo("AgentStop", str(stop)), clock.now(), started_at)
+        except _TimedOut as error:
+            return slot.end(ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(error)), clock.now(), started_at)
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            message = "the tool cancelled itself"
+            return slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", message), clock.now(), started_at)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a tool raises is its outcome
+            return slot.end(ToolStatus.FAILED, limited_error(error), clock.now(), started_at)
+
+    async def _used(self) -> Any:
+        slot = self._slot
+        context = ToolContext(
+            execution_id=self._state.execution_id,
+            agent_id=self._state.agent_id,
+            idempotency_key=slot.key,
+            dependencies=self._settings.scope.dependencies,
+            report=self._report,
+        )
+        tool = self._tool.bound(self._state, slot.call, context)
+        timeout = tool.policy.timeout or self._settings.default_timeout
+        work = self._threaded(tool) if isinstance(tool, CanUseThread) else tool.use(**slot.take_arguments())
+        return await work if timeout is None else await self._within(timeout, work)
+
+    async def _threaded(self, tool: CanUseThread) -> Any:
+        pool = self._settings.scope.own.open(ThreadPool, ThreadPool, ThreadPool.close)
+        try:
+            return await pool.run(partial(tool.use_in_thread, **self._slot.take_arguments()))
+        except ThreadAbandoned as abandoned:
+            await self._tell_abandoned()
+            raise asyncio.CancelledError from abandoned
+
+    async def _within(self, seconds: float, work: Awaitable[Any]) -> Any:
+        """Await the work, but no longer than this; a coroutine that does not let itself be cancelled is left behind."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task,), timeout=seconds)
+        except asyncio.CancelledError:
+            await self._cancelled(task)
+            raise
+        if task.done():
+            return task.result()
+        await self._cancelled(task)
+        raise _TimedOut(f"the tool {self._slot.call.name!r} did not end within {seconds:g} seconds")
+
+    async def _cancelled(self, task: asyncio.Future[Any]) -> None:
+        task.cancel()
+        await asyncio.wait((task,), timeout=_STUBBORN_SECONDS)
+        if not task.done():
+            await self._tell_abandoned()
+        elif not task.cancelled():
+            task.exception()  # retrieved: what a cancelled tool still raises is of no use
+
+    async def _tell_abandoned(self) -> None:
+        events = self._settings.events
+        if events.due(ToolCallAbandoned):
+            head = events.head(self._state, step_number=self._slot.step)
+            await events.emit(ToolCallAbandoned(head, self._slot.key, self._slot.call))
+
+    def _report(self, update: object) -> None:
+        frozen = freeze(update)
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            self._tell_progress(frozen)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_progress, frozen)
+
+    def _tell_progress(self, update: object) -> None:
+        events = self._settings.events
+        if self._slot.execution is None and not self._slot.settled and events.due(ToolCallProgressed):
+            head = events.head(self._state, step_number=self._slot.step)
+            events.emit_soon(ToolCallProgressed(head, self._slot.key, self._slot.call.name, update))
+
+
+class _TimedOut(Exception):  # internal to this file; becomes an outcome
+    """The tool's time is up."""
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def limited_error(error: BaseException) -> ErrorInfo:
+    """Describe what a tool raised, shortened where it is very long."""
+    if isinstance(error, NotJson):
+        error = ToolFailed(str(error))
+    message = str(error) or type(error).__name__
+    if len(message) > _ERROR_CHARACTERS:
+        message = f"{message[:_ERROR_CHARACTERS]}… ({len(message)} characters)"
+    return ErrorInfo(type(error).__name__, message, error.path if isinstance(error, ToolError) else "")
+
+
+_ERROR_CHARACTERS = 10_000

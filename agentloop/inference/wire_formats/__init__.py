@@ -1,0 +1,1 @@
+"""Wire formats, one folder each; `agentloop.inference.wire_format` returns them by name."""

@@ -1,0 +1,161 @@
+"""Typed errors from HTTP statuses and the bodies that come with them."""
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from agentloop.errors import (
+    AuthenticationError,
+    BadRequest,
+    ContextLengthExceeded,
+    InferenceError,
+    InvalidResponse,
+    ProviderUnavailable,
+    RateLimited,
+)
+from agentloop.values.json_text import parse_json
+
+_REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "x-amzn-requestid", "cf-ray")
+_TOO_LONG = re.compile(
+    r"context.?(length|window|size)|maximum.?(context|input|prompt)|prompt is too long|too many (input )?tokens"
+    r"|input (is )?too long|exceeds? the (maximum|context|model)|reduce the length|token count.*exceeds",
+    re.IGNORECASE,
+)
+_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too many requests", re.IGNORECASE)
+_KEY = re.compile(r"invalid.{0,12}key|incorrect api key|authentication|unauthorized|permission", re.IGNORECASE)
+_OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
+_SHOWN = 500
+_BY_STATUS: Mapping[int, type[InferenceError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    408: ProviderUnavailable,
+    409: ProviderUnavailable,
+    425: ProviderUnavailable,
+    429: RateLimited,
+}
+_FIRST_ERROR, _FIRST_SERVER_ERROR = 400, 500
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """Return the provider's id of the request, or None."""
+    return next((headers[name] for name in _REQUEST_IDS if name in headers), None)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds the provider asks to wait, or None.
+
+    Understands `retry-after-ms`, and `Retry-After` in seconds or as a date, which is counted from the answer's own `Date`.
+    """
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        value = headers.get("retry-after", "").strip()
+        if not value:
+            return None
+        if value.replace(".", "", 1).isdecimal():
+            return float(value)
+        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])).total_seconds())
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
+    """Make the typed error of an answer whose status says that it is one."""
+    data = _parsed(body)
+    message, code = _told(data)
+    if not message:
+        message = _page(body)
+    told = f"{message} ({code})" if code and code not in message else message
+    return _typed(status, f"{code} {message}")(
+        f"the provider answered with HTTP {status}: {told}",
+        status=status,
+        request_id=request_id(headers) or _id_in(data),
+        retry_after=retry_after(headers),
+    )
+
+
+def error_in_answer(data: Any, status: int, headers: Mapping[str, str]) -> InferenceError:
+    """Make the typed error of an error object that came in an answer of status 200, or in a stream."""
+    message, code = _told(data)
+    named = data.get("error") if isinstance(data, dict) else None
+    number = _number(named.get("code") if isinstance(named, dict) else None) or _number(code)
+    kind = _typed(number, f"{code} {message}") if number else _by_words(f"{code} {message}")
+    told = f"{message} ({code})" if code and code not in message else message
+    text = f"the provider answered with an error: {told or 'it gives no reason'}"
+    return kind(text, status=number or status, request_id=request_id(headers) or _id_in(data))
+
+
+def not_an_answer(why: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
+    """Make the error of an answer that is none."""
+    shown = f": {_page(body)}" if body else ""
+    return InvalidResponse(f"{why}{shown}", status=status, request_id=request_id(headers))
+
+
+def _typed(status: int, told: str) -> type[InferenceError]:
+    kind = _BY_STATUS.get(status)
+    if kind is not None:
+        return kind
+    if status >= _FIRST_SERVER_ERROR:
+        return ProviderUnavailable
+    if status < _FIRST_ERROR:
+        return InvalidResponse
+    return ContextLengthExceeded if _TOO_LONG.search(told) else BadRequest
+
+
+def _by_words(told: str) -> type[InferenceError]:
+    for pattern, kind in (
+        (_TOO_LONG, ContextLengthExceeded),
+        (_QUOTA, RateLimited),
+        (_KEY, AuthenticationError),
+        (_OVERLOADED, ProviderUnavailable),
+    ):
+        if pattern.search(told):
+            return kind
+    return BadRequest
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        data = parse_json(body)
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return data[0] if isinstance(data, list) and data else data
+
+
+def _told(data: Any) -> tuple[str, str]:
+    """Find the message and the code or type of an error, in the places where providers put them."""
+    if isinstance(data, str):
+        return data, ""
+    if not isinstance(data, dict):
+        return "", ""
+    error = data.get("error", data.get("errors", data))
+    if isinstance(error, list):
+        error = error[0] if error else {}
+    if isinstance(error, str):
+        return error, ""
+    if not isinstance(error, dict):
+        return "", ""
+    message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
+    code = next((error[name] for name in ("code", "type", "status") if isinstance(error.get(name), str | int)), "")
+    return (message if isinstance(message, str) else str(message))[:_SHOWN], str(code) if code != "" else ""
+
+
+def _number(code: object) -> int:
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else 0  # noqa: PLR2004  # HTTP's error statuses
+
+
+def _id_in(data: Any) -> str | None:
+    found = data.get("request_id") if isinstance(data, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _page(body: bytes) -> str:
+    """Show what came instead of an answer, on one line."""
+    text = body[: 4 * _SHOWN].decode("utf-8", "replace")
+    if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE):
+        title = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)
+        return "an HTML page" + (f" titled {title.group(1).strip()!r}" if title else "")
+    return " ".join(text.split())[:_SHOWN] or "nothing"

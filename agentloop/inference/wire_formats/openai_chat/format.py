@@ -1,0 +1,35 @@
+"""The wire format `openai-chat`."""
+
+from collections.abc import Mapping
+
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.wire_formats.openai_chat.requests import encode_request
+from agentloop.inference.wire_formats.openai_chat.responses import decode_response
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.inference_response import InferenceResponse
+
+
+class OpenAIChat(WireFormat):
+    """OpenAI's Chat Completions."""
+
+    @property
+    def name(self) -> str:
+        """`openai-chat`."""
+        return "openai-chat"
+
+    def encode_request(self, request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+        """Spell a request.
+
+        Raises:
+            BadRequest: when a message holds what Chat Completions cannot carry; names the part.
+        """
+        return encode_request(request, config)
+
+    def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
+        """Read an answer.
+
+        Raises:
+            InferenceError: typed by status and body.
+        """
+        return decode_response(status, headers, body)

@@ -1,0 +1,161 @@
+"""Requests of Chat Completions.
+
+Source: https://platform.openai.com/docs/api-reference/chat/create
+"""
+
+import base64
+from functools import lru_cache, partial
+from typing import Any
+
+from agentloop.errors import BadRequest
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.presets import Quirks
+from agentloop.inference.wire_format import EncodedRequest
+from agentloop.inference.wire_formats.call_arguments import arguments_text
+from agentloop.inference.wire_formats.call_ids import turn_ids
+from agentloop.inference.wire_formats.tool_names import renamed, wire_name
+from agentloop.values.encode_once import encode_each
+from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
+from agentloop.values.json_text import format_json
+from agentloop.values.message import Message
+from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.tool_execution import ContentPart, ToolExecution
+from agentloop.values.tool_spec import ToolSpec
+
+PATH = "/chat/completions"
+
+
+def encode_request(request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+    """Spell a request: a join of segments, each encoded once.
+
+    Raises:
+        BadRequest: when a message holds what Chat Completions cannot carry; names the part.
+    """
+    mark = _fingerprint(config.quirks)
+    messages = [text for text in encode_each(request.messages, mark, partial(_message, quirks=config.quirks)) if text]
+    if request.system_prompt:
+        messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
+    model = format_json(request.options.model or config.options.model or config.model)
+    pieces = [b'{"model":', model]
+    if request.tools:
+        pieces += [b',"tools":[', b",".join(encode_each(request.tools, mark, _tool)), b"]"]
+    pieces += [b',"messages":[', b",".join(messages), b"]"]
+    rest = format_json(_rest(request, config))
+    pieces += [b"," + rest[1:]] if len(rest) > len(b"{}") else [b"}"]
+    names = renamed(spec.name for spec in request.tools)
+    return EncodedRequest(PATH, b"".join(pieces), tool_names=names)
+
+
+@lru_cache
+def _fingerprint(quirks: Quirks) -> str:
+    return f"openai-chat {quirks}"
+
+
+def _rest(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
+    rest: dict[str, Any] = {}
+    if request.tools:
+        choice = _tool_choice(request.tool_choice)
+        if choice is not None:
+            rest["tool_choice"] = choice
+        if request.parallel_tool_calls is not None:
+            rest["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.response_format is not None:
+        rest["response_format"] = _response_format(request.response_format)
+    return {**rest, **_options(config.options, config.quirks), **_options(request.options, config.quirks)}
+
+
+def _options(options: InferenceOptions, quirks: Quirks) -> dict[str, Any]:
+    spelled = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        quirks.max_tokens_field: options.max_tokens,
+        "stop": list(options.stop) or None,
+        "seed": options.seed,
+        "reasoning_effort": options.reasoning_effort,
+    }
+    return {**{name: value for name, value in spelled.items() if value is not None}, **options.extra}
+
+
+def _tool_choice(choice: ToolChoice) -> Any:
+    if choice.kind == "auto":
+        return None
+    if choice.kind == "specific":
+        return {"type": "function", "function": {"name": wire_name(choice.name)}}
+    return choice.kind
+
+
+def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    described = {"name": wire_name(wanted.name), "schema": wanted.schema, "strict": wanted.strict}
+    return {"type": "json_schema", "json_schema": described}
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    function = {"name": wire_name(spec.name), "description": spec.description, "parameters": spec.parameters}
+    return format_json({"type": "function", "function": function})
+
+
+def _message(message: Message, quirks: Quirks) -> bytes:  # noqa: ARG001  # every encoder of a message takes the quirks
+    if message.role == "assistant":
+        return b",".join(map(format_json, _assistant(message)))
+    content = _content([part for part in message.parts if isinstance(part, Text | Image | Audio | Document)])
+    return format_json({"role": message.role, "content": content})
+
+
+def _assistant(message: Message) -> list[dict[str, Any]]:
+    exchanges, text = message.exchanges, message.text
+    if not exchanges and not text:
+        return []
+    spelled: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if not exchanges:
+        return [spelled]
+    ids = turn_ids(exchanges)
+    spelled["tool_calls"] = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": wire_name(exchange.call.name), "arguments": arguments_text(exchange.call)},
+        }
+        for call_id, exchange in zip(ids, exchanges, strict=True)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": call_id, "content": _result(exchange.execution)}
+        for call_id, exchange in zip(ids, exchanges, strict=True)
+    ]
+    return [spelled, *results]
+
+
+def _result(execution: ToolExecution) -> str:
+    for part in execution.parts:
+        if not isinstance(part, Text):
+            raise BadRequest(
+                f"the result of the tool {execution.name!r} holds {type(part).__name__}, which Chat Completions cannot "
+                "carry in a tool message; return text, or use a wire format that can"
+            )
+    return execution.text
+
+
+def _content(parts: list[ContentPart]) -> Any:
+    if all(isinstance(part, Text) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, Text))
+    return [_part(part) for part in parts]
+
+
+def _part(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Image) and part.file_id is None:
+        return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
+    if isinstance(part, Audio) and part.data is not None:
+        kind = part.media_type.rpartition("/")[2].removeprefix("x-").replace("mpeg", "mp3")
+        return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.data).decode(), "format": kind}}
+    if isinstance(part, Document) and part.url is None:
+        held = {"file_id": part.file_id} if part.file_id else {"file_data": _data_url(part)}
+        return {"type": "file", "file": {**held, **({"filename": part.name} if part.name else {})}}
+    how = "by URL" if part.url else "by file id" if part.file_id else "by value"
+    raise BadRequest(f"Chat Completions cannot carry {type(part).__name__} {how}; pass it in another way")
+
+
+def _data_url(part: Image | Audio | Document) -> str:
+    return f"data:{part.media_type};base64,{base64.b64encode(part.data or b'').decode()}"

@@ -1,0 +1,29 @@
+"""Names of tools on the wire, where a provider refuses some characters."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST = 64
+_DIGITS = 8
+
+
+@lru_cache(maxsize=4096)
+def wire_name(name: str) -> str:
+    """Return the name under which a tool goes over the wire.
+
+    A name of at most 64 letters, digits, underscores and dashes stays as it is. Any other is made into one, with a digest of
+    the name at its end, so that different names stay different. The result depends on nothing but the name.
+    """
+    if name and len(name) <= _LONGEST and not _REFUSED.search(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    readable = _REFUSED.sub("_", name)[: _LONGEST - _DIGITS - 1]
+    return f"{readable}_{digest}"
+
+
+def renamed(names: Iterable[str]) -> dict[str, str]:
+    """Return, for the names that go by another one on the wire, that one and the name itself."""
+    return {wire: name for name in names if (wire := wire_name(name)) != name}

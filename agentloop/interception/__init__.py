@@ -1,0 +1,48 @@
+"""Interceptors: the base class, the compiled stack, and those that come with the package."""
+
+from typing import TYPE_CHECKING
+
+from agentloop._lazy import lazy
+
+if TYPE_CHECKING:
+    from agentloop.interception.audit_log import AuditLog as AuditLog
+    from agentloop.interception.cancellation import Cancellation as Cancellation
+    from agentloop.interception.finish_reason_stop import FinishReasonStop as FinishReasonStop
+    from agentloop.interception.function_form import after_execution as after_execution
+    from agentloop.interception.function_form import after_inference as after_inference
+    from agentloop.interception.function_form import after_step as after_step
+    from agentloop.interception.function_form import after_tool_use as after_tool_use
+    from agentloop.interception.function_form import around_inference as around_inference
+    from agentloop.interception.function_form import around_tool_use as around_tool_use
+    from agentloop.interception.function_form import before_execution as before_execution
+    from agentloop.interception.function_form import before_inference as before_inference
+    from agentloop.interception.function_form import before_step as before_step
+    from agentloop.interception.function_form import before_tool_use as before_tool_use
+    from agentloop.interception.function_form import on_error as on_error
+    from agentloop.interception.function_form import on_stop as on_stop
+    from agentloop.interception.interceptor import POINTS as POINTS
+    from agentloop.interception.interceptor import Interceptor as Interceptor
+    from agentloop.interception.permissions import Permissions as Permissions
+    from agentloop.interception.permissions import Rule as Rule
+    from agentloop.interception.stack import InterceptorStack as InterceptorStack
+    from agentloop.interception.step_limit import StepLimit as StepLimit
+    from agentloop.interception.time_limit import TimeLimit as TimeLimit
+    from agentloop.interception.token_limit import TokenLimit as TokenLimit
+    from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "agentloop.interception.audit_log": "AuditLog",
+        "agentloop.interception.cancellation": "Cancellation",
+        "agentloop.interception.finish_reason_stop": "FinishReasonStop",
+        "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
+        "agentloop.interception.interceptor": "Interceptor POINTS",
+        "agentloop.interception.permissions": "Permissions Rule",
+        "agentloop.interception.stack": "InterceptorStack",
+        "agentloop.interception.step_limit": "StepLimit",
+        "agentloop.interception.time_limit": "TimeLimit",
+        "agentloop.interception.token_limit": "TokenLimit",
+        "agentloop.interception.tool_call_limit": "ToolCallLimit",
+    },
+)

@@ -1,0 +1,218 @@
+"""All interceptors of a loop as one, compiled so that a point nobody overrides costs one look into a set."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
+from typing import Any, TypeAlias, TypeVar
+
+from attrs import evolve, field, frozen
+
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ContractViolation, InterceptorFailed
+from agentloop.events.interceptor_events import InterceptorRan
+from agentloop.interception.around import Around, nested
+from agentloop.interception.interceptor import POINTS, name_of
+from agentloop.values.agent_state import AgentState
+from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.points import (
+    AfterExecution,
+    AfterInference,
+    AfterStep,
+    AfterToolUse,
+    AroundInference,
+    AroundToolUse,
+    BeforeExecution,
+    BeforeInference,
+    BeforeStep,
+    BeforeToolUse,
+    OnError,
+    OnStop,
+    Point,
+    ProceedInference,
+    ProceedToolUse,
+)
+from agentloop.values.stop import AgentStop, StopSignal
+from agentloop.values.tool_execution import ToolExecution
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Point)
+Layer: TypeAlias = tuple[str, Callable[..., Any]]
+"""The name of an interceptor and its method for one point."""
+
+
+@frozen
+class InterceptorStack(CanIntercept):
+    """Interceptors in the order of their priority, behaving as one.
+
+    Attributes:
+        layers: the interceptors, outermost first.
+    """
+
+    layers: tuple[CanIntercept, ...]
+    _compiled: Mapping[str, tuple[Layer, ...]] = field(repr=False, eq=False)
+    _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
+
+    @classmethod
+    def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> "InterceptorStack":
+        """Compile a stack: higher priority outside, equal ones in the order given.
+
+        Raises:
+            TypeError: when something is not an interceptor.
+        """
+        if isinstance(interceptors, InterceptorStack):
+            return interceptors
+        given = [interceptors] if isinstance(interceptors, CanIntercept) else list(interceptors)
+        for interceptor in given:
+            if not isinstance(interceptor, CanIntercept):
+                raise TypeError(
+                    f"{interceptor!r} is not an interceptor; subclass Interceptor, or wrap a function as in "
+                    "before_step(function)"
+                )
+        layers = tuple(sorted(given, key=lambda layer: -getattr(layer, "priority", 0)))
+        return cls(layers, _compile(layers))
+
+    def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> "InterceptorStack":
+        """Return the stack for one execution: layers that want its scope or its events have them."""
+        layers = tuple([self._bind(layer, events, scope) for layer in self.layers])
+        compiled = self._compiled if layers == self.layers else _compile(layers)
+        return evolve(self, layers=layers, compiled=compiled, events=events)
+
+    def _bind(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
+        bound = layer
+        if isinstance(bound, CanAcceptExecutionScope):
+            bound = bound.with_execution_scope(scope)
+        if isinstance(bound, CanAcceptLifecycle):
+            bound = bound.with_lifecycle(self, events)
+        return bound
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The names of the points at which any layer does anything."""
+        return frozenset(self._compiled)
+
+    def describe(self) -> str:
+        """Return the layers, outermost first, each with its priority and its points."""
+        return "\n".join(
+            f"{getattr(layer, 'priority', 0):>6}  {name_of(layer)}: {', '.join(p for p in POINTS if p in layer.points)}"
+            for layer in self.layers
+        )
+
+    async def before_execution(self, point: BeforeExecution) -> BeforeExecution:
+        """Pass the point through the layers, outermost first."""
+        return await self._pass("before_execution", point)
+
+    async def before_step(self, point: BeforeStep) -> BeforeStep:
+        """Pass the point through the layers, outermost first."""
+        return await self._pass("before_step", point)
+
+    async def before_inference(self, point: BeforeInference) -> BeforeInference:
+        """Pass the point through the layers, outermost first, until one answers."""
+        return await self._pass("before_inference", point, lambda made: made.response is not None)
+
+    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        """Ask the model inside of the layers."""
+        return await self._around(Around("around_inference", InferenceResponse), point, proceed)
+
+    async def after_inference(self, point: AfterInference) -> AfterInference:
+        """Pass the point through the layers, innermost first."""
+        return await self._pass("after_inference", point)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Pass the point through the layers, outermost first, until one gives a verdict."""
+        return await self._pass("before_tool_use", point, lambda made: made.verdict is not None)
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        """Run the tool inside of the layers."""
+        return await self._around(Around("around_tool_use", ToolExecution), point, proceed)
+
+    async def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        """Pass the point through the layers, innermost first."""
+        return await self._pass("after_tool_use", point)
+
+    async def after_step(self, point: AfterStep) -> AfterStep:
+        """Pass the point through the layers, innermost first."""
+        return await self._pass("after_step", point)
+
+    async def on_stop(self, point: OnStop) -> OnStop:
+        """Pass the point through the layers, outermost first."""
+        return await self._pass("on_stop", point)
+
+    async def after_execution(self, point: AfterExecution) -> AfterExecution:
+        """Pass the point through the layers, innermost first."""
+        return await self._pass("after_execution", point)
+
+    async def on_error(self, point: OnError) -> OnError:
+        """Pass the point through the layers, outermost first."""
+        return await self._pass("on_error", point)
+
+    async def _pass(self, name: str, point: P, until: Callable[[P], bool] | None = None) -> P:
+        for interceptor, method in self._compiled.get(name, ()):
+            made = await _run(interceptor, name, method, point)
+            if self._events is not None:
+                await _tell(self._events, interceptor, name, made.state, changed=made is not point and made != point)
+            point = made
+            if until is not None and until(point):
+                break
+        return point
+
+    async def _around(self, kind: Around[T], point: Point, proceed: Callable[[], Awaitable[T]]) -> T:
+        call = proceed
+        for interceptor, method in reversed(self._compiled.get(kind.point, ())):
+            call = nested(kind, interceptor, method, point, call)
+            if self._events is not None:
+                await _tell(self._events, interceptor, kind.point, point.state, changed=None)
+        return await call()
+
+
+async def _run(interceptor: str, name: str, method: Callable[..., Any], point: P) -> P:
+    try:
+        made = method(point)
+        if isawaitable(made):
+            made = await made
+    except AgentStop as stop:
+        stop.sign(interceptor)
+        raise
+    except Exception as error:
+        raise InterceptorFailed(interceptor, name, error) from error
+    if not isinstance(made, type(point)):
+        raise ContractViolation(
+            f"the interceptor {interceptor} returned {made!r:.100} at {name}; return the {type(point).__name__} it was "
+            "given, or a copy changed by its methods"
+        )
+    return made if made is point else _signed(made, point.state, interceptor)
+
+
+def _signed(made: P, before: AgentState, interceptor: str) -> P:
+    """Put the interceptor's name on the stop signals that it gave without a source."""
+    after = made.state.execution
+    if after is None or before.execution is None or after.continuation is before.execution.continuation:
+        return made
+    known = len(before.execution.continuation.signals)
+    signals = after.continuation.signals
+    signed = (*signals[:known], *[_with_source(signal, interceptor) for signal in signals[known:]])
+    if signed == signals:
+        return made
+    execution = after.with_continuation(evolve(after.continuation, signals=signed))
+    return evolve(made, state=evolve(made.state, execution=execution))
+
+
+def _with_source(signal: StopSignal, source: str) -> StopSignal:
+    return signal if signal.source else evolve(signal, source=source)
+
+
+async def _tell(
+    events: CanHandleEvents, interceptor: str, point: str, state: AgentState, *, changed: bool | None
+) -> None:
+    if events.due(InterceptorRan):
+        await events.emit(InterceptorRan(events.head(state), interceptor, point, changed))
+
+
+def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[Layer, ...]]:
+    compiled: dict[str, tuple[Layer, ...]] = {}
+    for name in POINTS:
+        inward = [(name_of(layer), getattr(layer, name)) for layer in layers if name in layer.points]
+        if inward:
+            compiled[name] = tuple(reversed(inward) if name.startswith("after_") else inward)
+    return compiled

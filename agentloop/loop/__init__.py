@@ -1,0 +1,18 @@
+"""The loop itself."""
+
+from typing import TYPE_CHECKING
+
+from agentloop._lazy import lazy
+
+if TYPE_CHECKING:
+    from agentloop.loop.agent_loop import AgentLoop as AgentLoop
+    from agentloop.loop.agent_loop import Input as Input
+    from agentloop.loop.event_stream import EventStream as EventStream
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "agentloop.loop.agent_loop": "AgentLoop Input",
+        "agentloop.loop.event_stream": "EventStream",
+    },
+)

@@ -1,0 +1,229 @@
+"""One execution on its way: the loop itself."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
+
+from attrs import define
+
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.drivers.open_turns import closed
+from agentloop.events.execution_events import AgentExecutionStarted, ContinuationEvaluated, StopSignalReceived
+from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
+from agentloop.executors.shielding import shielded
+from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.ending import status_of, tell_end
+from agentloop.loop.failures import attached, checked, with_error
+from agentloop.values.agent_state import AgentState
+from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
+from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
+
+P = TypeVar("P", bound=StatePoint)
+
+_GRACE_SECONDS = 5.0
+
+
+@define(eq=False)
+class Run:
+    """One execution on its way. It lives as long as the execution and is seen by one loop only.
+
+    Attributes:
+        state: the state, after everything that has happened so far.
+        driver: the driver, bound.
+        interceptor: the stack, bound.
+        events: the bus of this execution.
+        scope: clock, ids and resources.
+        resumed: whether the execution had begun before.
+    """
+
+    state: AgentState
+    driver: CanUseTools
+    interceptor: InterceptorStack
+    events: CanHandleEvents
+    scope: ExecutionScope
+    resumed: bool = False
+    _step_number: int = 0
+    _in_step: bool = False
+    _driving: bool = False
+    _ended: bool = False
+    _step_taken: bool = False
+    _signals_told: int = 0
+
+    async def states(self) -> AsyncGenerator[AgentState, None]:
+        """Run: yield the state after each step, and the final one.
+
+        Raises:
+            asyncio.CancelledError: with the last state as its attribute `agent_state`.
+        """
+        try:
+            await self._begin()
+            while not self._must_stop and await self._may_step():
+                await self._step()
+                yield self.state
+            await self._end()
+        except asyncio.CancelledError as cancelled:
+            await shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
+            cancelled.agent_state = self.state  # type: ignore[attr-defined]  # as the contract of the loop says
+            raise
+        finally:
+            await self.events.drain()
+            await self.scope.own.aclose()
+        yield self.state
+
+    # --- the stages ---------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        self._step_number = self.state.step_count
+        if self.events.due(AgentExecutionStarted):
+            head = self.events.head(self.state, step_number=self._step_number)
+            newest = self.state.messages[-1] if self.state.messages else None
+            await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
+        if not self.resumed:
+            await self._pass(BeforeExecution, "before_execution", self.interceptor.before_execution)
+
+    async def _may_step(self) -> bool:
+        self.state = self.state.with_continuation_cleared()
+        self._signals_told = 0
+        await self._pass(BeforeStep, "before_step", self.interceptor.before_step)
+        return not self._must_stop
+
+    async def _step(self) -> None:
+        before = self.state
+        await self._start_step()
+        self._driving = True
+        try:
+            self.state = checked(before, await self.driver.use_tools(before), self.driver)
+            self._step_taken = True
+        except AgentStop as stop:
+            self._rescue(stop, before)
+            self.state = self.state.with_stop_signal(stop.signal)
+        except asyncio.CancelledError as cancelled:
+            self._rescue(cancelled, before)
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever goes wrong in a driver ends the execution with its state
+            self._rescue(error, before)
+            await self._fail(error)
+        if self._step_taken:
+            await self._pass(AfterStep, "after_step", self.interceptor.after_step)
+            await self._complete_step()
+        else:  # stopped before it came to anything: there is no step to complete
+            await self._tell_signals()
+        self._driving = False
+
+    async def _end(self) -> None:
+        await self._pass(OnStop, "on_stop", self.interceptor.on_stop)
+        if status_of(self.state.stop_signal).is_terminal:
+            self._close_open_turn("the execution has ended")
+            await self._pass(AfterExecution, "after_execution", self.interceptor.after_execution)
+        await self._tell_end()
+
+    async def _cut_off(self, reason: str) -> None:
+        """End an execution whose task is being cancelled: no interceptor is asked any more."""
+        if self._ended:
+            return
+        self.state = self.state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "asyncio"))
+        self._close_open_turn(reason)
+        if self._in_step and self._step_taken:
+            await self._complete_step()
+        await self._tell_signals()
+        await self._tell_end()
+
+    async def _tell_end(self) -> None:
+        self._ended = True
+        self.state = self.state.with_status(status_of(self.state.stop_signal), self.scope.clock.now())
+        await tell_end(self.events, self.state)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    async def _start_step(self) -> None:
+        last = self.state.last_step
+        waits = last is not None and last.open_turn is not None
+        self._step_number = self.state.step_count + (0 if waits else 1)
+        self._in_step, self._step_taken = True, False
+        if self.events.due(AgentStepStarted):
+            await self.events.emit(AgentStepStarted(self.events.head(self.state, step_number=self._step_number)))
+
+    async def _complete_step(self) -> None:
+        """Decide whether another step follows, and tell that the step is complete."""
+        step = self.state.last_step
+        assert step is not None  # noqa: S101  # a step was taken
+        if step.pending:
+            calls = ", ".join(call.call.name for call in step.pending)
+            self._signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
+        stops = self._continuation.should_stop(has_tool_executions=bool(step.executions))
+        if stops and not self._continuation.signals:
+            self._signal(StopReason.COMPLETED, "the model has answered")
+        await self._tell_signals()
+        if self.events.due(ContinuationEvaluated):
+            head = self.events.head(self.state, step_number=self._step_number)
+            await self.events.emit(ContinuationEvaluated(head, not stops, self._continuation))
+        if self.events.due(AgentStepCompleted):
+            head = self.events.head(self.state, step_number=self._step_number)
+            await self.events.emit(AgentStepCompleted(head, step))
+        self._in_step = False
+
+    def _rescue(self, error: BaseException, before: AgentState) -> None:
+        """Go on from the state that an error carries."""
+        self.state = attached(error, before)
+        self._step_taken = self.state.step_count > before.step_count or self.state.last_step is not before.last_step
+
+    # --- points and signals -------------------------------------------------------------------------------------
+
+    async def _pass(self, kind: type[P], name: str, point: Callable[[P], Awaitable[P]]) -> None:
+        if name not in self.interceptor.points:
+            return
+        try:
+            self.state = (await point(kind(self.state))).state
+        except AgentStop as stop:
+            self.state = self.state.with_stop_signal(stop.signal)
+        except Exception as error:  # noqa: BLE001  # an interceptor's error is an error of the execution
+            await self._fail(error)
+        await self._tell_signals()
+
+    async def _fail(self, error: Exception) -> None:
+        """Record an error: in the step that it happened in, or in a step of its own; then stop, unless one recovers."""
+        raised, recovered = error, False
+        if "on_error" in self.interceptor.points:
+            try:
+                point = await self.interceptor.on_error(OnError(self.state, error))
+                self.state, error, recovered = point.state, point.error, point.recovered
+            except AgentStop as stop:
+                self.state = self.state.with_stop_signal(stop.signal)
+            except Exception as failure:  # noqa: BLE001  # the handler failed: that is the error now, this one its cause
+                error = failure
+        if not self._in_step:
+            await self._start_step()
+        self.state = with_error(self.state, raised, error, self.scope, step_taken=self._step_taken)
+        self._step_taken = True
+        if recovered:
+            self.state = self.state.with_continuation_requested()
+        else:
+            self._signal(StopReason.ERROR, str(error) or type(error).__name__)
+        if not self._driving:
+            await self._complete_step()
+
+    def _signal(self, reason: StopReason, message: str) -> None:
+        signal = StopSignal(reason, message, type(self.driver).__name__)
+        self.state = self.state.with_stop_signal(signal)
+
+    async def _tell_signals(self) -> None:
+        signals = self._continuation.signals
+        for signal in signals[self._signals_told :]:
+            self._signals_told += 1
+            if self.events.due(StopSignalReceived):
+                head = self.events.head(self.state, step_number=self._step_number)
+                await self.events.emit(StopSignalReceived(head, signal))
+
+    @property
+    def _continuation(self) -> Continuation:
+        return self.state.execution.continuation if self.state.execution is not None else NO_SIGNALS
+
+    @property
+    def _must_stop(self) -> bool:
+        """Whether anything speaks for stopping that is not overridden; the last step's calls do not matter any more."""
+        return self._continuation.should_stop(has_tool_executions=True)
+
+    def _close_open_turn(self, reason: str) -> None:
+        self.state = closed(self.state, reason, self.scope.clock.now(), self.scope.ids)

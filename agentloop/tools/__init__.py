@@ -1,0 +1,26 @@
+"""Tools: functions and classes that a model can call, their schemas and their validation."""
+
+from typing import TYPE_CHECKING
+
+from agentloop._lazy import lazy
+
+if TYPE_CHECKING:
+    from agentloop.tools.check import check_tools as check_tools
+    from agentloop.tools.decorator import tool as tool
+    from agentloop.tools.function_tool import FunctionTool as FunctionTool
+    from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
+    from agentloop.tools.json_schema import json_schema as json_schema
+    from agentloop.tools.typed_tool import TypedTool as TypedTool
+    from agentloop.tools.validation import SchemaValidator as SchemaValidator
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "agentloop.tools.check": "check_tools",
+        "agentloop.tools.decorator": "tool",
+        "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
+        "agentloop.tools.json_schema": "json_schema",
+        "agentloop.tools.typed_tool": "TypedTool",
+        "agentloop.tools.validation": "SchemaValidator",
+    },
+)

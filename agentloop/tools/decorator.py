@@ -1,0 +1,127 @@
+"""`@tool`."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar, overload
+
+from agentloop.contracts.tool_policy import OrderingKey, ToolPolicy
+from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
+from agentloop.tools.presentation import presenter
+from agentloop.tools.signature import Signature
+from agentloop.values.json_value import freeze_object
+from agentloop.values.tool_spec import Effect, ToolSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    effect: Effect | str = Effect.EFFECT,
+    timeout: float | None = None,
+    sequential: bool = False,
+    key: OrderingKey | None = None,
+    max_result_bytes: int | None = None,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    effect: Effect | str = Effect.EFFECT,
+    timeout: float | None = None,
+    sequential: bool = False,
+    key: OrderingKey | None = None,
+    max_result_bytes: int | None = None,
+) -> Any:
+    """Turn a typed function, plain or async, into a tool that a model can call.
+
+    The docstring's text says what the tool does, its parameter section describes the parameters, the type hints give the
+    JSON Schema. A parameter annotated `AgentState`, `ToolCall` or `ToolContext` is injected and never shown to a model.
+    The function stays directly callable.
+
+        @tool
+        def convert(amount: float, currency: Literal["EUR", "USD"]) -> float:
+            \"\"\"Convert an amount in pounds to another currency.
+
+    Args:
+                amount: pounds.
+                currency: the currency to convert to.
+            \"\"\"
+
+    Args:
+        function: the function, when the decorator stands without parentheses.
+        name: a name in place of the function's.
+        description: a description in place of the docstring's.
+        schema: a JSON Schema of type object in place of the one that the hints give; arguments are still structured into
+            the annotated types.
+        effect: what calling it does to the world: `pure`, `idempotent` or `effect`.
+        timeout: seconds after which a call ends as timed out.
+        sequential: run each call alone: after all calls before it, before all calls after it.
+        key: calls with the same key run one after the other; a name, or a function from the arguments to one.
+        max_result_bytes: the most bytes of a result that the model is shown.
+
+    Raises:
+        ToolDefinitionError: when the function lacks what a model needs, or what it has cannot be told in JSON; lists all
+            problems with what to do about each.
+    """
+    policy = ToolPolicy(timeout=timeout, sequential=sequential, key=key, max_result_bytes=max_result_bytes)
+    make = partial(_tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy)
+    return make if function is None else make(function)
+
+
+def _tool(
+    function: Callable[P, R],
+    *,
+    name: str | None,
+    description: str | None,
+    schema: Mapping[str, Any] | None,
+    effect: Effect,
+    policy: ToolPolicy,
+) -> FunctionTool[P, R]:
+    if not callable(function):
+        raise ToolDefinitionError(f"@tool takes a function, not {function!r}; its options are given by name")
+    signature = Signature.of(function, name=name, description=description)
+    spec = ToolSpec(signature.name, signature.description, _parameters(schema, signature), effect)
+    is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
+    kind = FunctionTool if is_async else PlainFunctionTool
+    return kind(function, signature, spec, presenter(signature.returns), policy)
+
+
+def _parameters(schema: Mapping[str, Any] | None, signature: Signature) -> Mapping[str, Any]:
+    if schema is None:
+        return signature.parameters
+    try:
+        given = freeze_object(schema)
+    except NotJson as error:
+        raise ToolDefinitionError(f"the schema of {signature.name!r} is not JSON: {error}") from error
+    if given.get("type") != "object":
+        raise ToolDefinitionError(f"the schema of {signature.name!r} has to be of type object: arguments come by name")
+    unknown = given.get("properties", {}).keys() - signature.hints.keys()
+    if unknown:
+        raise ToolDefinitionError(
+            f"the schema of {signature.name!r} has {sorted(unknown)}, which the function has no parameters for"
+        )
+    return given
+
+
+def _effect(effect: Effect | str) -> Effect:
+    try:
+        return Effect(effect)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in Effect)
+        raise ToolDefinitionError(f"{effect!r} is not an effect; use one of {known}") from None

@@ -1,0 +1,259 @@
+"""The whole of an agent, as one immutable value."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from attrs import evolve, frozen
+
+from agentloop.errors import AgentLoopError, ContractViolation
+from agentloop.values.account import explain
+from agentloop.values.agent_context import AgentContext
+from agentloop.values.agent_step import NO_USAGE, AgentStep, StepKind
+from agentloop.values.clock import Clock, SystemClock
+from agentloop.values.execution_state import ExecutionState, ExecutionStatus
+from agentloop.values.id_source import IdSource, RandomIds
+from agentloop.values.inference_request import ResponseFormat
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.stop import NO_SIGNALS, StopSignal
+from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.usage import Usage
+
+
+@frozen(kw_only=True)
+class AgentState:
+    """Identity, context, and the current execution if there is one. Begin one with `AgentState.start`.
+
+    Attributes:
+        agent_id: the id of the agent.
+        parent_agent_id: the id of the agent whose tool call this agent serves; None for one of its own.
+        context: what a model may see.
+        execution: the current or last run of the loop; None before the first.
+        execution_count: how many executions were begun.
+        created_at: when the agent was begun.
+        updated_at: when it last changed.
+    """
+
+    agent_id: str
+    parent_agent_id: str | None = None
+    context: AgentContext = AgentContext()  # noqa: RUF009  # immutable
+    execution: ExecutionState | None = None
+    execution_count: int = 0
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def start(
+        cls,
+        message: Message | str | None = None,
+        *,
+        system_prompt: str = "",
+        agent_id: str | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> "AgentState":
+        """Begin an agent.
+
+        Args:
+            message: the first message, or the text of a user's one; None to add it later.
+            system_prompt: instructions that stand before the conversation.
+            agent_id: an id of your own; drawn from `ids` when left out.
+            clock: where the time of creation comes from; the system's when left out.
+            ids: where the id comes from; random when left out.
+        """
+        now = (clock or SystemClock()).now()
+        context = AgentContext(system_prompt)
+        if message is not None:
+            context = context.with_message(Message.user(message) if isinstance(message, str) else message)
+        chosen = agent_id or (ids or RandomIds()).new_id("agent")
+        return cls(agent_id=chosen, context=context, created_at=now, updated_at=now)
+
+    # --- what a user wants to know ------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation."""
+        return self.context.messages
+
+    @property
+    def status(self) -> ExecutionStatus:
+        """Where the current execution stands; `pending` before the first."""
+        return self.execution.status if self.execution is not None else ExecutionStatus.PENDING
+
+    @property
+    def execution_id(self) -> str:
+        """The id of the current execution; empty before the first."""
+        return self.execution.id if self.execution is not None else ""
+
+    @property
+    def steps(self) -> tuple[AgentStep, ...]:
+        """The steps of the current execution."""
+        return self.execution.steps if self.execution is not None else ()
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the current execution has taken."""
+        return len(self.execution.steps) if self.execution is not None else 0
+
+    @property
+    def last_step(self) -> AgentStep | None:
+        """The newest step of the current execution."""
+        return self.execution.steps[-1] if self.execution is not None and self.execution.steps else None
+
+    @property
+    def final_response(self) -> Message | None:
+        """The message that answers the input; None when the execution has not, or did not, come to an answer."""
+        step = self.last_step
+        return step.message if step is not None and step.kind is StepKind.FINAL_RESPONSE else None
+
+    @property
+    def has_final_response(self) -> bool:
+        """Whether there is an answer."""
+        return self.final_response is not None
+
+    @property
+    def final_text(self) -> str:
+        """The text of the answer; empty when there is none."""
+        message = self.final_response
+        return message.text if message is not None else ""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the current execution."""
+        return self.execution.totals.usage if self.execution is not None else NO_USAGE
+
+    @property
+    def tool_call_count(self) -> int:
+        """How many tool calls the model has made in the current execution."""
+        return self.execution.totals.tool_calls if self.execution is not None else 0
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """The weightiest reason to stop, if there is one."""
+        return self.execution.continuation.signal if self.execution is not None else None
+
+    @property
+    def errors(self) -> tuple[ErrorInfo, ...]:
+        """The errors of the current execution's steps; failures of tools stand in their executions."""
+        return tuple([error for step in self.steps for error in step.errors])
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a decision."""
+        step = self.last_step
+        return step.pending if step is not None else ()
+
+    def explain(self) -> str:
+        """Return a short account of the current execution, for a person to read."""
+        return explain(self.execution)
+
+    def raise_for_failure(self) -> "AgentState":
+        """Return this state, unless its execution failed.
+
+        Raises:
+            ExecutionFailed: when the status is `failed`.
+        """
+        if self.status is ExecutionStatus.FAILED:
+            raise ExecutionFailed(self)
+        return self
+
+    # --- transitions --------------------------------------------------------------------------------------------
+
+    def with_context(self, context: AgentContext) -> "AgentState":
+        """Return the state with another context."""
+        return evolve(self, context=context)
+
+    def with_message(self, message: Message | str) -> "AgentState":
+        """Return the state with one more message, or one more user's message of this text."""
+        return self.with_context(
+            self.context.with_message(Message.user(message) if isinstance(message, str) else message)
+        )
+
+    def with_messages(self, messages: Iterable[Message]) -> "AgentState":
+        """Return the state with another conversation."""
+        return self.with_context(self.context.with_messages(messages))
+
+    def with_system_prompt(self, system_prompt: str) -> "AgentState":
+        """Return the state with another system prompt."""
+        return self.with_context(self.context.with_system_prompt(system_prompt))
+
+    def with_metadata(self, **entries: object) -> "AgentState":
+        """Return the state with these entries of the context's metadata added or replaced."""
+        return self.with_context(self.context.with_metadata(**entries))
+
+    def with_response_format(self, response_format: ResponseFormat | None) -> "AgentState":
+        """Return the state with another form for final answers."""
+        return self.with_context(self.context.with_response_format(response_format))
+
+    def with_execution_begun(self, execution_id: str, at: datetime) -> "AgentState":
+        """Return the state at the beginning of its next execution."""
+        execution = ExecutionState(
+            id=execution_id,
+            status=ExecutionStatus.IN_PROGRESS,
+            history_length=len(self.context.messages),
+            started_at=at,
+        )
+        return evolve(self, execution=execution, execution_count=self.execution_count + 1, updated_at=at)
+
+    def with_step(self, step: AgentStep) -> "AgentState":
+        """Return the state after one more step, whose message is added to the conversation."""
+        context = self.context if step.message is None else self.context.with_message(step.message)
+        return self._moved(context, self._running().with_step(step), step.ended_at)
+
+    def with_last_step(self, step: AgentStep) -> "AgentState":
+        """Return the state with its last step replaced; a message that the step did not have before is added."""
+        execution = self._running()
+        added = step.message is not None and execution.steps[-1].message is None
+        context = self.context.with_message(step.message) if added and step.message is not None else self.context
+        return self._moved(context, execution.with_last_step(step), step.ended_at)
+
+    def with_stop_signal(self, signal: StopSignal) -> "AgentState":
+        """Return the state with one more reason to stop."""
+        execution = self._running()
+        return evolve(self, execution=execution.with_continuation(execution.continuation.with_signal(signal)))
+
+    def with_continuation_requested(self) -> "AgentState":
+        """Return the state with the wish to go on after this step; it overrides soft signals and never hard ones."""
+        execution = self._running()
+        return evolve(self, execution=execution.with_continuation(execution.continuation.with_request()))
+
+    def with_continuation_cleared(self) -> "AgentState":
+        """Return the state as it goes into its next step: nothing said yet about stopping."""
+        execution = self._running()
+        if execution.continuation == NO_SIGNALS:
+            return self
+        return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
+
+    def with_status(self, status: ExecutionStatus, at: datetime) -> "AgentState":
+        """Return the state with the execution in another status."""
+        return evolve(self, execution=self._running().with_status(status, at), updated_at=at)
+
+    def _running(self) -> ExecutionState:
+        if self.execution is None:
+            raise ContractViolation("this state has no execution yet: pass it to AgentLoop.execute")
+        return self.execution
+
+    def _moved(self, context: AgentContext, execution: ExecutionState, at: datetime) -> "AgentState":
+        return AgentState(
+            agent_id=self.agent_id,
+            parent_agent_id=self.parent_agent_id,
+            context=context,
+            execution=execution,
+            execution_count=self.execution_count,
+            created_at=self.created_at,
+            updated_at=at,
+        )
+
+
+class ExecutionFailed(AgentLoopError):
+    """An execution ended as failed; raised by `AgentState.raise_for_failure`.
+
+    Attributes:
+        state: the final state, with everything that was done before the failure.
+    """
+
+    def __init__(self, state: AgentState) -> None:
+        last = state.errors[-1] if state.errors else None
+        why = f"{last.type}: {last.message}" if last is not None else "no error was recorded"
+        super().__init__(f"execution {state.execution_id} failed after {state.step_count} steps: {why}")
+        self.state = state

@@ -1,0 +1,151 @@
+"""One iteration of the loop, written down."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from attrs import evolve, frozen
+
+from agentloop.errors import ContractViolation
+from agentloop.values.inference_response import FinishReason
+from agentloop.values.message import Message, ResponsePart
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution
+from agentloop.values.usage import Usage
+
+NO_USAGE = Usage.none()
+
+Slot: TypeAlias = ToolExecution | PendingCall
+"""The place of one call in an open turn: settled, or waiting."""
+
+
+class StepKind(StrEnum):
+    """What a step led to."""
+
+    TOOL_EXECUTION = "tool_execution"
+    FINAL_RESPONSE = "final_response"
+    ERROR = "error"
+
+
+@frozen
+class OpenTurn:
+    """A response some of whose calls still wait; it becomes a message when all are settled.
+
+    Attributes:
+        parts: the response's parts, in order.
+        slots: one for each call among the parts, in call order.
+    """
+
+    parts: tuple[ResponsePart, ...]
+    slots: tuple[Slot, ...]
+
+    def __attrs_post_init__(self) -> None:
+        calls = sum(type(part) is ToolCall for part in self.parts)
+        if calls != len(self.slots):
+            raise ContractViolation(
+                f"an open turn with {calls} calls needs {calls} slots, not {len(self.slots)} (law 1)"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[ResponsePart],
+        keys: Sequence[str],
+        executions: Sequence[ToolExecution],
+        pending: Sequence[PendingCall],
+    ) -> "OpenTurn":
+        """Put each outcome and each waiting call in the place of its call, which `keys` lists in order.
+
+        Raises:
+            ContractViolation: when a call has neither an outcome nor waits, or has both (law 1).
+        """
+        by_key: dict[str, Slot] = {call.key: call for call in pending}
+        by_key.update({execution.key: execution for execution in executions})
+        if len(by_key) != len(executions) + len(pending) or by_key.keys() != set(keys):
+            raise ContractViolation(
+                f"{len(keys)} calls need as many executions and pending calls, each with the key of its call; "
+                f"there are {len(executions)} and {len(pending)}, with keys {sorted(by_key)} (law 1)"
+            )
+        return cls(tuple(parts), tuple([by_key[key] for key in keys]))
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait, in call order."""
+        return tuple([slot for slot in self.slots if isinstance(slot, PendingCall)])
+
+    @property
+    def executions(self) -> tuple[ToolExecution, ...]:
+        """The outcomes of the settled calls, in call order."""
+        return tuple([slot for slot in self.slots if isinstance(slot, ToolExecution)])
+
+    def with_settled(self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]) -> "OpenTurn":
+        """Return the turn with these outcomes, and these calls still waiting, in the places of their keys."""
+        return OpenTurn(self.parts, tuple([executions.get(s.key) or pending.get(s.key) or s for s in self.slots]))
+
+    def message(self) -> Message:
+        """Return the finished turn as a message.
+
+        Raises:
+            ContractViolation: while calls wait (law 2).
+        """
+        return Message.of_response(self.parts, self.executions)
+
+
+@frozen(kw_only=True)
+class AgentStep:
+    """One iteration: the inference, with its re-asks, and the tool executions it led to.
+
+    It does not hold its input: that is compiled from the state again when it is needed.
+
+    Attributes:
+        id: the id of the step.
+        number: its place in the execution, from 1.
+        message: the assistant's message that came of it; None while calls wait, and when an error came first.
+        open_turn: the response while some of its calls wait for a decision; else None.
+        response_id: the provider's id of the response.
+        model: the model that answered.
+        finish_reason: why the model stopped writing; None when there was no response.
+        usage: tokens of all inferences of this step.
+        errors: what went wrong in the step itself; failures of tools stand in their executions.
+        started_at: when the step began.
+        ended_at: when it ended.
+    """
+
+    id: str
+    number: int
+    message: Message | None = None
+    open_turn: OpenTurn | None = None
+    response_id: str = ""
+    model: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage = NO_USAGE
+    errors: tuple[ErrorInfo, ...] = ()
+    started_at: datetime
+    ended_at: datetime
+
+    @property
+    def kind(self) -> StepKind:
+        """What the step led to."""
+        if self.errors:
+            return StepKind.ERROR
+        if self.open_turn is not None or (self.message is not None and self.message.exchanges):
+            return StepKind.TOOL_EXECUTION
+        return StepKind.FINAL_RESPONSE
+
+    @property
+    def executions(self) -> tuple[ToolExecution, ...]:
+        """The outcomes of its tool calls, in call order."""
+        if self.message is not None:
+            return tuple([exchange.execution for exchange in self.message.exchanges])
+        return self.open_turn.executions if self.open_turn is not None else ()
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a decision."""
+        return self.open_turn.pending if self.open_turn is not None else ()
+
+    def with_error(self, error: ErrorInfo) -> "AgentStep":
+        """Return the step with one more error."""
+        return evolve(self, errors=(*self.errors, error))

@@ -1,0 +1,103 @@
+"""One run of the loop, written down."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from attrs import evolve, frozen
+
+from agentloop.values.agent_step import NO_USAGE, AgentStep
+from agentloop.values.stop import NO_SIGNALS, Continuation
+from agentloop.values.usage import Usage
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution stands. The last three are terminal."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the execution is over."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED})
+
+
+@frozen
+class Totals:
+    """Running sums over the steps of an execution, so that nobody has to add up the history.
+
+    Attributes:
+        usage: tokens of all inferences.
+        tool_calls: calls that the model made, whatever came of them.
+    """
+
+    usage: Usage = NO_USAGE
+    tool_calls: int = 0
+
+
+NO_TOTALS = Totals()
+
+
+@frozen(kw_only=True)
+class ExecutionState:
+    """One run of the loop, from a new input to a terminal status.
+
+    Attributes:
+        id: the id of the execution.
+        status: where it stands.
+        steps: the steps so far.
+        continuation: what speaks for stopping and for going on.
+        totals: running sums.
+        history_length: how many messages the conversation held when the execution began, its input included.
+        started_at: when it began.
+        ended_at: when it reached a terminal status; None before.
+    """
+
+    id: str
+    status: ExecutionStatus = ExecutionStatus.PENDING
+    steps: tuple[AgentStep, ...] = ()
+    continuation: Continuation = NO_SIGNALS
+    totals: Totals = NO_TOTALS
+    history_length: int = 0
+    started_at: datetime
+    ended_at: datetime | None = None
+
+    def with_step(self, step: AgentStep) -> "ExecutionState":
+        """Return it with one more step, counted in the totals."""
+        calls = len(step.executions) + len(step.pending)
+        return ExecutionState(
+            id=self.id,
+            status=self.status,
+            steps=(*self.steps, step),
+            continuation=self.continuation,
+            totals=Totals(self.totals.usage + step.usage, self.totals.tool_calls + calls),
+            history_length=self.history_length,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+        )
+
+    def with_last_step(self, step: AgentStep) -> "ExecutionState":
+        """Return it with the last step replaced, as when calls that waited are settled; its calls stay counted."""
+        usage = self.totals.usage if step.usage == self.steps[-1].usage else self._usage_with(step)
+        return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage))
+
+    def with_continuation(self, continuation: Continuation) -> "ExecutionState":
+        """Return it with another verdict about going on."""
+        return evolve(self, continuation=continuation)
+
+    def with_status(self, status: ExecutionStatus, at: datetime) -> "ExecutionState":
+        """Return it with another status, ended at this time if the status is terminal."""
+        return evolve(self, status=status, ended_at=at if status.is_terminal else None)
+
+    def _usage_with(self, step: AgentStep) -> Usage:
+        usage = NO_USAGE
+        for earlier in self.steps[:-1]:
+            usage += earlier.usage
+        return usage + step.usage

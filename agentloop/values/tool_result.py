@@ -1,0 +1,26 @@
+"""A tool's result in two forms."""
+
+from collections.abc import Iterable
+
+from attrs import field, frozen
+from attrs.converters import optional
+
+from agentloop.values.json_value import JsonValue, freeze
+from agentloop.values.tool_execution import ContentPart
+
+
+def _as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
+    return tuple(content)
+
+
+@frozen
+class ToolResult:
+    """What a tool returned: for the program, and for the model where that differs. A tool may return one itself.
+
+    Attributes:
+        value: the result as JSON.
+        content: what the model is shown instead; None to show it the value.
+    """
+
+    value: JsonValue = field(default=None, converter=freeze)
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(_as_content))
