@@ -5,6 +5,8 @@ The names here are those that most programs need; each is loaded when it is firs
 `.drivers`, `.testing`, and errors from `agentloop.errors`.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,5 +1,7 @@
 """Names that a package offers and loads only when they are asked for (PEP 562)."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module

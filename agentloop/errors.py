@@ -29,6 +29,8 @@ A message says what was wrong, where, and what to do about it; what a program ma
 that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchFailed`) stand beside that value in `agentloop.values`.
 """
 
+from __future__ import annotations
+
 
 class AgentLoopError(Exception):
     """The root: catch it to catch everything that agentloop raises on purpose."""

@@ -1,5 +1,7 @@
 """Compilers: from a state to what a model sees of it."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,5 +1,7 @@
 """The default compiler."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Self
 

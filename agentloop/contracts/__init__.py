@@ -1,5 +1,7 @@
 """The abstract contracts: what a driver, an executor, a tool and the others promise each other."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

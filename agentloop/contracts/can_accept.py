@@ -3,6 +3,8 @@
 Binding makes a copy: what a user passed in is not changed, and any number of executions may be bound at once.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from typing import Self
 

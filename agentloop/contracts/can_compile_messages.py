@@ -1,5 +1,7 @@
 """The contract of message compilers."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

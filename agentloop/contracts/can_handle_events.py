@@ -1,5 +1,7 @@
 """The contract of event buses."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
@@ -42,7 +44,7 @@ class CanHandleEvents(ABC):
         """Tell the listener the events of exactly this class."""
 
     @abstractmethod
-    def for_execution(self) -> "CanHandleEvents":
+    def for_execution(self) -> CanHandleEvents:
         """Return the bus as one execution sees it: with a count and an order of its own."""
 
     @abstractmethod

@@ -1,5 +1,7 @@
 """The contract of inferences: whatever can be asked as a model."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 from agentloop.values.inference_request import InferenceRequest

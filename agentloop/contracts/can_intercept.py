@@ -1,5 +1,7 @@
 """The contract of interceptors."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import TypeAlias, TypeVar

@@ -1,14 +1,18 @@
 """The contract of inferences that try more than once."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
 from attrs import frozen
 
+from agentloop.values.value import Value
 
-@frozen
-class FailedAttempt:
+
+@frozen(eq=False, repr=False)
+class FailedAttempt(Value):
     """An attempt that failed and is going to be repeated.
 
     Attributes:

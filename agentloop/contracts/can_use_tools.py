@@ -1,5 +1,7 @@
 """The contract of drivers."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 from agentloop.values.agent_state import AgentState

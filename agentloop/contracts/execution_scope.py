@@ -1,5 +1,7 @@
 """What one execution runs with besides its state."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Hashable
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
@@ -8,6 +10,7 @@ from attrs import field, frozen
 
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
+from agentloop.values.value import Value
 
 T = TypeVar("T")
 
@@ -54,8 +57,8 @@ class Resources:
             raise ExceptionGroup("not everything could be closed", errors)
 
 
-@frozen(kw_only=True)
-class ExecutionScope:
+@frozen(eq=False, repr=False, kw_only=True)
+class ExecutionScope(Value):
     """What one execution runs with besides its state.
 
     Attributes:

@@ -1,5 +1,7 @@
 """The contract of tools, and what else a tool may be able to do."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self

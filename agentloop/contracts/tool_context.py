@@ -1,17 +1,21 @@
 """What a tool can learn about the call it serves."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
 from attrs import field, frozen
+
+from agentloop.values.value import Value
 
 
 def _nobody(_: object) -> None:
     """Take progress that nobody listens for."""
 
 
-@frozen(kw_only=True)
-class ToolContext:
+@frozen(eq=False, repr=False, kw_only=True)
+class ToolContext(Value):
     """The context of one call, injected into a tool that asks for it.
 
     Attributes:

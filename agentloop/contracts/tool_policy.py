@@ -1,18 +1,21 @@
 """How a tool wants to be run."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypeAlias
 
 from attrs import frozen
 
 from agentloop.values.json_value import JsonObject
+from agentloop.values.value import Value
 
 OrderingKey: TypeAlias = str | Callable[[JsonObject], str]
 """A name, or a function from a call's arguments to one."""
 
 
-@frozen(kw_only=True)
-class ToolPolicy:
+@frozen(eq=False, repr=False, kw_only=True)
+class ToolPolicy(Value):
     """How a tool wants to be run.
 
     Attributes:

@@ -1,50 +1,60 @@
 """A set of tools."""
 
-import difflib
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Self
 
-from attrs import field, frozen
+from attrs import frozen
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.value import Value
 
 
-@frozen
-class Tools:
+@frozen(eq=False, repr=False)
+class Tools(Value):
     """Tools by name, in the order in which they are offered.
 
     Attributes:
         by_name: the tools.
-        specs: what each of them offers, in order; the same tuple every time.
     """
 
     by_name: Mapping[str, Tool]
-    specs: tuple[ToolSpec, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, tools: "Tools | Iterable[Tool]") -> "Tools":
+    def of(cls, tools: Tools | Iterable[Tool]) -> Tools:
         """Collect tools.
 
         Raises:
             TypeError: when something is not a `Tool`.
-            ToolDefinitionError: when two tools have the same name, or parameters are not JSON.
+            ToolDefinitionError: when two tools have the same name.
         """
         if isinstance(tools, Tools):
             return tools
         by_name: dict[str, Tool] = {}
-        specs = []
         for tool in tools:
-            spec = _spec(tool)
-            if spec.name in by_name:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"{tool!r} in the tools list is not a Tool; {_hint(tool)}")
+            name = tool.name
+            if name in by_name:
                 raise ToolDefinitionError(
-                    f"two tools are named {spec.name!r}: {by_name[spec.name]!r} and {tool!r}; rename one, for example "
+                    f"two tools are named {name!r}: {by_name[name]!r} and {tool!r}; rename one, for example "
                     "with @tool(name=…)"
                 )
-            by_name[spec.name] = tool
-            specs.append(spec)
-        return cls(by_name, tuple(specs))
+            by_name[name] = tool
+        return cls(by_name)
+
+    @cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What each of the tools offers, in order; the same tuple every time.
+
+        Raises:
+            ToolDefinitionError: when the parameters of a tool have no JSON form.
+        """
+        return tuple([_spec(tool) for tool in self.by_name.values()])
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -70,9 +80,11 @@ class Tools:
 
     def closest(self, name: str, most: int = 3) -> list[str]:
         """Return the names most like this one, the likest first."""
-        return difflib.get_close_matches(name, self.by_name, n=most, cutoff=0.5)
+        from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
 
-    def plus(self, *tools: Tool) -> "Tools":
+        return get_close_matches(name, self.by_name, n=most, cutoff=0.5)
+
+    def plus(self, *tools: Tool) -> Tools:
         """Return the set with more tools at the end."""
         return Tools.of([*self, *tools])
 
@@ -80,17 +92,18 @@ class Tools:
         """Return the tools of these names, in the order in which they stand here."""
         wanted = set(names)
         kept = {name: tool for name, tool in self.by_name.items() if name in wanted}
-        return type(self)(kept, tuple([spec for spec in self.specs if spec.name in kept]))
+        return type(self)(kept)
 
 
 NO_TOOLS = Tools.of(())
 
 
-def _spec(tool: object) -> ToolSpec:
-    if not isinstance(tool, Tool):
-        hint = "decorate it with @agentloop.tool" if callable(tool) else "a tool is made by @tool or subclasses Tool"
-        raise TypeError(f"{tool!r} in the tools list is not a Tool; {hint}")
+def _hint(tool: object) -> str:
+    return "decorate it with @agentloop.tool" if callable(tool) else "a tool is made by @tool or subclasses Tool"
+
+
+def _spec(tool: Tool) -> ToolSpec:
     try:
         return tool.spec
     except NotJson as error:
-        raise ToolDefinitionError(f"the parameters of the tool {type(tool).__name__} are not JSON: {error}") from error
+        raise ToolDefinitionError(f"the parameters of the tool {tool.name!r} are not JSON: {error}") from error

@@ -1,5 +1,7 @@
 """Text in which a model repeats the arguments of its calls."""
 
+from __future__ import annotations
+
 from agentloop.errors import MalformedArguments
 from agentloop.values.json_text import parse_json
 from agentloop.values.message import ResponsePart

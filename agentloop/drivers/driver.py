@@ -1,5 +1,7 @@
 """The template of drivers."""
 
+from __future__ import annotations
+
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,7 +23,6 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
-from agentloop.drivers.open_turns import ready_calls, settled
 from agentloop.drivers.step_draft import StepDraft
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus
@@ -145,6 +146,8 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     async def _settle(self, state: AgentState, turn: OpenTurn) -> AgentState:
         """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
+        from agentloop.drivers.open_turns import ready_calls, settled
+
         calls = ready_calls(turn)
         if not len(calls):
             raise ContractViolation("the step waits for decisions and none was made; pass them to AgentLoop.resume")

@@ -1,5 +1,7 @@
 """Turns some of whose calls waited for a decision."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from datetime import datetime
 

@@ -1,5 +1,7 @@
 """A driver that follows a script."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,31 +44,31 @@ class ScenarioStep:
     usage: Usage = _USAGE
 
     @classmethod
-    def final(cls, text: str, *, usage: Usage = _USAGE) -> "ScenarioStep":
+    def final(cls, text: str, *, usage: Usage = _USAGE) -> ScenarioStep:
         """Answer with this text."""
         return cls(text, usage=usage)
 
     @classmethod
     def tool_call(
         cls, name: str, arguments: Mapping[str, Any] = EMPTY_OBJECT, *, text: str = "", usage: Usage = _USAGE
-    ) -> "ScenarioStep":
+    ) -> ScenarioStep:
         """Call a tool, which is executed."""
         return cls(text, ((name, freeze_object(arguments)),), usage=usage)
 
     @classmethod
-    def tool_calls(cls, *calls: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage = _USAGE) -> "ScenarioStep":
+    def tool_calls(cls, *calls: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage = _USAGE) -> ScenarioStep:
         """Call several tools in one batch, which is executed."""
         return cls(text, tuple([(name, freeze_object(arguments)) for name, arguments in calls]), usage=usage)
 
     @classmethod
     def tool(
         cls, name: str, arguments: Mapping[str, Any] = EMPTY_OBJECT, *, result: object = None, usage: Usage = _USAGE
-    ) -> "ScenarioStep":
+    ) -> ScenarioStep:
         """Call a tool that is not executed: it returns this result."""
         return cls("", ((name, freeze_object(arguments)),), result=result, is_recorded=True, usage=usage)
 
     @classmethod
-    def error(cls, failure: Exception) -> "ScenarioStep":
+    def error(cls, failure: Exception) -> ScenarioStep:
         """Raise this."""
         return cls(failure=failure)
 

@@ -1,5 +1,7 @@
 """A step while it is being taken."""
 
+from __future__ import annotations
+
 from datetime import datetime
 
 from attrs import define
@@ -41,7 +43,7 @@ class StepDraft:
     errors: tuple[ErrorInfo, ...] = ()
 
     @classmethod
-    def begin(cls, state: AgentState, scope: ExecutionScope) -> "StepDraft":
+    def begin(cls, state: AgentState, scope: ExecutionScope) -> StepDraft:
         """Begin the step after the last one of this state."""
         return cls(state, scope.ids.new_id("step"), state.step_count + 1, scope.clock.now())
 

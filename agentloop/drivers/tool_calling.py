@@ -1,5 +1,7 @@
 """The driver for models that call tools."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from attrs import field, frozen

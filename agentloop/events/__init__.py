@@ -1,5 +1,7 @@
 """What happened, told to whoever listens: event classes, the bus, the grammar and its monitor."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,5 +1,7 @@
 """The event bus: blinker signals with order, strong listeners and isolation."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable, iscoroutinefunction
@@ -14,6 +16,7 @@ from agentloop.events.execution_bus import ExecutionBus
 from agentloop.values.agent_state import AgentState
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.event import Event, EventHead
+from agentloop.values.value import Value
 
 logger = logging.getLogger("agentloop.events")
 
@@ -38,8 +41,8 @@ class Receiver:
         return getattr(self.listener, "__qualname__", None) or repr(self.listener)
 
 
-@frozen
-class _SignalSubscription(Subscription):
+@frozen(eq=False, repr=False)
+class _SignalSubscription(Subscription, Value):
     signal: Signal
     receiver: Receiver
 

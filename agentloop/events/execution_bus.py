@@ -1,5 +1,7 @@
 """The event bus as one execution sees it."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import deque
 from typing import Any, Protocol
@@ -57,7 +59,7 @@ class ExecutionBus(CanHandleEvents):
         """Tell the listener the events of exactly this class, of the whole bus."""
         return self._switchboard.on(kind, listener)
 
-    def for_execution(self) -> "ExecutionBus":
+    def for_execution(self) -> ExecutionBus:
         """Return the bus as another execution, such as a sub-agent's, sees it."""
         return ExecutionBus(self._switchboard)
 

@@ -1,5 +1,7 @@
 """Events of an execution as a whole."""
 
+from __future__ import annotations
+
 from attrs import field, frozen
 
 from agentloop.values.agent_step import NO_USAGE
@@ -11,7 +13,7 @@ from agentloop.values.tool_execution import ErrorInfo
 from agentloop.values.usage import Usage
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AgentExecutionStarted(Event):
     """An execution began, or goes on after it was left or suspended.
 
@@ -24,7 +26,7 @@ class AgentExecutionStarted(Event):
     resumed: bool = False
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ExecutionEnded(Event):
     """What the events at the end of a run have in common.
 
@@ -39,7 +41,7 @@ class ExecutionEnded(Event):
     usage: Usage = NO_USAGE
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AgentExecutionCompleted(ExecutionEnded):
     """The execution came to its answer.
 
@@ -56,7 +58,7 @@ class AgentExecutionStopped(ExecutionEnded):
     __slots__ = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AgentExecutionSuspended(ExecutionEnded):
     """The execution waits for decisions.
 
@@ -67,7 +69,7 @@ class AgentExecutionSuspended(ExecutionEnded):
     pending: tuple[PendingCall, ...] = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AgentExecutionFailed(ExecutionEnded):
     """The execution ended by an error.
 
@@ -78,7 +80,7 @@ class AgentExecutionFailed(ExecutionEnded):
     error: ErrorInfo | None = None
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StopSignalReceived(Event):
     """Somebody gave a reason to stop.
 
@@ -89,7 +91,7 @@ class StopSignalReceived(Event):
     signal: StopSignal
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ContinuationEvaluated(Event):
     """It was decided, after a step, whether another follows.
 

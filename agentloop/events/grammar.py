@@ -6,6 +6,8 @@ is left early, as by leaving `iterate`, ends between two steps without a termina
 completed: the execution is stopped inside of it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TypeAlias
 

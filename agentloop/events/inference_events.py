@@ -1,5 +1,7 @@
 """Events of an inference."""
 
+from __future__ import annotations
+
 from attrs import frozen
 
 from agentloop.values.event import Event
@@ -9,7 +11,7 @@ from agentloop.values.tool_execution import ErrorInfo
 from agentloop.values.usage import Usage
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class InferenceRequestStarted(Event):
     """A model is being asked.
 
@@ -20,7 +22,7 @@ class InferenceRequestStarted(Event):
     request: InferenceRequest
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class InferenceRetried(Event):
     """An attempt to ask the model failed and is being repeated.
 
@@ -35,7 +37,7 @@ class InferenceRetried(Event):
     delay: float = 0.0
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class InferenceResponseReceived(Event):
     """A model answered, or an interceptor answered in its place; what it says is final.
 
@@ -46,7 +48,7 @@ class InferenceResponseReceived(Event):
     response: InferenceResponse
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class InferenceFailed(Event):
     """A model could not be asked, or gave no usable answer.
 
@@ -57,7 +59,7 @@ class InferenceFailed(Event):
     error: ErrorInfo
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class TokenUsageReported(Event):
     """Tokens of one inference.
 

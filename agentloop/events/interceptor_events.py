@@ -1,11 +1,13 @@
 """Events of the interceptors."""
 
+from __future__ import annotations
+
 from attrs import frozen
 
 from agentloop.values.event import Event
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class InterceptorRan(Event):
     """An interceptor did its work at a point.
 

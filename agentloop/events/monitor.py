@@ -1,5 +1,7 @@
 """A listener that checks every run against the grammar."""
 
+from __future__ import annotations
+
 from attrs import define, field
 
 from agentloop.errors import ContractViolation

@@ -1,5 +1,7 @@
 """Events of a step."""
 
+from __future__ import annotations
+
 from attrs import frozen
 
 from agentloop.values.agent_step import AgentStep
@@ -12,7 +14,7 @@ class AgentStepStarted(Event):
     __slots__ = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AgentStepCompleted(Event):
     """A step was taken; what it says is final.
 

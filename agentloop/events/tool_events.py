@@ -1,5 +1,7 @@
 """Events of a tool call."""
 
+from __future__ import annotations
+
 from attrs import field, frozen
 
 from agentloop.values.event import Event
@@ -8,7 +10,7 @@ from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ToolExecution
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolCallStarted(Event):
     """A tool began to run. A call that is rejected, blocked or answered without running has no such event.
 
@@ -21,7 +23,7 @@ class ToolCallStarted(Event):
     call: ToolCall
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolCallProgressed(Event):
     """A running tool told how far it is.
 
@@ -36,7 +38,7 @@ class ToolCallProgressed(Event):
     update: JsonValue = field(converter=freeze)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolCallSettled(Event):
     """What the events at the end of a call have in common; what they say is what the state and the model get.
 
@@ -70,7 +72,7 @@ class ToolCallRejected(ToolCallSettled):
     __slots__ = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolCallAbandoned(Event):
     """A plain function goes on in its thread although its call has ended; what it will return is dropped.
 

@@ -1,5 +1,7 @@
 """Executors: what runs a batch of tool calls."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,5 +1,7 @@
 """A batch of calls on its way: admitted in call order, run side by side, settled in call order."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,5 +1,7 @@
 """The place of one call in a batch while it is being executed."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime

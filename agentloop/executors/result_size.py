@@ -1,5 +1,7 @@
 """Results that are too large for a model."""
 
+from __future__ import annotations
+
 from agentloop.values.json_text import format_json
 from agentloop.values.parts import Text
 from agentloop.values.tool_execution import ContentPart

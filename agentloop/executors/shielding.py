@@ -1,5 +1,7 @@
 """Finishing work while being cancelled."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

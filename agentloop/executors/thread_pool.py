@@ -1,5 +1,7 @@
 """Threads for plain functions."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import threading
@@ -83,7 +85,7 @@ class ThreadPool:
                 return
         _Worker(self, work).start()
 
-    def worker_began(self, thread: "_Worker", work: _Work) -> bool:
+    def worker_began(self, thread: _Worker, work: _Work) -> bool:
         """Note that a thread begins a function; False when nobody waits for it any more."""
         with self._lock:
             self._threads.add(thread)
@@ -91,7 +93,7 @@ class ThreadPool:
             work.begun = not work.dropped
             return work.begun
 
-    def worker_idles(self, thread: "_Worker", work: _Work) -> _Work | None:
+    def worker_idles(self, thread: _Worker, work: _Work) -> _Work | None:
         """Note that a thread has nothing to do, and give it its next function; None lets it end."""
         with self._lock:
             if self._closed or work.dropped:

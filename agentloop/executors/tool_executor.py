@@ -1,7 +1,9 @@
 """The executor that runs tools in this process."""
 
+from __future__ import annotations
+
 import asyncio
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
@@ -13,15 +15,14 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.events.bus import EventBus
-from agentloop.executors.batch import Batch
-from agentloop.executors.call_slot import CallSlot
-from agentloop.executors.shielding import shielded
-from agentloop.executors.tool_run import RunSettings
-from agentloop.executors.toolbox import Toolbox
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.agent_state import AgentState
 from agentloop.values.tool_execution import ToolStatus
 from agentloop.values.tool_executions import BatchFailed, ToolCalls, ToolExecutions, key_place
+
+if TYPE_CHECKING:
+    from agentloop.executors.batch import Batch
+    from agentloop.executors.toolbox import Toolbox
 
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
 _NO_INTERCEPTORS = InterceptorStack.of(())
@@ -52,7 +53,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
     default_timeout: float | None = field(default=None, kw_only=True, validator=optional(gt(0)))
     max_result_bytes: int = field(default=100_000, kw_only=True, validator=ge(1))
     cancel_grace: float = field(default=5.0, kw_only=True, validator=ge(0))
-    _toolbox: Toolbox = field(factory=lambda: Toolbox(NO_TOOLS), kw_only=True, repr=False, eq=False)
+    _toolbox: Toolbox | None = field(default=None, kw_only=True, repr=False, eq=False)
     _interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, kw_only=True, repr=False, eq=False)
     _events: CanHandleEvents = field(factory=EventBus, kw_only=True, repr=False, eq=False)
     _scope: ExecutionScope | None = field(default=None, kw_only=True, repr=False, eq=False)
@@ -63,6 +64,8 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         Raises:
             ToolDefinitionError: when the parameters of one are not a valid JSON Schema.
         """
+        from agentloop.executors.toolbox import Toolbox
+
         toolbox = Toolbox(tools)
         toolbox.check()
         return evolve(self, toolbox=toolbox)
@@ -92,6 +95,8 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             await scope.own.aclose()
 
     async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
+        from agentloop.executors.shielding import shielded
+
         batch = self._batch(tool_calls, state, scope)
         try:
             await batch.run()
@@ -112,6 +117,12 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         return answer
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
+        """Lay the calls out; what runs them is loaded with the first batch."""
+        from agentloop.executors.batch import Batch
+        from agentloop.executors.call_slot import CallSlot
+        from agentloop.executors.tool_run import RunSettings
+        from agentloop.executors.toolbox import Toolbox
+
         places = [key_place(key) or (state.step_count + 1, place) for place, key in enumerate(tool_calls.keys)]
         slots = [
             CallSlot(
@@ -125,4 +136,6 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             for call, key, (step, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
         ]
         settings = RunSettings(self._interceptor, self._events, scope, self.default_timeout, self.max_result_bytes)
-        return Batch(slots, state, self._toolbox, settings, self.max_concurrency, self.stop_on_tool_block)
+        return Batch(
+            slots, state, self._toolbox or Toolbox(NO_TOOLS), settings, self.max_concurrency, self.stop_on_tool_block
+        )

@@ -1,5 +1,7 @@
 """Running one call: context, thread or coroutine, timeout, result."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable
 from functools import partial

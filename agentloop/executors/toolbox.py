@@ -1,5 +1,7 @@
 """Tools made ready for calls: validator compiled, abilities looked up, once per tool."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +46,7 @@ class ReadyTool:
     blocking: bool
 
     @classmethod
-    def of(cls, tool: Tool, spec: ToolSpec) -> "ReadyTool":
+    def of(cls, tool: Tool, spec: ToolSpec) -> ReadyTool:
         """Make a tool ready.
 
         Raises:

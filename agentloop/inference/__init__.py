@@ -1,5 +1,7 @@
 """Asking models: configuration, the HTTP client, wire formats, and models that follow a script."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,9 +1,10 @@
 """What is needed to reach a model."""
 
-import difflib
+from __future__ import annotations
+
 import os
+import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
@@ -13,19 +14,19 @@ from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
 from agentloop.inference.retrying import Patience
 from agentloop.inference.secret import Secret, as_secret
 from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions
+from agentloop.values.value import Value
 
 
 def _as_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.netloc:
+    if not re.match(r"https?://[^/\s]+", url):
         raise ConfigurationError(
             f"the base URL {url!r} is not an http or https address such as https://api.openai.com/v1"
         )
     return url.rstrip("/")
 
 
-@frozen(kw_only=True)
-class LLMConfig:
+@frozen(eq=False, repr=False, kw_only=True)
+class LLMConfig(Value):
     """What is needed to reach a model. Made by `LLMConfig.parse`, or spelled out.
 
     Attributes:
@@ -69,7 +70,7 @@ class LLMConfig:
         api_key: str | Secret | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: object,
-    ) -> "LLMConfig":
+    ) -> LLMConfig:
         """Make a configuration of a model string such as `openai:gpt-5` or `ollama:qwen3`.
 
         Args:
@@ -108,7 +109,7 @@ class LLMConfig:
         )
         return config.with_settings(**settings) if settings else config
 
-    def with_settings(self, **settings: object) -> "LLMConfig":
+    def with_settings(self, **settings: object) -> LLMConfig:
         """Return the configuration with these attributes changed.
 
         Raises:
@@ -139,5 +140,7 @@ def _key_from(preset: Preset, environment: Mapping[str, str]) -> Secret | None:
 
 
 def _suggestion(name: str) -> str:
-    closest = difflib.get_close_matches(name.lower(), PRESETS, n=1)
+    from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
+
+    closest = get_close_matches(name.lower(), PRESETS, n=1)
     return f", did you mean {closest[0]!r}?" if closest else ""

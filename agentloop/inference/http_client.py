@@ -1,8 +1,9 @@
 """The border to httpx: the one file that knows it, or any client of the same shape."""
 
+from __future__ import annotations
+
 import ssl
 import sys
-import urllib.request
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from attrs import field, frozen
 
 from agentloop.errors import InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
+from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     import httpx
@@ -19,8 +21,8 @@ _IDLE_SECONDS = 60.0
 _MOST_IDLE = 100
 
 
-@frozen
-class RawResponse:
+@frozen(eq=False, repr=False)
+class RawResponse(Value):
     """An HTTP answer.
 
     Attributes:
@@ -79,7 +81,7 @@ class HttpClient:
             url = self._urls[path] = self._package.URL(self._config.base_url + path)
         return url
 
-    def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> "httpx.Request":
+    def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> httpx.Request:
         extensions = {"timeout": _timeouts(self._config)}
         made: httpx.Request = self._package.Request(
             "POST", self._url(path), headers=headers, content=body, extensions=extensions
@@ -132,11 +134,11 @@ class Connections:
         self._tls = tls
         self._idle: list[httpx.AsyncHTTPTransport] = []
 
-    def borrowed(self) -> "_Borrowed":
+    def borrowed(self) -> _Borrowed:
         """Lend a connection for the length of an `async with`; one that failed does not come back."""
         return _Borrowed(self)
 
-    def take(self) -> "httpx.AsyncHTTPTransport":
+    def take(self) -> httpx.AsyncHTTPTransport:
         """Take an idle connection, or a new one."""
         if self._idle:
             return self._idle.pop()
@@ -144,7 +146,7 @@ class Connections:
         made: httpx.AsyncHTTPTransport = self._httpx.AsyncHTTPTransport(verify=self._tls, limits=limits)
         return made
 
-    async def give_back(self, transport: "httpx.AsyncHTTPTransport", *, usable: bool) -> None:
+    async def give_back(self, transport: httpx.AsyncHTTPTransport, *, usable: bool) -> None:
         """Take a connection back, and close it when it is not usable or there are enough."""
         if usable and len(self._idle) < _MOST_IDLE:
             self._idle.append(transport)
@@ -167,7 +169,7 @@ class _Borrowed:
         self._connections = connections
         self._transport = connections.take()
 
-    async def __aenter__(self) -> "httpx.AsyncHTTPTransport":
+    async def __aenter__(self) -> httpx.AsyncHTTPTransport:
         return self._transport
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
@@ -186,8 +188,10 @@ def _package_of(client: Any) -> Any:
     return package if hasattr(package, "HTTPError") else _httpx()
 
 
-def _own(config: LLMConfig) -> "Connections | httpx.AsyncClient":
-    if urllib.request.getproxies():  # to find the right proxy of the environment is httpx's work
+def _own(config: LLMConfig) -> Connections | httpx.AsyncClient:
+    from urllib.request import getproxies
+
+    if getproxies():  # to find the right proxy of the environment is httpx's work
         client: httpx.AsyncClient = _httpx().AsyncClient(timeout=_httpx().Timeout(**_timeouts(config)))
         return client
     return Connections(_tls() if config.base_url.startswith("https:") else _no_tls())

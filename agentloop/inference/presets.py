@@ -1,16 +1,20 @@
 """Providers as rows of data."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from agentloop.values.value import Value
+
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
 """How the key is sent: as `Authorization: Bearer …`, or in the header of this name."""
 
 
-@frozen(kw_only=True)
-class Quirks:
+@frozen(eq=False, repr=False, kw_only=True)
+class Quirks(Value):
     """How a service differs from the others that speak its wire format.
 
     Attributes:
@@ -20,8 +24,8 @@ class Quirks:
     max_tokens_field: str = "max_tokens"
 
 
-@frozen(kw_only=True)
-class Preset:
+@frozen(eq=False, repr=False, kw_only=True)
+class Preset(Value):
     """A provider.
 
     Attributes:

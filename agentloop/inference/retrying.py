@@ -1,5 +1,7 @@
 """Trying again: the one file that knows tenacity, which is loaded with the first failure."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -8,6 +10,7 @@ from attrs.validators import ge
 
 from agentloop.contracts.can_report_retries import FailedAttempt, RetryReport
 from agentloop.errors import InferenceError
+from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@frozen(kw_only=True)
-class Patience:
+@frozen(eq=False, repr=False, kw_only=True)
+class Patience(Value):
     """How often and how long to try.
 
     Attributes:
@@ -66,13 +69,13 @@ async def retried(
             raise errors.pop()
         return await attempt()
 
-    def wait(state: "RetryCallState") -> float:
+    def wait(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.retry_after if isinstance(error, InferenceError) else None
         backoff = min(patience.first_wait * 2 ** (state.attempt_number - 1), patience.longest_wait)
         return asked if asked is not None else backoff * (0.5 + jitter() / 2)
 
-    def tell(state: "RetryCallState") -> None:
+    def tell(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         if isinstance(error, Exception):
             report(FailedAttempt(state.attempt_number, error, state.upcoming_sleep))

@@ -1,5 +1,7 @@
 """A model that follows a script."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
 

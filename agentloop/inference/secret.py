@@ -1,5 +1,7 @@
 """Keys that do not show themselves."""
 
+from __future__ import annotations
+
 from typing import Any, NoReturn
 
 
@@ -34,6 +36,6 @@ class Secret:
         raise TypeError("a secret is not written anywhere; give the key again where it is needed")
 
 
-def as_secret(value: "str | Secret | None") -> Secret | None:
+def as_secret(value: str | Secret | None) -> Secret | None:
     """Wrap a key; None stays None."""
     return Secret(value) if isinstance(value, str) else value

@@ -1,5 +1,7 @@
 """How a provider family spells requests and responses: pure code, no I/O."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
@@ -10,10 +12,11 @@ from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.value import Value
 
 
-@frozen
-class EncodedRequest:
+@frozen(eq=False, repr=False)
+class EncodedRequest(Value):
     """A request as it goes over the wire, without the key.
 
     Attributes:

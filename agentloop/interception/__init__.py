@@ -1,5 +1,7 @@
 """Interceptors: the base class, the compiled stack, and those that come with the package."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

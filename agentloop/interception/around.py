@@ -1,5 +1,7 @@
 """The points that wrap a call."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 

@@ -1,5 +1,7 @@
 """A line per tool call."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Cancelling an execution from outside, so that it ends with a state."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,7 @@
 """Stopping by the model's finish reason."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from agentloop.interception.interceptor import Interceptor

@@ -1,5 +1,7 @@
 """Interceptors made of one function."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What users subclass to change what happens."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable
 from typing import Any, ClassVar
 

@@ -1,5 +1,7 @@
 """Who may call which tool, and when."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TypeAlias

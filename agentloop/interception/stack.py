@@ -1,5 +1,7 @@
 """All interceptors of a loop as one, compiled so that a point nobody overrides costs one look into a set."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from typing import Any, TypeAlias, TypeVar
@@ -55,7 +57,7 @@ class InterceptorStack(CanIntercept):
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
 
     @classmethod
-    def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> "InterceptorStack":
+    def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> InterceptorStack:
         """Compile a stack: higher priority outside, equal ones in the order given.
 
         Raises:
@@ -73,7 +75,7 @@ class InterceptorStack(CanIntercept):
         layers = tuple(sorted(given, key=lambda layer: -getattr(layer, "priority", 0)))
         return cls(layers, _compile(layers))
 
-    def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> "InterceptorStack":
+    def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution: layers that want its scope or its events have them."""
         layers = tuple([self._bind(layer, events, scope) for layer in self.layers])
         compiled = self._compiled if layers == self.layers else _compile(layers)

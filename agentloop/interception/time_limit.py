@@ -1,5 +1,7 @@
 """A limit on time."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Self
 

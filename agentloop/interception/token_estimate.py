@@ -1,5 +1,7 @@
 """How many tokens an execution has used, where the provider does not say."""
 
+from __future__ import annotations
+
 from agentloop.values.agent_state import AgentState
 from agentloop.values.message import Message
 from agentloop.values.parts import Reasoning, Text

@@ -1,5 +1,7 @@
 """A limit on tool calls."""
 
+from __future__ import annotations
+
 from attrs import field, frozen
 from attrs.validators import ge
 

@@ -1,5 +1,7 @@
 """The loop itself."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,26 +1,27 @@
 """The loop of an agent."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from attrs import frozen
 
 from agentloop.contracts.can_handle_events import E, Listener, Subscription
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.drivers.open_turns import decided, ready_calls
 from agentloop.errors import ContractViolation, DecisionError
-from agentloop.loop.binding import bound_driver, bound_executor
-from agentloop.loop.event_stream import EventStream
 from agentloop.loop.loop_parts import LoopParts
-from agentloop.loop.run import Run
-from agentloop.loop.sync import run_sync, states_sync
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
 from agentloop.values.event import Event
 from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.message import Message
+
+if TYPE_CHECKING:
+    from agentloop.loop.event_stream import EventStream
+    from agentloop.loop.run import Run
 
 Input: TypeAlias = str | Message | AgentState
 """What an execution begins with: a question, a message, or a state to go on from."""
@@ -91,6 +92,8 @@ class AgentLoop(LoopParts):
 
         Arguments are those of `execute`.
         """
+        from agentloop.loop.event_stream import EventStream
+
         state = self._state_of(input)
         return EventStream(
             state.agent_id,
@@ -115,6 +118,8 @@ class AgentLoop(LoopParts):
         Raises:
             DecisionError: when a decision is for no pending call, or was given for other arguments.
         """
+        from agentloop.drivers.open_turns import decided, ready_calls
+
         going = decided(state, decisions)
         last = going.last_step
         if last is None or last.open_turn is None or not len(ready_calls(last.open_turn)):
@@ -134,6 +139,8 @@ class AgentLoop(LoopParts):
         Raises:
             RuntimeError: inside a running event loop, where `await loop.execute(…)` is the way.
         """
+        from agentloop.loop.sync import run_sync
+
         return run_sync(lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies))
 
     def iterate_sync(
@@ -148,6 +155,8 @@ class AgentLoop(LoopParts):
         Raises:
             RuntimeError: inside a running event loop, where `async for state in loop.iterate(…)` is the way.
         """
+        from agentloop.loop.sync import states_sync
+
         return states_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
@@ -194,6 +203,10 @@ class AgentLoop(LoopParts):
         return self._run(state, dependencies, resumed=False)
 
     def _run(self, state: AgentState, dependencies: Any, *, resumed: bool) -> Run:
+        """Bind the parts; what runs an execution is loaded with the first one."""
+        from agentloop.loop.binding import bound_driver, bound_executor
+        from agentloop.loop.run import Run
+
         own = Resources()
         scope = ExecutionScope(
             clock=self.clock,

@@ -1,5 +1,7 @@
 """Binding: the parts of a loop made into a run, once per execution."""
 
+from __future__ import annotations
+
 from typing import Any, TypeVar, cast
 
 from agentloop.contracts.can_accept import (

@@ -1,5 +1,7 @@
 """How executions end: from the weightiest signal to a status and an event."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from agentloop.contracts.can_handle_events import CanHandleEvents

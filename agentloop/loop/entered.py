@@ -1,5 +1,7 @@
 """What a loop holds open while it is entered."""
 
+from __future__ import annotations
+
 import asyncio
 from weakref import WeakKeyDictionary
 

@@ -1,5 +1,7 @@
 """An execution as a stream of its events."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from types import TracebackType
@@ -66,7 +68,7 @@ class EventStream(AsyncIterator[Event]):
             if not task.cancelled() and task.exception() is None:
                 self.state = task.result()
 
-    def _subscribe(self, queue: "asyncio.Queue[Event | None]") -> Subscription:
+    def _subscribe(self, queue: asyncio.Queue[Event | None]) -> Subscription:
         async def take(event: Event) -> None:
             if event.agent_id in self._agents or event.parent_agent_id in self._agents:
                 self._agents.add(event.agent_id)
@@ -74,14 +76,14 @@ class EventStream(AsyncIterator[Event]):
 
         return self._events.wiretap(take)
 
-    async def _ran(self, queue: "asyncio.Queue[Event | None]") -> AgentState:
+    async def _ran(self, queue: asyncio.Queue[Event | None]) -> AgentState:
         try:
             return await self._run()
         finally:
             await queue.put(None)
 
 
-def _drop(queue: "asyncio.Queue[Event | None]") -> None:
+def _drop(queue: asyncio.Queue[Event | None]) -> None:
     """Make room, so that nobody waits for a reader who has left."""
     while not queue.empty():
         queue.get_nowait()

@@ -1,5 +1,7 @@
 """What a state becomes when a step goes wrong."""
 
+from __future__ import annotations
+
 from attrs import evolve
 
 from agentloop.contracts.execution_scope import ExecutionScope

@@ -1,5 +1,7 @@
 """The parts of a loop, and how it is put together and changed."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, Self
 

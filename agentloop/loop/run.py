@@ -1,5 +1,7 @@
 """One execution on its way: the loop itself."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar

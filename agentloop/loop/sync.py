@@ -1,5 +1,7 @@
 """Running a loop from a program that has no event loop."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any

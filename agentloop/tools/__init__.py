@@ -1,5 +1,7 @@
 """Tools: functions and classes that a model can call, their schemas and their validation."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

@@ -1,5 +1,7 @@
 """What stands beside a type in `Annotated`, as JSON Schema keywords."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Problems of tool definitions, found without running a tool."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Iterable, Iterator
 from types import ModuleType

@@ -1,15 +1,14 @@
 """JSON data to Python types and back, by cattrs, which is loaded with the first value that needs it."""
 
+from __future__ import annotations
+
 import base64
 import types
 import typing
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import cache
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from agentloop.errors import NotJson
 from agentloop.tools import pydantic_models
@@ -20,7 +19,6 @@ from agentloop.values.json_value import JsonValue, freeze, thaw
 if TYPE_CHECKING:
     from cattrs import Converter
 
-_AS_TEXT: tuple[Any, ...] = (UUID, Decimal, PurePath)
 _AS_ISO: tuple[Any, ...] = (datetime, date, time)
 
 
@@ -63,12 +61,17 @@ def problems(error: Exception) -> list[tuple[str, str]]:
 
 
 @cache
-def _converter() -> "Converter":
-    """Make the converter; this file is the border to cattrs."""
+def _converter() -> Converter:
+    """Make the converter; this file is the border to cattrs, and to what only converted values need."""
+    from decimal import Decimal
+    from pathlib import Path, PurePath
+    from uuid import UUID
+
     from cattrs import Converter
 
     converter = Converter(use_alias=True, forbid_extra_keys=True)
-    for kind in _AS_TEXT:
+    kind: Any
+    for kind in (UUID, Decimal, PurePath):
         converter.register_unstructure_hook(kind, str)
     for kind in _AS_ISO:
         converter.register_unstructure_hook(kind, kind.isoformat)
@@ -97,7 +100,7 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in {typing.Union, types.UnionType}
 
 
-def _union_hook(converter: "Converter", hint: Any) -> Callable[[Any, Any], Any]:
+def _union_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
     """Structure data into the first member of a union whose schema it satisfies, as `anyOf` reads."""
     members = [(member, SchemaValidator(json_schema(member))) for member in typing.get_args(hint)]
 

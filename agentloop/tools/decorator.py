@@ -1,5 +1,7 @@
 """`@tool`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
@@ -10,8 +12,8 @@ from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
 from agentloop.tools.presentation import presenter
 from agentloop.tools.signature import Signature
-from agentloop.values.json_value import freeze_object
-from agentloop.values.tool_spec import Effect, ToolSpec
+from agentloop.values.json_value import JsonObject, freeze_object
+from agentloop.values.tool_spec import Effect
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,16 +97,14 @@ def _tool(
 ) -> FunctionTool[P, R]:
     if not callable(function):
         raise ToolDefinitionError(f"@tool takes a function, not {function!r}; its options are given by name")
-    signature = Signature.of(function, name=name, description=description)
-    spec = ToolSpec(signature.name, signature.description, _parameters(schema, signature), effect)
+    signature = Signature.of(function, name=name or "", description=description or "")
+    given = None if schema is None else _parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
     kind = FunctionTool if is_async else PlainFunctionTool
-    return kind(function, signature, spec, presenter(signature.returns), policy)
+    return kind(function, signature, effect, presenter(signature.returns), given, policy)
 
 
-def _parameters(schema: Mapping[str, Any] | None, signature: Signature) -> Mapping[str, Any]:
-    if schema is None:
-        return signature.parameters
+def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:
     try:
         given = freeze_object(schema)
     except NotJson as error:

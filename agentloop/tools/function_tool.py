@@ -1,7 +1,10 @@
 """Tools made of functions."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from attrs import evolve, field, frozen
@@ -18,7 +21,8 @@ from agentloop.contracts.tool import (
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
 from agentloop.tools.presentation import Presenter
-from agentloop.tools.signature import Injected, Signature
+from agentloop.tools.signature import Signature
+from agentloop.tools.signature_reader import Injected
 from agentloop.values.agent_state import AgentState
 from agentloop.values.json_value import JsonObject
 from agentloop.values.tool_call import ToolCall
@@ -48,40 +52,42 @@ class FunctionTool(
 
     function: Callable[P, R]
     signature: Signature = field(repr=False)
-    _spec: ToolSpec = field(repr=False)
+    _effect: Effect = field(repr=False)
     _present: Presenter = field(repr=False)
+    _schema: JsonObject | None = field(default=None, repr=False)
     _policy: ToolPolicy = field(default=DEFAULT_POLICY, repr=False)
     _given: Mapping[str, object] = field(factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         """The name by which a model calls it."""
-        return self._spec.name
+        return self.signature.name
 
     @property
     def description(self) -> str:
         """What it does and when to use it."""
-        return self._spec.description
+        return self.spec.description
 
     @property
     def parameters(self) -> JsonObject:
         """A JSON Schema of what a model gives."""
-        return self._spec.parameters
+        return self.spec.parameters
 
     @property
     def effect(self) -> Effect:
         """What calling it does to the world."""
-        return self._spec.effect
+        return self._effect
 
     @property
     def policy(self) -> ToolPolicy:
         """How it wants to be run."""
         return self._policy
 
-    @property
+    @cached_property
     def spec(self) -> ToolSpec:
-        """What a model sees; the same value every time."""
-        return self._spec
+        """What a model sees; the same value every time, made when it is first asked for."""
+        description, parameters = self.signature.documented
+        return ToolSpec(self.name, description, self._schema or parameters, self._effect)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as another tool or a test does: nothing is validated or injected."""

@@ -1,19 +1,16 @@
 """JSON Schema (draft 2020-12) of Python types."""
 
+from __future__ import annotations
+
 import collections.abc
-import dataclasses
-import decimal
 import enum
-import pathlib
 import types
 import typing
-import uuid
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, time, timedelta
 from typing import Any
 
 import attrs
-from docstring_parser import parse
 
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools import pydantic_models
@@ -35,14 +32,6 @@ _SIMPLE: Mapping[Any, Schema] = {
     object: {},
     JsonValue: {},
     bytes: {"type": "string", "contentEncoding": "base64"},
-    datetime: {"type": "string", "format": "date-time"},
-    date: {"type": "string", "format": "date"},
-    time: {"type": "string", "format": "time"},
-    timedelta: {"type": "number", "description": "a duration in seconds"},
-    uuid.UUID: {"type": "string", "format": "uuid"},
-    decimal.Decimal: {"anyOf": [{"type": "number"}, {"type": "string", "pattern": _DECIMAL}]},
-    pathlib.Path: {"type": "string", "format": "path"},
-    pathlib.PurePath: {"type": "string", "format": "path"},
     list: {"type": "array"},
     tuple: {"type": "array"},
     set: {"type": "array", "uniqueItems": True},
@@ -51,6 +40,18 @@ _SIMPLE: Mapping[Any, Schema] = {
     JsonObject: {"type": "object"},
     collections.abc.Mapping: {"type": "object"},
 }
+
+_BY_NAME: Mapping[str, Schema] = {
+    "datetime.datetime": {"type": "string", "format": "date-time"},
+    "datetime.date": {"type": "string", "format": "date"},
+    "datetime.time": {"type": "string", "format": "time"},
+    "datetime.timedelta": {"type": "number", "description": "a duration in seconds"},
+    "uuid.UUID": {"type": "string", "format": "uuid"},
+    "decimal.Decimal": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": _DECIMAL}]},
+    "pathlib.Path": {"type": "string", "format": "path"},
+    "pathlib.PurePath": {"type": "string", "format": "path"},
+}
+"""Classes by module and name, so that their modules are not loaded for those who do not use them."""
 
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _SETS = (set, frozenset, collections.abc.Set)
@@ -97,6 +98,8 @@ class SchemaBuilder:
             where: what the type belongs to, for error messages.
         """
         simple = _SIMPLE.get(hint) if _is_hashable(hint) else None
+        if simple is None and isinstance(hint, type):
+            simple = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
         if simple is not None:
             return dict(simple)
         if isinstance(hint, typing.NewType):
@@ -163,9 +166,8 @@ class SchemaBuilder:
         self._definitions[name] = schema
         return {"$ref": f"#/$defs/{name}"}
 
-    def _object(self, cls: type, fields: "list[Field]") -> Schema:
-        documentation = parse(cls.__doc__ or "") if cls.__doc__ and not _is_generated(cls) else None
-        described = {entry.arg_name: entry.description for entry in documentation.params} if documentation else {}
+    def _object(self, cls: type, fields: list[Field]) -> Schema:
+        described = _described(cls)
         properties = {}
         for field in fields:
             schema = self.schema(field.hint, f"the field {field.name!r} of {cls.__qualname__}")
@@ -229,6 +231,9 @@ class Field:
             return {}
 
 
+_WRITTEN_AS_TEXT = frozenset({"uuid.UUID", "decimal.Decimal", "pathlib.PurePath"})
+
+
 def default_json(value: Any) -> JsonValue:
     """Return the JSON form of a default.
 
@@ -237,11 +242,12 @@ def default_json(value: Any) -> JsonValue:
     """
     if isinstance(value, enum.Enum):
         return freeze(value.value)
-    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
-        return str(value)
     if isinstance(value, date | time):
         return value.isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else freeze(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    of_text = any(f"{cls.__module__}.{cls.__qualname__}" in _WRITTEN_AS_TEXT for cls in type(value).__mro__)
+    return str(value) if of_text else freeze(value)
 
 
 def _fields(cls: type) -> list[Field] | None:
@@ -259,11 +265,13 @@ def _typed_dict_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
 
 
 def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
+    from dataclasses import MISSING, fields  # noqa: PLC0415  # loaded already by whoever has a dataclass
+
     found = []
-    for field in dataclasses.fields(cls):
+    for field in fields(cls):
         if field.init:
-            given = field.default is not dataclasses.MISSING
-            required = not given and field.default_factory is dataclasses.MISSING
+            given = field.default is not MISSING
+            required = not given and field.default_factory is MISSING
             found.append(Field(field.name, hints[field.name], required, field.default if given else _NOTHING))
     return found
 
@@ -281,7 +289,7 @@ def _attrs_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
 
 _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any, dict[str, Any]], list[Field]]], ...] = (
     (typing.is_typeddict, _typed_dict_fields),
-    (dataclasses.is_dataclass, _dataclass_fields),
+    (lambda cls: hasattr(cls, "__dataclass_fields__"), _dataclass_fields),
     (attrs.has, _attrs_fields),
 )
 
@@ -296,9 +304,14 @@ def _enumeration(values: list[Any], where: str) -> Schema:
     return {"type": kinds.pop(), "enum": plain} if len(kinds) == 1 else {"enum": plain}
 
 
-def _is_generated(cls: type) -> bool:
-    """Say whether the docstring is the signature that dataclasses put in where there is none."""
-    return (cls.__doc__ or "").startswith(f"{cls.__name__}(")
+def _described(cls: type) -> dict[str, str]:
+    """Return what the docstring of a class says of its fields."""
+    text = cls.__doc__
+    if not text or text.startswith(f"{cls.__name__}("):  # what dataclasses put in where there is no docstring
+        return {}
+    from docstring_parser import parse  # noqa: PLC0415  # 6 ms that only those pay who have classes as parameters
+
+    return {entry.arg_name: entry.description for entry in parse(text).params if entry.description}
 
 
 def _is_hashable(hint: object) -> bool:

@@ -1,5 +1,7 @@
 """Results of tools: checked against the declared return type, and turned into JSON."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Protocol
 

@@ -1,5 +1,7 @@
 """pydantic models as parameters and results: the one file that knows pydantic, which is never imported before a user is."""
 
+from __future__ import annotations
+
 import sys
 from typing import TYPE_CHECKING, Any, cast
 

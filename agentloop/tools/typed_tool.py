@@ -1,5 +1,7 @@
 """Tools written as classes, read from their signature."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -38,12 +40,12 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
     @property
     def description(self) -> str:
         """The text of the docstring of `use`, or of the class."""
-        return _read(type(self)).description
+        return _read(type(self)).documented[0]
 
     @property
     def parameters(self) -> JsonObject:
         """A JSON Schema of the parameters of `use`."""
-        return _read(type(self)).parameters
+        return _read(type(self)).documented[1]
 
     @property
     def spec(self) -> ToolSpec:
@@ -72,9 +74,9 @@ def _read(cls: type[TypedTool]) -> Signature:
     if not iscoroutinefunction(cls.use):
         raise ToolDefinitionError(f"{cls.__qualname__}.use is not async; write it as async def, or use @tool")
     own = (cls.use.__doc__ or "") if "use" in vars(cls) else ""
-    text = own or cls.__dict__.get("__doc__") or None
+    text = "" if own else vars(cls).get("__doc__") or ""
     bound = cls.use.__get__(object.__new__(cls))
-    return Signature.of(bound, description=None if own else text, name=cls.__name__)
+    return Signature.of(bound, description=text, name=cls.__name__)
 
 
 @cache

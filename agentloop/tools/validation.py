@@ -1,5 +1,7 @@
 """Validation against a JSON Schema: the one file that knows jsonschema, which is loaded with the first validator."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -60,7 +62,7 @@ def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
     return InvalidArguments(f"the arguments do not fit the tool's parameters: {told}", path=problems[0][0])
 
 
-def _compiled(schema: Schema, name: str) -> "Validator":
+def _compiled(schema: Schema, name: str) -> Validator:
     """Check and compile a schema; this file is the border to jsonschema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
@@ -80,7 +82,7 @@ def _compiled(schema: Schema, name: str) -> "Validator":
     return kind(plain, registry=Registry())
 
 
-def _problem(error: "ValidationError") -> tuple[str, str]:
+def _problem(error: ValidationError) -> tuple[str, str]:
     deepest = next(_deepest(error), error)
     message = deepest.message
     shown = repr(deepest.instance)
@@ -89,7 +91,7 @@ def _problem(error: "ValidationError") -> tuple[str, str]:
     return deepest.json_path, message
 
 
-def _deepest(error: "ValidationError") -> Iterator["ValidationError"]:
+def _deepest(error: ValidationError) -> Iterator[ValidationError]:
     """Yield the error inside an anyOf or oneOf that tells most: the one that came deepest into the data."""
     if error.context:
         from jsonschema.exceptions import best_match

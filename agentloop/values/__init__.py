@@ -1,5 +1,7 @@
 """The frozen values that every contract speaks in, and their JSON form."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from agentloop._lazy import lazy

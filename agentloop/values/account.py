@@ -1,5 +1,7 @@
 """The account of an execution that people read."""
 
+from __future__ import annotations
+
 from agentloop.values.agent_step import AgentStep
 from agentloop.values.execution_state import ExecutionState
 from agentloop.values.tool_execution import ToolExecution

@@ -1,5 +1,7 @@
 """The whole of an agent, as one immutable value."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -18,10 +20,11 @@ from agentloop.values.pending_call import PendingCall
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.tool_execution import ErrorInfo
 from agentloop.values.usage import Usage
+from agentloop.values.value import Value
 
 
-@frozen(kw_only=True)
-class AgentState:
+@frozen(eq=False, repr=False, kw_only=True)
+class AgentState(Value):
     """Identity, context, and the current execution if there is one. Begin one with `AgentState.start`.
 
     Attributes:
@@ -51,7 +54,7 @@ class AgentState:
         agent_id: str | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-    ) -> "AgentState":
+    ) -> AgentState:
         """Begin an agent.
 
         Args:
@@ -147,7 +150,7 @@ class AgentState:
         """Return a short account of the current execution, for a person to read."""
         return explain(self.execution)
 
-    def raise_for_failure(self) -> "AgentState":
+    def raise_for_failure(self) -> AgentState:
         """Return this state, unless its execution failed.
 
         Raises:
@@ -159,33 +162,33 @@ class AgentState:
 
     # --- transitions --------------------------------------------------------------------------------------------
 
-    def with_context(self, context: AgentContext) -> "AgentState":
+    def with_context(self, context: AgentContext) -> AgentState:
         """Return the state with another context."""
         return evolve(self, context=context)
 
-    def with_message(self, message: Message | str) -> "AgentState":
+    def with_message(self, message: Message | str) -> AgentState:
         """Return the state with one more message, or one more user's message of this text."""
         return self.with_context(
             self.context.with_message(Message.user(message) if isinstance(message, str) else message)
         )
 
-    def with_messages(self, messages: Iterable[Message]) -> "AgentState":
+    def with_messages(self, messages: Iterable[Message]) -> AgentState:
         """Return the state with another conversation."""
         return self.with_context(self.context.with_messages(messages))
 
-    def with_system_prompt(self, system_prompt: str) -> "AgentState":
+    def with_system_prompt(self, system_prompt: str) -> AgentState:
         """Return the state with another system prompt."""
         return self.with_context(self.context.with_system_prompt(system_prompt))
 
-    def with_metadata(self, **entries: object) -> "AgentState":
+    def with_metadata(self, **entries: object) -> AgentState:
         """Return the state with these entries of the context's metadata added or replaced."""
         return self.with_context(self.context.with_metadata(**entries))
 
-    def with_response_format(self, response_format: ResponseFormat | None) -> "AgentState":
+    def with_response_format(self, response_format: ResponseFormat | None) -> AgentState:
         """Return the state with another form for final answers."""
         return self.with_context(self.context.with_response_format(response_format))
 
-    def with_execution_begun(self, execution_id: str, at: datetime) -> "AgentState":
+    def with_execution_begun(self, execution_id: str, at: datetime) -> AgentState:
         """Return the state at the beginning of its next execution."""
         execution = ExecutionState(
             id=execution_id,
@@ -195,36 +198,36 @@ class AgentState:
         )
         return evolve(self, execution=execution, execution_count=self.execution_count + 1, updated_at=at)
 
-    def with_step(self, step: AgentStep) -> "AgentState":
+    def with_step(self, step: AgentStep) -> AgentState:
         """Return the state after one more step, whose message is added to the conversation."""
         context = self.context if step.message is None else self.context.with_message(step.message)
         return self._moved(context, self._running().with_step(step), step.ended_at)
 
-    def with_last_step(self, step: AgentStep) -> "AgentState":
+    def with_last_step(self, step: AgentStep) -> AgentState:
         """Return the state with its last step replaced; a message that the step did not have before is added."""
         execution = self._running()
         added = step.message is not None and execution.steps[-1].message is None
         context = self.context.with_message(step.message) if added and step.message is not None else self.context
         return self._moved(context, execution.with_last_step(step), step.ended_at)
 
-    def with_stop_signal(self, signal: StopSignal) -> "AgentState":
+    def with_stop_signal(self, signal: StopSignal) -> AgentState:
         """Return the state with one more reason to stop."""
         execution = self._running()
         return evolve(self, execution=execution.with_continuation(execution.continuation.with_signal(signal)))
 
-    def with_continuation_requested(self) -> "AgentState":
+    def with_continuation_requested(self) -> AgentState:
         """Return the state with the wish to go on after this step; it overrides soft signals and never hard ones."""
         execution = self._running()
         return evolve(self, execution=execution.with_continuation(execution.continuation.with_request()))
 
-    def with_continuation_cleared(self) -> "AgentState":
+    def with_continuation_cleared(self) -> AgentState:
         """Return the state as it goes into its next step: nothing said yet about stopping."""
         execution = self._running()
         if execution.continuation == NO_SIGNALS:
             return self
         return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
 
-    def with_status(self, status: ExecutionStatus, at: datetime) -> "AgentState":
+    def with_status(self, status: ExecutionStatus, at: datetime) -> AgentState:
         """Return the state with the execution in another status."""
         return evolve(self, execution=self._running().with_status(status, at), updated_at=at)
 
@@ -233,7 +236,7 @@ class AgentState:
             raise ContractViolation("this state has no execution yet: pass it to AgentLoop.execute")
         return self.execution
 
-    def _moved(self, context: AgentContext, execution: ExecutionState, at: datetime) -> "AgentState":
+    def _moved(self, context: AgentContext, execution: ExecutionState, at: datetime) -> AgentState:
         return AgentState(
             agent_id=self.agent_id,
             parent_agent_id=self.parent_agent_id,

@@ -1,5 +1,7 @@
 """One iteration of the loop, written down."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +16,7 @@ from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution
 from agentloop.values.usage import Usage
+from agentloop.values.value import Value
 
 NO_USAGE = Usage.none()
 
@@ -29,8 +32,8 @@ class StepKind(StrEnum):
     ERROR = "error"
 
 
-@frozen
-class OpenTurn:
+@frozen(eq=False, repr=False)
+class OpenTurn(Value):
     """A response some of whose calls still wait; it becomes a message when all are settled.
 
     Attributes:
@@ -55,7 +58,7 @@ class OpenTurn:
         keys: Sequence[str],
         executions: Sequence[ToolExecution],
         pending: Sequence[PendingCall],
-    ) -> "OpenTurn":
+    ) -> OpenTurn:
         """Put each outcome and each waiting call in the place of its call, which `keys` lists in order.
 
         Raises:
@@ -80,7 +83,7 @@ class OpenTurn:
         """The outcomes of the settled calls, in call order."""
         return tuple([slot for slot in self.slots if isinstance(slot, ToolExecution)])
 
-    def with_settled(self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]) -> "OpenTurn":
+    def with_settled(self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]) -> OpenTurn:
         """Return the turn with these outcomes, and these calls still waiting, in the places of their keys."""
         return OpenTurn(self.parts, tuple([executions.get(s.key) or pending.get(s.key) or s for s in self.slots]))
 
@@ -93,8 +96,8 @@ class OpenTurn:
         return Message.of_response(self.parts, self.executions)
 
 
-@frozen(kw_only=True)
-class AgentStep:
+@frozen(eq=False, repr=False, kw_only=True)
+class AgentStep(Value):
     """One iteration: the inference, with its re-asks, and the tool executions it led to.
 
     It does not hold its input: that is compiled from the state again when it is needed.
@@ -146,6 +149,6 @@ class AgentStep:
         """The calls that wait for a decision."""
         return self.open_turn.pending if self.open_turn is not None else ()
 
-    def with_error(self, error: ErrorInfo) -> "AgentStep":
+    def with_error(self, error: ErrorInfo) -> AgentStep:
         """Return the step with one more error."""
         return evolve(self, errors=(*self.errors, error))

@@ -1,5 +1,7 @@
 """Where time comes from."""
 
+from __future__ import annotations
+
 import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime

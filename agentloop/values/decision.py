@@ -1,15 +1,18 @@
 """What can be decided about a call that waits."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from attrs import field, frozen
 
 from agentloop.values.json_value import JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.value import Value
 
 
-@frozen
-class Approve:
+@frozen(eq=False, repr=False)
+class Approve(Value):
     """Let the call run as it is.
 
     Attributes:
@@ -19,22 +22,22 @@ class Approve:
     digest: str = ""
 
 
-@frozen
-class Deny:
+@frozen(eq=False, repr=False)
+class Deny(Value):
     """Keep the call from running and tell the model why."""
 
     reason: str = ""
 
 
-@frozen
-class Answer:
+@frozen(eq=False, repr=False)
+class Answer(Value):
     """Settle the call with this value, without running it."""
 
     value: JsonValue = field(default=None, converter=freeze)
 
 
-@frozen
-class Edit:
+@frozen(eq=False, repr=False)
+class Edit(Value):
     """Let the call run with other arguments, which are validated again."""
 
     arguments: JsonObject = field(converter=freeze_object)

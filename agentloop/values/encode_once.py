@@ -1,15 +1,19 @@
 """Values that keep their encoded form."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Self, TypeVar, cast
 
 from attrs import field, frozen
 
+from agentloop.values.value import Value
+
 T = TypeVar("T")
 
 
-@frozen
-class EncodeOnce:
+@frozen(eq=False, repr=False)
+class EncodeOnce(Value):
     """An immutable value that keeps what encoders make of it, in a slot that is not compared, shown or stored."""
 
     _encodings: dict[object, object] = field(factory=dict, init=False, eq=False, repr=False)

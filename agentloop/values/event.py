@@ -1,12 +1,16 @@
 """What every event carries."""
 
+from __future__ import annotations
+
 from datetime import datetime
 
 from attrs import frozen
 
+from agentloop.values.value import Value
 
-@frozen
-class EventHead:
+
+@frozen(eq=False, repr=False)
+class EventHead(Value):
     """Where and when an event happened.
 
     Attributes:
@@ -27,8 +31,8 @@ class EventHead:
     time: datetime
 
 
-@frozen
-class Event:
+@frozen(eq=False, repr=False)
+class Event(Value):
     """Something that happened. Its classes are named for what happened and stand in `agentloop.events`.
 
     Attributes:

@@ -1,5 +1,7 @@
 """One run of the loop, written down."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from enum import StrEnum
 
@@ -8,6 +10,7 @@ from attrs import evolve, frozen
 from agentloop.values.agent_step import NO_USAGE, AgentStep
 from agentloop.values.stop import NO_SIGNALS, Continuation
 from agentloop.values.usage import Usage
+from agentloop.values.value import Value
 
 
 class ExecutionStatus(StrEnum):
@@ -29,8 +32,8 @@ class ExecutionStatus(StrEnum):
 _TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED})
 
 
-@frozen
-class Totals:
+@frozen(eq=False, repr=False)
+class Totals(Value):
     """Running sums over the steps of an execution, so that nobody has to add up the history.
 
     Attributes:
@@ -45,8 +48,8 @@ class Totals:
 NO_TOTALS = Totals()
 
 
-@frozen(kw_only=True)
-class ExecutionState:
+@frozen(eq=False, repr=False, kw_only=True)
+class ExecutionState(Value):
     """One run of the loop, from a new input to a terminal status.
 
     Attributes:
@@ -69,7 +72,7 @@ class ExecutionState:
     started_at: datetime
     ended_at: datetime | None = None
 
-    def with_step(self, step: AgentStep) -> "ExecutionState":
+    def with_step(self, step: AgentStep) -> ExecutionState:
         """Return it with one more step, counted in the totals."""
         calls = len(step.executions) + len(step.pending)
         return ExecutionState(
@@ -83,16 +86,16 @@ class ExecutionState:
             ended_at=self.ended_at,
         )
 
-    def with_last_step(self, step: AgentStep) -> "ExecutionState":
+    def with_last_step(self, step: AgentStep) -> ExecutionState:
         """Return it with the last step replaced, as when calls that waited are settled; its calls stay counted."""
         usage = self.totals.usage if step.usage == self.steps[-1].usage else self._usage_with(step)
         return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage))
 
-    def with_continuation(self, continuation: Continuation) -> "ExecutionState":
+    def with_continuation(self, continuation: Continuation) -> ExecutionState:
         """Return it with another verdict about going on."""
         return evolve(self, continuation=continuation)
 
-    def with_status(self, status: ExecutionStatus, at: datetime) -> "ExecutionState":
+    def with_status(self, status: ExecutionStatus, at: datetime) -> ExecutionState:
         """Return it with another status, ended at this time if the status is terminal."""
         return evolve(self, status=status, ended_at=at if status.is_terminal else None)
 

@@ -1,5 +1,7 @@
 """Where ids come from."""
 
+from __future__ import annotations
+
 import os
 from abc import ABC, abstractmethod
 

@@ -1,12 +1,16 @@
 """A piece of a model's answer while it is still being written."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from attrs import evolve, frozen
 
+from agentloop.values.value import Value
 
-@frozen
-class InferenceDelta:
+
+@frozen(eq=False, repr=False)
+class InferenceDelta(Value):
     """A provisional piece of an answer; the response that follows is final.
 
     Attributes:
@@ -25,6 +29,6 @@ class InferenceDelta:
     name: str = ""
     attempt: int = 1
 
-    def with_attempt(self, attempt: int) -> "InferenceDelta":
+    def with_attempt(self, attempt: int) -> InferenceDelta:
         """Return the piece as belonging to this attempt."""
         return self if attempt == self.attempt else evolve(self, attempt=attempt)

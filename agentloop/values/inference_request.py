@@ -1,5 +1,7 @@
 """What is asked of a model, in neutral form."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -9,6 +11,7 @@ from attrs.converters import optional
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.message import Message, as_messages
 from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.value import Value
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -21,30 +24,30 @@ def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-@frozen
-class ToolChoice:
+@frozen(eq=False, repr=False)
+class ToolChoice(Value):
     """Whether and which tool the model has to call. Made by `auto()`, `required()`, `none()` and `specific(name)`."""
 
     kind: Literal["auto", "required", "none", "specific"]
     name: str = ""
 
     @classmethod
-    def auto(cls) -> "ToolChoice":
+    def auto(cls) -> ToolChoice:
         """Let the model decide."""
         return _AUTO
 
     @classmethod
-    def required(cls) -> "ToolChoice":
+    def required(cls) -> ToolChoice:
         """Make the model call at least one tool."""
         return cls("required")
 
     @classmethod
-    def none(cls) -> "ToolChoice":
+    def none(cls) -> ToolChoice:
         """Keep the model from calling tools."""
         return cls("none")
 
     @classmethod
-    def specific(cls, name: str) -> "ToolChoice":
+    def specific(cls, name: str) -> ToolChoice:
         """Make the model call the tool of this name."""
         return cls("specific", name)
 
@@ -52,8 +55,8 @@ class ToolChoice:
 _AUTO = ToolChoice("auto")
 
 
-@frozen
-class ResponseFormat:
+@frozen(eq=False, repr=False)
+class ResponseFormat(Value):
     """The form that the model's text has to have.
 
     Attributes:
@@ -67,8 +70,8 @@ class ResponseFormat:
     strict: bool = True
 
 
-@frozen(kw_only=True)
-class InferenceOptions:
+@frozen(eq=False, repr=False, kw_only=True)
+class InferenceOptions(Value):
     """How a model is to answer; what is None is left to the provider.
 
     Attributes:
@@ -98,8 +101,8 @@ class InferenceOptions:
 DEFAULT_OPTIONS = InferenceOptions()
 
 
-@frozen
-class InferenceRequest:
+@frozen(eq=False, repr=False)
+class InferenceRequest(Value):
     """One request to a model.
 
     Attributes:
@@ -120,26 +123,26 @@ class InferenceRequest:
     response_format: ResponseFormat | None = None
     options: InferenceOptions = DEFAULT_OPTIONS
 
-    def with_messages(self, *messages: Message) -> "InferenceRequest":
+    def with_messages(self, *messages: Message) -> InferenceRequest:
         """Return the request with other messages."""
         return evolve(self, messages=messages)
 
-    def with_system_prompt(self, system_prompt: str) -> "InferenceRequest":
+    def with_system_prompt(self, system_prompt: str) -> InferenceRequest:
         """Return the request with another system prompt."""
         return evolve(self, system_prompt=system_prompt)
 
-    def with_tools(self, *tools: ToolSpec) -> "InferenceRequest":
+    def with_tools(self, *tools: ToolSpec) -> InferenceRequest:
         """Return the request with other tools on offer."""
         return evolve(self, tools=tools)
 
-    def with_tool_choice(self, tool_choice: ToolChoice) -> "InferenceRequest":
+    def with_tool_choice(self, tool_choice: ToolChoice) -> InferenceRequest:
         """Return the request with another tool choice."""
         return evolve(self, tool_choice=tool_choice)
 
-    def with_response_format(self, response_format: ResponseFormat | None) -> "InferenceRequest":
+    def with_response_format(self, response_format: ResponseFormat | None) -> InferenceRequest:
         """Return the request with another form asked of the answer."""
         return evolve(self, response_format=response_format)
 
-    def with_options(self, options: InferenceOptions) -> "InferenceRequest":
+    def with_options(self, options: InferenceOptions) -> InferenceRequest:
         """Return the request with other options; `attrs.evolve(request.options, …)` changes single ones."""
         return evolve(self, options=options)

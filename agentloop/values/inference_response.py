@@ -1,5 +1,7 @@
 """What a model answered, in neutral form."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
@@ -8,6 +10,7 @@ from agentloop.values.message import ResponsePart, as_response_parts
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.usage import Usage
+from agentloop.values.value import Value
 
 
 class FinishReason(StrEnum):
@@ -22,8 +25,8 @@ class FinishReason(StrEnum):
     UNKNOWN = "unknown"
 
 
-@frozen
-class InferenceResponse:
+@frozen(eq=False, repr=False)
+class InferenceResponse(Value):
     """One answer of a model. Only a response holds bare calls; a driver joins each to its execution.
 
     Attributes:
@@ -57,11 +60,11 @@ class InferenceResponse:
         """The calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
-    def with_parts(self, *parts: ResponsePart) -> "InferenceResponse":
+    def with_parts(self, *parts: ResponsePart) -> InferenceResponse:
         """Return the response with other parts."""
         return evolve(self, parts=parts)
 
-    def with_text(self, text: str) -> "InferenceResponse":
+    def with_text(self, text: str) -> InferenceResponse:
         """Return the response with its text parts replaced by this one, where the first of them stood, or at the front."""
         before: list[ResponsePart] = []
         after: list[ResponsePart] = []

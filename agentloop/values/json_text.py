@@ -1,5 +1,7 @@
 """JSON text: strict reading and compact writing, by orjson where it is installed and by the standard library elsewhere."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from functools import partial

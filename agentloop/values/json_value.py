@@ -1,5 +1,7 @@
 """JSON as immutable values: what tool arguments, tool results and metadata are made of."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -31,13 +33,13 @@ class JsonObject(dict[str, Any]):
     def __repr__(self) -> str:
         return dict.__repr__(self)
 
-    def __reduce__(self) -> tuple[type["JsonObject"], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[type[JsonObject], tuple[dict[str, Any]]]:
         return JsonObject, (dict(self),)
 
-    def __copy__(self) -> "JsonObject":
+    def __copy__(self) -> JsonObject:
         return self
 
-    def __deepcopy__(self, memo: object) -> "JsonObject":
+    def __deepcopy__(self, memo: object) -> JsonObject:
         return self
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
@@ -46,7 +48,7 @@ class JsonObject(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def plus(self, **entries: object) -> "JsonObject":
+    def plus(self, **entries: object) -> JsonObject:
         """Return a copy with these entries added or replaced."""
         return freeze_object({**self, **entries})
 

@@ -1,5 +1,7 @@
 """Messages: what a conversation is made of."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +42,7 @@ def _as_parts(parts: str | Part | Iterable[str | Part]) -> tuple[Part, ...]:
     return (parts,)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Message(EncodeOnce):
     """One message of a conversation; immutable, and unable to hold a tool call without its execution (law 2).
 
@@ -64,22 +66,22 @@ class Message(EncodeOnce):
                 raise ContractViolation(_why_not(self.role, part))
 
     @classmethod
-    def user(cls, *content: str | ContentPart, metadata: Mapping[str, object] = EMPTY_OBJECT) -> "Message":
+    def user(cls, *content: str | ContentPart, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
         """Make a user's message of text and media."""
         return cls("user", _as_parts(content), freeze_object(metadata))
 
     @classmethod
-    def assistant(cls, *content: str | Part, metadata: Mapping[str, object] = EMPTY_OBJECT) -> "Message":
+    def assistant(cls, *content: str | Part, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
         """Make an assistant's message."""
         return cls("assistant", _as_parts(content), freeze_object(metadata))
 
     @classmethod
-    def system(cls, *content: str | Text, metadata: Mapping[str, object] = EMPTY_OBJECT) -> "Message":
+    def system(cls, *content: str | Text, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
         """Make a system message that stands in the conversation, beside the system prompt of the context."""
         return cls("system", _as_parts(content), freeze_object(metadata))
 
     @classmethod
-    def of_response(cls, parts: Sequence[ResponsePart], executions: Sequence[ToolExecution]) -> "Message":
+    def of_response(cls, parts: Sequence[ResponsePart], executions: Sequence[ToolExecution]) -> Message:
         """Make the assistant's message of a response, each call of which is joined to its execution, by position.
 
         Raises:
@@ -104,11 +106,11 @@ class Message(EncodeOnce):
         """The tool exchanges, in call order."""
         return tuple([part for part in self.parts if type(part) is ToolExchange])
 
-    def with_parts(self, parts: Iterable[str | Part]) -> "Message":
+    def with_parts(self, parts: Iterable[str | Part]) -> Message:
         """Return a copy with other parts."""
         return Message(self.role, _as_parts(parts), self.metadata)
 
-    def with_metadata(self, **entries: object) -> "Message":
+    def with_metadata(self, **entries: object) -> Message:
         """Return a copy with these entries of metadata added or replaced."""
         return Message(self.role, self.parts, self.metadata.plus(**entries))
 

@@ -1,15 +1,16 @@
 """A call that waits for a decision."""
 
-import hashlib
+from __future__ import annotations
 
 from attrs import frozen
 
 from agentloop.values.decision import Decision
 from agentloop.values.tool_call import ToolCall
+from agentloop.values.value import Value
 
 
-@frozen
-class PendingCall:
+@frozen(eq=False, repr=False)
+class PendingCall(Value):
     """A call that waits: for a person's decision, or for an earlier call that does.
 
     Attributes:
@@ -29,5 +30,7 @@ class PendingCall:
     @property
     def digest(self) -> str:
         """What a decision is bound to: SHA-256 over key, tool name and arguments, in hexadecimal."""
+        import hashlib  # noqa: PLC0415  # loads OpenSSL, 10 ms that only those pay who bind decisions
+
         bound = f"{self.key}\x00{self.call.name}\x00{self.call.arguments_json}"
         return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()

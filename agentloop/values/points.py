@@ -1,5 +1,7 @@
 """The contexts of the interceptor points: each offers exactly the changes that are allowed there."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Self, TypeAlias
@@ -15,6 +17,7 @@ from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.value import Value
 from agentloop.values.verdict import Block, Suspend, Verdict
 
 ProceedInference: TypeAlias = Callable[[], Awaitable[InferenceResponse]]
@@ -23,8 +26,8 @@ ProceedToolUse: TypeAlias = Callable[[], Awaitable[ToolExecution]]
 """Goes on to the inner layers and runs the tool; failures of the tool come as its execution, not as exceptions."""
 
 
-@frozen
-class Point:
+@frozen(eq=False, repr=False)
+class Point(Value):
     """A place in the loop where interceptors stand.
 
     Attributes:
@@ -34,7 +37,7 @@ class Point:
     state: AgentState
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StatePoint(Point):
     """A point at which the state may change."""
 
@@ -95,7 +98,7 @@ class AfterExecution(StatePoint):
     __slots__ = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class BeforeInference(StatePoint):
     """A model is about to be asked.
 
@@ -116,7 +119,7 @@ class BeforeInference(StatePoint):
         return evolve(self, response=response)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AroundInference(Point):
     """A model is being asked; the layer may time, repeat or replace the inference.
 
@@ -127,7 +130,7 @@ class AroundInference(Point):
     request: InferenceRequest
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AfterInference(StatePoint):
     """A model has answered.
 
@@ -144,7 +147,7 @@ class AfterInference(StatePoint):
         return evolve(self, response=response)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class BeforeToolUse(StatePoint):
     """A valid call is about to run.
 
@@ -190,7 +193,7 @@ class BeforeToolUse(StatePoint):
         return self if self.decision is not None else evolve(self, verdict=Suspend(reason))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AroundToolUse(Point):
     """A tool is running; calls of one batch stand here at the same time.
 
@@ -230,7 +233,7 @@ class AroundToolUse(Point):
         )
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AfterToolUse(StatePoint):
     """A call has been settled: it ran, or was rejected, blocked, answered or cancelled.
 
@@ -260,7 +263,7 @@ class AfterToolUse(StatePoint):
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class OnError(StatePoint):
     """Something other than a tool went wrong in a step.
 

@@ -1,5 +1,7 @@
 """The JSON form of values: free of Python class paths, with a schema version."""
 
+from __future__ import annotations
+
 import base64
 from collections.abc import Callable, Mapping
 from datetime import datetime

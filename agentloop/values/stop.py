@@ -1,11 +1,14 @@
 """Reasons to stop, as values."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.value import Value
 
 
 class StopReason(StrEnum):
@@ -50,8 +53,8 @@ LIMITS = frozenset(reason for reason in StopReason if reason.is_hard) - {
 """The reasons that are limits: an execution that ends by one of these was cut short but did not fail."""
 
 
-@frozen
-class StopSignal:
+@frozen(eq=False, repr=False)
+class StopSignal(Value):
     """One reason to stop.
 
     Attributes:
@@ -67,8 +70,8 @@ class StopSignal:
     context: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
-@frozen
-class Continuation:
+@frozen(eq=False, repr=False)
+class Continuation(Value):
     """What speaks for stopping and for going on, after a step.
 
     Attributes:
@@ -100,11 +103,11 @@ class Continuation:
             return True
         return not self.requested and (bool(self.signals) or not has_tool_executions)
 
-    def with_signal(self, signal: StopSignal) -> "Continuation":
+    def with_signal(self, signal: StopSignal) -> Continuation:
         """Return it with one more signal."""
         return Continuation((*self.signals, signal), self.requested)
 
-    def with_request(self) -> "Continuation":
+    def with_request(self) -> Continuation:
         """Return it with the wish to go on."""
         return Continuation(self.signals, True)  # noqa: FBT003  # the field is named `requested` five lines above
 

@@ -1,16 +1,19 @@
 """What a model asked for."""
 
+from __future__ import annotations
+
 from attrs import field, frozen
 
 from agentloop.errors import MalformedArguments
 from agentloop.values.json_text import format_json, parse_json
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.value import Value
 
 _SHOWN = 200
 
 
-@frozen
-class ToolCall:
+@frozen(eq=False, repr=False)
+class ToolCall(Value):
     """One call of a tool, as the model made it.
 
     Attributes:
@@ -34,7 +37,7 @@ class ToolCall:
         """
         return freeze_object(parse_arguments(self.arguments_json))
 
-    def with_arguments(self, arguments: dict[str, object] | JsonObject) -> "ToolCall":
+    def with_arguments(self, arguments: dict[str, object] | JsonObject) -> ToolCall:
         """Return the same call with other arguments.
 
         Raises:
@@ -42,7 +45,7 @@ class ToolCall:
         """
         return self.with_arguments_json(format_json(freeze_object(arguments)).decode())
 
-    def with_arguments_json(self, arguments_json: str) -> "ToolCall":
+    def with_arguments_json(self, arguments_json: str) -> ToolCall:
         """Return the same call with other arguments, given as JSON text."""
         return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data)
 

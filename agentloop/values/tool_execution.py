@@ -1,5 +1,7 @@
 """What came of a tool call, and the one record that holds a call together with its outcome."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +14,7 @@ from agentloop.values.json_text import format_json
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, JsonValue, freeze
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_call import ToolCall
+from agentloop.values.value import Value
 
 ContentPart: TypeAlias = Text | Image | Audio | Document
 """A part that a user or a tool can put before a model."""
@@ -29,8 +32,8 @@ class ToolStatus(StrEnum):
     IN_DOUBT = "in_doubt"
 
 
-@frozen
-class ErrorInfo:
+@frozen(eq=False, repr=False)
+class ErrorInfo(Value):
     """An error as data: never an exception, so it can be stored and sent.
 
     Attributes:
@@ -44,14 +47,14 @@ class ErrorInfo:
     path: str = ""
 
     @classmethod
-    def of(cls, error: BaseException) -> "ErrorInfo":
+    def of(cls, error: BaseException) -> ErrorInfo:
         """Describe an exception."""
         path = getattr(error, "path", "")
         return cls(type(error).__name__, str(error) or type(error).__name__, path if isinstance(path, str) else "")
 
 
-@frozen(kw_only=True)
-class ToolExecution:
+@frozen(eq=False, repr=False, kw_only=True)
+class ToolExecution(Value):
     """The outcome of one tool call.
 
     Attributes:
@@ -135,7 +138,7 @@ class ToolExecution:
         """What the model is shown, as parts: `content` where there is any, else `text` as one part."""
         return self.content if self.content is not None else (Text(self.text),)
 
-    def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> "ToolExecution":
+    def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
         """Return it as a success with this value, and with this content for the model in place of the value if given.
 
         Raises:
@@ -144,13 +147,13 @@ class ToolExecution:
         shown = None if content is None else tuple(content)
         return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=shown, error=None, may_have_run=False)
 
-    def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> "ToolExecution":
+    def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:
         """Return it as having ended with this error."""
         return evolve(self, status=status, value=None, content=None, error=error)
 
 
-@frozen
-class ToolExchange:
+@frozen(eq=False, repr=False)
+class ToolExchange(Value):
     """A tool call with its execution: the only form in which a message holds a call.
 
     Attributes:

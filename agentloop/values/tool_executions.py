@@ -1,5 +1,7 @@
 """What an executor is given and what it answers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve, field, frozen
@@ -10,10 +12,11 @@ from agentloop.values.decision import Decision
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.value import Value
 
 
-@frozen
-class ToolCalls:
+@frozen(eq=False, repr=False)
+class ToolCalls(Value):
     """A batch of calls to execute, in the order in which the model made them.
 
     Attributes:
@@ -31,7 +34,7 @@ class ToolCalls:
             raise ContractViolation(f"{len(self.calls)} calls need as many keys, there are {len(self.keys)}")
 
     @classmethod
-    def of(cls, calls: Sequence[ToolCall], state: AgentState) -> "ToolCalls":
+    def of(cls, calls: Sequence[ToolCall], state: AgentState) -> ToolCalls:
         """Make the batch of the step that this state is about to take, its keys made by position."""
         prefix = f"{state.execution_id}/{state.step_count + 1}"
         return cls(tuple(calls), tuple([f"{prefix}/{index}" for index in range(len(calls))]))
@@ -51,8 +54,8 @@ def key_place(key: str) -> tuple[int, int] | None:
     return None
 
 
-@frozen
-class ToolExecutions:
+@frozen(eq=False, repr=False)
+class ToolExecutions(Value):
     """What came of a batch: every call is either settled or pending, none is both or missing (law 1).
 
     Attributes:
@@ -76,7 +79,7 @@ class ToolExecutions:
         """The executions that did not succeed."""
         return tuple([execution for execution in self.executions if execution.has_error])
 
-    def with_state(self, state: AgentState) -> "ToolExecutions":
+    def with_state(self, state: AgentState) -> ToolExecutions:
         """Return the same outcomes with another state."""
         return evolve(self, state=state)
 

@@ -1,5 +1,7 @@
 """A tool's result in two forms."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from attrs import field, frozen
@@ -7,14 +9,15 @@ from attrs.converters import optional
 
 from agentloop.values.json_value import JsonValue, freeze
 from agentloop.values.tool_execution import ContentPart
+from agentloop.values.value import Value
 
 
 def _as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
     return tuple(content)
 
 
-@frozen
-class ToolResult:
+@frozen(eq=False, repr=False)
+class ToolResult(Value):
     """What a tool returned: for the program, and for the model where that differs. A tool may return one itself.
 
     Attributes:

@@ -1,5 +1,7 @@
 """A tool as a model and an interceptor see it."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 from attrs import field, frozen
@@ -20,7 +22,7 @@ class Effect(StrEnum):
     EFFECT = "effect"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolSpec(EncodeOnce):
     """What a tool offers: the part of it that is a value.
 

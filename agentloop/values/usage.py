@@ -1,16 +1,20 @@
 """Token counts."""
 
+from __future__ import annotations
+
 from typing import Self
 
 from attrs import frozen
+
+from agentloop.values.value import Value
 
 
 def _sum(left: int | None, right: int | None) -> int | None:
     return None if left is None or right is None else left + right
 
 
-@frozen
-class Usage:
+@frozen(eq=False, repr=False)
+class Usage(Value):
     """Tokens that one or more inferences used. Unknown is None, never zero, and stays unknown in a sum.
 
     Attributes:
@@ -39,7 +43,7 @@ class Usage:
         """Input and output together, or None when either is unknown."""
         return _sum(self.input_tokens, self.output_tokens)
 
-    def __add__(self, other: "Usage") -> "Usage":
+    def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
         return Usage(

@@ -1,5 +1,7 @@
 """Arguments of calls on their way back to a provider."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from agentloop.errors import MalformedArguments

@@ -1,5 +1,7 @@
 """Ids of calls on their way back to a provider."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from agentloop.values.tool_execution import ToolExchange

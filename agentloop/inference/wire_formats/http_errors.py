@@ -1,5 +1,7 @@
 """Typed errors from HTTP statuses and the bodies that come with them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime

@@ -1,5 +1,7 @@
 """Names of tools on the wire, where a provider refuses some characters."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Iterable

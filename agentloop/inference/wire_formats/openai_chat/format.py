@@ -1,5 +1,7 @@
 """The wire format `openai-chat`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from agentloop.inference.config import LLMConfig

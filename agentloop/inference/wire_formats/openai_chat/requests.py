@@ -3,6 +3,8 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
+from __future__ import annotations
+
 import base64
 from functools import lru_cache, partial
 from typing import Any

@@ -3,6 +3,8 @@
 Source: https://platform.openai.com/docs/api-reference/chat/object
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

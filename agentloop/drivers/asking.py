@@ -1,0 +1,108 @@
+"""Asking a model through the interceptor points, with the events."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
+from agentloop.drivers.step_draft import StepDraft
+from agentloop.events.inference_events import (
+    InferenceFailed,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+    InferenceRetried,
+    TokenUsageReported,
+)
+from agentloop.interception.stack import InterceptorStack
+from agentloop.values.agent_state import AgentState
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.points import AfterInference, AroundInference, BeforeInference
+from agentloop.values.tool_execution import ErrorInfo
+
+
+@frozen(eq=False)
+class Asking:
+    """One inference of a step on its way.
+
+    Attributes:
+        draft: the step; its state becomes what the interceptors make of it, and tokens are counted in it.
+        inference: the model.
+        interceptor: the points.
+        events: the bus.
+    """
+
+    draft: StepDraft
+    inference: CanInfer
+    interceptor: InterceptorStack
+    events: CanHandleEvents
+
+    async def ask(self, request: InferenceRequest) -> InferenceResponse:
+        """Ask the model inside of the points, and return its answer, final.
+
+        Raises:
+            Exception: whatever the inference or an interceptor raises.
+        """
+        draft, response = self.draft, None
+        if "before_inference" in self.interceptor.points:
+            before = await self.interceptor.before_inference(BeforeInference(draft.state, request))
+            draft.state, request, response = before.state, before.request, before.response
+        try:
+            if response is None:
+                response = await self._asked(request)
+            else:
+                draft.count(response)
+            if "after_inference" in self.interceptor.points:
+                after = await self.interceptor.after_inference(AfterInference(draft.state, request, response))
+                draft.state, response = after.state, after.response
+            draft.response = response
+        except BaseException as error:
+            if self.events.due(InferenceFailed):
+                await self.events.emit(InferenceFailed(self.events.head(draft.state), ErrorInfo.of(error)))
+            raise
+        await self._tell_response(response)
+        return response
+
+    async def _asked(self, request: InferenceRequest) -> InferenceResponse:
+        draft = self.draft
+        if self.events.due(InferenceRequestStarted):
+            await self.events.emit(InferenceRequestStarted(self.events.head(draft.state), request))
+        inference = self.inference
+        if isinstance(inference, CanReportRetries):
+            inference = inference.with_retry_report(lambda failed: self._tell_retry(draft.state, failed))
+        if "around_inference" in self.interceptor.points:
+            return await self._asked_inside(request, inference)
+        response = await inference.infer(request)
+        draft.count(response)
+        return response
+
+    async def _asked_inside(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        """Ask inside of the layers; each time that one of them proceeds is an inference and counts."""
+        draft = self.draft
+        counted = draft.usage
+
+        async def proceed() -> InferenceResponse:
+            response = await inference.infer(request)
+            draft.count(response)
+            return response
+
+        response = await self.interceptor.around_inference(AroundInference(draft.state, request), proceed)
+        if draft.usage is counted:
+            draft.count(response)
+        return response
+
+    async def _tell_response(self, response: InferenceResponse) -> None:
+        draft, events = self.draft, self.events
+        if events.due(InferenceResponseReceived):
+            await events.emit(InferenceResponseReceived(events.head(draft.state), response))
+        if events.due(TokenUsageReported):
+            total = draft.state.usage + draft.usage
+            await events.emit(TokenUsageReported(events.head(draft.state), response.usage, total))
+
+    def _tell_retry(self, state: AgentState, failed: FailedAttempt) -> None:
+        if self.events.due(InferenceRetried):
+            head = self.events.head(state)
+            told = ErrorInfo.of(failed.error)
+            self.events.emit_soon(InferenceRetried(head, failed.attempt, told, failed.delay))
