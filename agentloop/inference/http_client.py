@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +174,23 @@ class _Borrowed:
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self._connections.give_back(self._transport, usable=error is None)
+
+
+def in_process_client(answer: Callable[[str, bytes], tuple[int, Mapping[str, str], bytes]]) -> httpx.AsyncClient:
+    """Make an httpx client whose requests never leave the process.
+
+    Args:
+        answer: answers a request: from its path and body to status, headers and body.
+    """
+    httpx = _httpx()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        status, headers, body = answer(request.url.path, request.content)
+        made: httpx.Response = httpx.Response(status, headers=headers, content=body)
+        return made
+
+    client: httpx.AsyncClient = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    return client
 
 
 def _httpx() -> Any:
