@@ -182,14 +182,14 @@ def in_process_client(answer: Callable[[str, bytes], tuple[int, Mapping[str, str
     Args:
         answer: answers a request: from its path and body to status, headers and body.
     """
-    httpx = _httpx()
+    package = _httpx()
 
     def handle(request: httpx.Request) -> httpx.Response:
         status, headers, body = answer(request.url.path, request.content)
-        made: httpx.Response = httpx.Response(status, headers=headers, content=body)
+        made: httpx.Response = package.Response(status, headers=headers, content=body)
         return made
 
-    client: httpx.AsyncClient = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    client: httpx.AsyncClient = package.AsyncClient(transport=package.MockTransport(handle))
     return client
 
 
