@@ -1,0 +1,88 @@
+"""The law suite of interceptors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.interception.function_form import FunctionInterceptor
+from agentloop.interception.interceptor import POINTS
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
+from agentloop.testing.kit import Kit
+from agentloop.testing.laws import require
+from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.toys import Ledger, toys
+from agentloop.values.agent_state import AgentState
+from agentloop.values.points import Point
+from agentloop.values.serialisation import to_json
+
+
+class InterceptorKit(Kit):
+    """Checks an interceptor against the laws of `CanIntercept`, at work in a loop with toys.
+
+    Args:
+        make: makes a fresh interceptor.
+        examples: how many examples are tried for each law.
+    """
+
+    laws = (3, 8, 9)
+
+    def __init__(self, make: Callable[[], CanIntercept], *, examples: int = 50) -> None:
+        super().__init__(examples=examples)
+        self.make = make
+
+    def law_3(self) -> None:
+        """No point that it was given is changed, and each point returns a context of the type it got."""
+
+        def holds(scenario: Scenario) -> None:
+            seen: list[tuple[AgentState, bytes]] = []
+            run_virtual(_travel(scenario, self.make(), *_recorders(seen)))
+            for state, before in seen:
+                require(3, to_json(state) == before, "the state of a point was changed")
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_8(self) -> None:
+        """The same scenario gives the same state, byte for byte."""
+
+        def holds(scenario: Scenario) -> None:
+            first = run_virtual(_travel(scenario, self.make()))
+            second = run_virtual(_travel(scenario, self.make()))
+            require(8, to_json(first) == to_json(second), "two runs of one scenario differ")
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_9(self) -> None:
+        """One interceptor serves executions at the same time as if each were alone."""
+
+        async def together(scenario: Scenario) -> list[AgentState]:
+            shared = self.make()
+            return await asyncio.gather(*[_travel(scenario, shared, agent=agent) for agent in ("ada", "bob", "cleo")])
+
+        def holds(scenario: Scenario) -> None:
+            for state in run_virtual(together(scenario)):
+                alone = run_virtual(_travel(scenario, self.make(), agent=state.agent_id))
+                require(9, to_json(state) == to_json(alone), "an execution differs from the same one alone")
+
+        self.for_all(SCENARIOS, holds)
+
+
+def _recorders(seen: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
+    """Return interceptors that note the state of every point on both sides of all others."""
+
+    def record(point: Point) -> Point:
+        seen.append((point.state, to_json(point.state)))
+        return point
+
+    names = [name for name in POINTS if not name.startswith("around_")]
+    return [FunctionInterceptor(name, record, priority) for name in names for priority in (10**6, -(10**6))]
+
+
+async def _travel(scenario: Scenario, *interceptors: CanIntercept, agent: str = "agent") -> AgentState:
+    driver = ToolCallingDriver(scenario.inference())
+    loop = AgentLoop(driver, toys(Ledger()), interceptors=interceptors, clock=ManualClock(), ids=CountingIds())
+    start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
+    return await loop.execute(start, execution_id=f"execution of {agent}")

@@ -1,0 +1,89 @@
+"""What a model decides, turn by turn, in a form that any driver can be made to follow."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from hypothesis import strategies as st
+
+from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
+from agentloop.inference.scripted import Line, ScriptedInference
+from agentloop.testing.toys import call
+from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.message import ResponsePart
+from agentloop.values.parts import Text
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.usage import Usage
+from agentloop.values.value import Value
+
+
+@frozen(eq=False, repr=False)
+class Turn(Value):
+    """One decision: calls of toys, or an answer.
+
+    Attributes:
+        text: what the model says.
+        calls: what it calls; without calls, the text is its answer.
+        usage: the tokens that the provider reports.
+    """
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage(10, 5, 0, 0, 0)  # noqa: RUF009  # immutable
+
+    def response(self, number: int) -> InferenceResponse:
+        """Return the turn as a model's response."""
+        text: list[ResponsePart] = [Text(self.text)] if self.text else []
+        finish = FinishReason.TOOL_CALLS if self.calls else FinishReason.STOP
+        return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
+
+
+@frozen(eq=False, repr=False)
+class Scenario(Value):
+    """A conversation in the making: turns with calls, and an answer at the end.
+
+    Attributes:
+        question: what the user asks.
+        turns: what the model decides, one after the other.
+    """
+
+    question: str = "What now?"
+    turns: tuple[Turn, ...] = field(default=(), converter=tuple[Turn, ...])
+
+    def inference(self) -> ScriptedInference:
+        """Return a model that follows the scenario by its native tool calls."""
+        lines: list[Line] = [turn.response(number) for number, turn in enumerate(self.turns)]
+        return ScriptedInference(*lines)
+
+    def driver(self) -> ScriptedDriver:
+        """Return a driver that follows the scenario without a model."""
+        steps = []
+        for turn in self.turns:
+            calls = [(one.name, one.arguments) for one in turn.calls]
+            made = ScenarioStep.tool_calls(*calls, text=turn.text, usage=turn.usage) if calls else None
+            steps.append(made or ScenarioStep.final(turn.text, usage=turn.usage))
+        return ScriptedDriver(*steps)
+
+
+_CALLS = st.builds(
+    call,
+    st.sampled_from(["echo", "echo", "whoami", "fail", "alone", "keyed", "ekko"]),
+    st.one_of(st.integers(0, 30), st.integers(-1, 1)),
+    id=st.sampled_from(["", "call_1", "call_2"]),
+    seconds=st.sampled_from([0, 1, 2]),
+)
+_USAGES = st.builds(
+    Usage,
+    st.one_of(st.none(), st.integers(0, 1000)),
+    st.integers(0, 1000),
+    st.one_of(st.none(), st.integers(0, 100)),
+    st.integers(0, 10),
+    st.integers(0, 10),
+)
+_TEXTS = st.sampled_from(["", "Let me look.", "One moment…"])
+_ACTING = st.builds(Turn, _TEXTS, st.lists(_CALLS, min_size=1, max_size=3).map(tuple), _USAGES)
+_ANSWERING = st.builds(Turn, st.sampled_from(["done", "the answer is 42"]), st.just(()), _USAGES)
+
+SCENARIOS = st.builds(
+    lambda acting, answering: Scenario(turns=(*acting, answering)), st.lists(_ACTING, max_size=4), _ANSWERING
+)
+"""Scenarios of up to four turns with calls of toys, good and bad, and an answer."""

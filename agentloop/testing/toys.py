@@ -1,0 +1,157 @@
+"""Tools whose behaviour is known: what kits and tests call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from agentloop.contracts.tool import CanAccessAgentState, CanUseThread, Tool
+from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
+from agentloop.values.agent_state import AgentState
+from agentloop.values.json_value import JsonObject, freeze_object
+from agentloop.values.stop import AgentStop
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_spec import Effect
+
+_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "value": {"type": "integer", "minimum": 0},
+        "seconds": {"type": "number", "minimum": 0},
+        "key": {"type": "string"},
+    },
+    "required": ["value"],
+    "additionalProperties": False,
+}
+PARAMETERS: JsonObject = freeze_object(_PARAMETERS)
+"""The schema of every toy: an integer `value` from 0, and optional `seconds` and `key`."""
+
+
+@frozen
+class Ledger:
+    """What toys were called with: an account that lies outside of everything that is tested.
+
+    Attributes:
+        used: the name of each toy that ran, with its arguments, in the order in which they began.
+    """
+
+    used: list[tuple[str, dict[str, Any]]] = field(factory=list)
+
+    def note(self, name: str, arguments: dict[str, Any]) -> None:
+        """Note that a toy began to run."""
+        self.used.append((name, dict(arguments)))
+
+
+class Toy(Tool, CanAccessAgentState):
+    """A tool that notes its call in a ledger, waits, and does what it is made for.
+
+    Args:
+        name: its name.
+        ledger: where it notes its calls.
+        does: makes its result of the value that it is called with and the state; it may raise.
+        policy: how it wants to be run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        does: Callable[[int, AgentState | None], Any],
+        policy: ToolPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._does = does
+        self._policy = policy
+        self._state: AgentState | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+        return f"A toy that serves to {self._name}."
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The schema that all toys have."""
+        return PARAMETERS
+
+    @property
+    def effect(self) -> Effect:
+        """An effect: it is noted in the ledger."""
+        return Effect.EFFECT
+
+    @property
+    def policy(self) -> ToolPolicy:
+        """How it wants to be run."""
+        return self._policy
+
+    def with_agent_state(self, state: AgentState) -> Toy:
+        """Return a copy that may read this state."""
+        bound = type(self)(self._name, self._ledger, self._does, self._policy)
+        bound._state = state  # noqa: SLF001  # of the same class
+        return bound
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Note the call, wait for `seconds`, and do it."""
+        self._ledger.note(self._name, arguments)
+        if arguments.get("seconds"):
+            await asyncio.sleep(arguments["seconds"])
+        return self._does(arguments["value"], self._state)
+
+    def __repr__(self) -> str:
+        return f"Toy({self._name!r})"
+
+
+class PlainToy(Toy, CanUseThread):
+    """A toy that works in a thread; it does not wait."""
+
+    def use_in_thread(self, **arguments: Any) -> Any:
+        """Note the call, and do it."""
+        self._ledger.note(self._name, arguments)
+        return self._does(arguments["value"], self._state)
+
+
+def toys(ledger: Ledger) -> list[Tool]:
+    """Return one toy of each kind.
+
+    `echo` returns its value, `plain` does so in a thread, `whoami` returns the agent's id; `fail` raises, `stop` raises
+    AgentStop, `broken` returns what is not JSON; `alone` is sequential; `keyed` is ordered by its argument `key`; `hasty` has a
+    timeout of one second.
+    """
+    return [
+        Toy("echo", ledger, _echo),
+        PlainToy("plain", ledger, _echo),
+        Toy("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
+        Toy("fail", ledger, _fail),
+        Toy("stop", ledger, _stop),
+        Toy("broken", ledger, lambda _, __: object()),
+        Toy("alone", ledger, _echo, ToolPolicy(sequential=True)),
+        Toy("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
+        Toy("hasty", ledger, _echo, ToolPolicy(timeout=1.0)),
+    ]
+
+
+def call(name: str, value: object = 0, *, id: str = "", **arguments: object) -> ToolCall:  # noqa: A002  # names the field
+    """Make the call of a toy."""
+    return ToolCall(id, name, json.dumps({"value": value, **arguments}))
+
+
+def _echo(value: int, _: AgentState | None) -> int:
+    return value
+
+
+def _fail(value: int, _: AgentState | None) -> int:
+    raise RuntimeError(f"the toy fails on {value}")
+
+
+def _stop(value: int, _: AgentState | None) -> int:
+    raise AgentStop(f"the toy stops at {value}")

@@ -1,0 +1,53 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from agentloop.events import EventBus, ProtocolMonitor
+from agentloop.events.execution_bus import ExecutionBus
+
+settings.register_profile(
+    "agentloop",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("agentloop")
+
+
+@pytest.fixture(autouse=True)
+def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Attach a monitor to the bus of every loop that runs, and let a test fail whose runs break the grammar (law 7)."""
+    if "unmonitored" in request.keywords:
+        yield
+        return
+    monitors: dict[EventBus, ProtocolMonitor] = {}
+    begin = EventBus.for_execution
+
+    def begin_monitored(self: EventBus) -> ExecutionBus:
+        if self not in monitors:
+            monitors[self] = ProtocolMonitor()
+            self.wiretap(monitors[self])
+        return begin(self)
+
+    monkeypatch.setattr(EventBus, "for_execution", begin_monitored)
+    yield
+    for monitor in monitors.values():
+        assert not monitor.violations, monitor.violations
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Return the folder of the corpus of real exchanges; tests that need it are skipped where it is absent."""
+    path = Path(os.environ.get("AGENTLOOP_CORPUS") or Path(__file__).parents[1] / ".." / "shared" / "corpus")
+    if not path.is_dir():
+        pytest.skip("the corpus of recorded exchanges is not here; AGENTLOOP_CORPUS names its folder")
+    return path
