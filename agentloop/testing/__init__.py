@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from agentloop.testing.scenario import SCENARIOS as SCENARIOS
     from agentloop.testing.scenario import Scenario as Scenario
     from agentloop.testing.scenario import Turn as Turn
-    from agentloop.testing.toys import Ledger as Ledger
-    from agentloop.testing.toys import Toy as Toy
-    from agentloop.testing.toys import call as call
-    from agentloop.testing.toys import toys as toys
+    from agentloop.testing.toy_tools import Ledger as Ledger
+    from agentloop.testing.toy_tools import Toy as Toy
+    from agentloop.testing.toy_tools import call as call
+    from agentloop.testing.toy_tools import toys as toys
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -38,6 +38,6 @@ __getattr__, __dir__, __all__ = lazy(
         "agentloop.testing.kit": "Kit",
         "agentloop.testing.laws": "LAWS LawBroken require",
         "agentloop.testing.scenario": "SCENARIOS Scenario Turn",
-        "agentloop.testing.toys": "Ledger Toy call toys",
+        "agentloop.testing.toy_tools": "Ledger Toy call toys",
     },
 )

@@ -25,7 +25,7 @@ from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
 from agentloop.testing.kit import Kit
 from agentloop.testing.laws import require
 from agentloop.testing.scenario import SCENARIOS, Scenario
-from agentloop.testing.toys import Ledger, toys
+from agentloop.testing.toy_tools import Ledger, toys
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import NO_USAGE
 from agentloop.values.event import Event

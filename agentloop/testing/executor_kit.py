@@ -22,7 +22,7 @@ from agentloop.loop.binding import bound_executor
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_virtual
 from agentloop.testing.kit import Kit
 from agentloop.testing.laws import require
-from agentloop.testing.toys import PARAMETERS, Ledger, call, toys
+from agentloop.testing.toy_tools import PARAMETERS, Ledger, call, toys
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.agent_state import AgentState
 from agentloop.values.clock import Clock

@@ -14,7 +14,7 @@ from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
 from agentloop.testing.kit import Kit
 from agentloop.testing.laws import require
 from agentloop.testing.scenario import SCENARIOS, Scenario
-from agentloop.testing.toys import Ledger, toys
+from agentloop.testing.toy_tools import Ledger, toys
 from agentloop.values.agent_state import AgentState
 from agentloop.values.points import Point
 from agentloop.values.serialisation import to_json

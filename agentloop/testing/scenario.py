@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.inference.scripted import Line, ScriptedInference
-from agentloop.testing.toys import call
+from agentloop.testing.toy_tools import call
 from agentloop.values.inference_response import FinishReason, InferenceResponse
 from agentloop.values.message import ResponsePart
 from agentloop.values.parts import Text

@@ -1,0 +1,592 @@
+"""The executor: what comes of calls, in which order, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Mapping
+from typing import Any, Self
+
+import pytest
+from bench import Bench
+
+from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolContext, ToolExecutor, tool
+from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
+from agentloop.errors import InterceptorFailed, ToolDefinitionError
+from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
+from agentloop.testing import Ledger, call, run_virtual, toys
+from agentloop.values import (
+    BatchFailed,
+    Image,
+    JsonObject,
+    StopReason,
+    Text,
+    ToolStatus,
+    answer,
+    approve,
+    deny,
+    edit,
+)
+from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
+from agentloop.values.tool_execution import ToolExecution
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+@tool(effect="pure")
+def thread_name() -> str:
+    """Return the name of the thread."""
+    return threading.current_thread().name
+
+
+@tool(effect="pure")
+def who() -> str:
+    """Return the value of a context variable."""
+    return WHO.get()
+
+
+@tool(timeout=0.05)
+def stuck() -> str:
+    """Wait until the test lets go."""
+    RELEASE.wait(10)
+    return "late"
+
+
+RELEASE = threading.Event()
+
+
+@tool
+async def sleepy(seconds: float) -> str:
+    """Sleep."""
+    await asyncio.sleep(seconds)
+    return "awake"
+
+
+@tool
+async def exits() -> str:
+    """Leave the program."""
+    raise SystemExit(3)
+
+
+@tool(max_result_bytes=20)
+async def long_text() -> str:
+    """Return more than the model is shown."""
+    return "ä" * 50
+
+
+@tool
+async def big_table() -> list[dict[str, int]]:
+    """Return a large table."""
+    return [{"number": number} for number in range(50_000)]
+
+
+@tool
+async def picture() -> Image:
+    """Return a picture."""
+    return Image(data=b"png", media_type="image/png")
+
+
+@tool
+async def context_of(word: str, context: ToolContext, state: AgentState, served: ToolCall) -> list[str]:
+    """Return what was injected."""
+    return [word, context.idempotency_key, state.agent_id, served.name, str(context.dependencies)]
+
+
+@tool
+async def progressing(context: ToolContext) -> str:
+    """Tell progress from a coroutine."""
+    context.progress("half")
+    context.progress({"done": 1.0})
+    return "ok"
+
+
+@tool
+def progressing_plain(context: ToolContext) -> str:
+    """Tell progress from a thread."""
+    context.progress(0.5)
+    return "ok"
+
+
+def statuses(executions: Any) -> list[str]:
+    return [one.status.value for one in executions]
+
+
+def test_outcomes_come_in_call_order_whatever_finishes_first() -> None:
+    """The first call comes first, although the last one ends first."""
+    bench = Bench(toys(Ledger()))
+    done = run_virtual(bench.run(call("echo", 1, seconds=3), call("echo", 2, seconds=1), call("echo", 3)))
+    assert [one.value for one in done] == [1, 2, 3]
+    settled = [event.execution.value for event in bench.events if isinstance(event, ToolCallSettled)]
+    assert settled == [1, 2, 3]
+
+
+def test_calls_of_a_batch_run_at_the_same_time() -> None:
+    """Three calls of three seconds take three seconds."""
+
+    async def seconds() -> float:
+        before = asyncio.get_running_loop().time()
+        await Bench(toys(Ledger())).run(*[call("echo", n, seconds=3) for n in range(3)])
+        return asyncio.get_running_loop().time() - before
+
+    assert run_virtual(seconds()) == pytest.approx(3)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 6), (2, 4), (None, 2)])
+def test_no_more_calls_run_at_once_than_the_cap_allows(most: int | None, expected: float) -> None:
+    """Three calls of two seconds take as long as the cap makes them."""
+
+    async def seconds() -> float:
+        before = asyncio.get_running_loop().time()
+        bench = Bench(toys(Ledger()), ToolExecutor(max_concurrency=most))
+        await bench.run(*[call("echo", n, seconds=2) for n in range(3)])
+        return asyncio.get_running_loop().time() - before
+
+    assert run_virtual(seconds()) == pytest.approx(expected)
+
+
+def test_a_sequential_tool_runs_alone() -> None:
+    """A sequential call begins when all before it have ended, and ends before those after it begin."""
+    bench = Bench(toys(Ledger()))
+    run_virtual(bench.run(call("echo", 1, seconds=2), call("alone", 2, seconds=2), call("echo", 3, seconds=2)))
+    order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
+    assert order == [
+        ("ToolCallStarted", "0"),
+        ("ToolCallCompleted", "0"),
+        ("ToolCallStarted", "1"),
+        ("ToolCallCompleted", "1"),
+        ("ToolCallStarted", "2"),
+        ("ToolCallCompleted", "2"),
+    ]
+
+
+def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
+    """Calls with equal keys never overlap; those with other keys do."""
+    bench = Bench(toys(Ledger()))
+    run_virtual(
+        bench.run(call("keyed", 1, seconds=2, key="a"), call("keyed", 2, seconds=2, key="b"), call("keyed", 3, key="a"))
+    )
+    order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
+    assert order.index(("ToolCallStarted", "1")) < order.index(("ToolCallCompleted", "0"))
+    assert order.index(("ToolCallStarted", "2")) > order.index(("ToolCallCompleted", "0"))
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "words"),
+    [
+        (call("ekko", 1), "UnknownTool", "did you mean 'echo'?"),
+        (call("nothing like it", 1), "UnknownTool", "the tools are echo, plain"),
+        (ToolCall("", "echo", '{"value": 1'), "MalformedArguments", "cut off"),
+        (ToolCall("", "echo", '{"value": "x'), "MalformedArguments", "cut off"),
+        (ToolCall("", "echo", "value=1"), "MalformedArguments", "not valid JSON"),
+        (ToolCall("", "echo", "[1]"), "MalformedArguments", "a JSON array, not an object"),
+        (ToolCall("", "echo", '{"value": NaN}'), "MalformedArguments", "NaN is not JSON"),
+        (call("echo", "one"), "InvalidArguments", "at $.value: 'one' is not of type 'integer'"),
+        (call("echo", -1), "InvalidArguments", "at $.value: -1 is less than the minimum of 0"),
+        (call("echo", 1, surplus=1), "InvalidArguments", "'surplus' was unexpected"),
+        (ToolCall("", "echo", ""), "InvalidArguments", "'value' is a required property"),
+    ],
+)
+def test_a_call_that_cannot_run_is_rejected_and_told_why(made: ToolCall, error: str, words: str) -> None:
+    """A bad call does not run, emits no start, and its outcome says what to do better."""
+    ledger = Ledger()
+    bench = Bench(toys(ledger))
+    (outcome,) = run_virtual(bench.run(made)).executions
+    assert outcome.status is ToolStatus.REJECTED
+    assert outcome.error is not None
+    assert outcome.error.type == error
+    assert words in outcome.error.message
+    assert not ledger.used
+    assert bench.told() == ["ToolCallRejected"]
+
+
+def test_a_value_for_an_injected_parameter_is_rejected() -> None:
+    """A model cannot put anything in the place of what the program injects, even where the schema would let it."""
+    loose = tool(schema={"type": "object", "properties": {"word": {"type": "string"}}})(context_of.function)
+    for made in (context_of, loose):
+        arguments = ToolCall("", made.name, '{"word": "x", "state": {"agent_id": "forged"}}')
+        (outcome,) = run_virtual(Bench([made]).run(arguments)).executions
+        assert outcome.status is ToolStatus.REJECTED
+        assert "state" in outcome.error_message
+
+
+def test_state_call_and_context_are_injected() -> None:
+    """A tool gets the state, its call and its context where its annotations ask for them."""
+    bench = Bench([context_of], dependencies="the database")
+    (outcome,) = run_virtual(bench.run(ToolCall("c", "context_of", '{"word": "hi"}'))).executions
+    assert outcome.value == ("hi", "run/1/0", "agent", "context_of", "the database")
+
+
+class Reader(Tool, CanAccessAgentState, CanAccessToolCall):
+    """A class tool that reads state and call."""
+
+    name = "reader"
+    description = "Read."
+    parameters: Mapping[str, Any] = {"type": "object"}  # as a user writes it
+
+    def __init__(self, seen: str = "") -> None:
+        self.seen = seen
+
+    def with_agent_state(self, state: AgentState) -> Self:
+        return type(self)(self.seen + state.agent_id)
+
+    def with_tool_call(self, call: ToolCall) -> Self:
+        return type(self)(self.seen + call.id)
+
+    async def use(self, *_: Any, **__: Any) -> str:
+        return self.seen
+
+
+def test_a_class_tool_gets_state_and_call_by_its_contracts() -> None:
+    """A class tool is bound by making copies; the tool that was passed in stays as it was."""
+    reader = Reader()
+    (outcome,) = run_virtual(Bench([reader]).run(ToolCall("id7", "reader"))).executions
+    assert outcome.value == "agentid7"
+    assert reader.seen == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("fail", "RuntimeError", "the toy fails on 1"),
+        ("broken", "ToolFailed", "cannot be turned into JSON"),
+        ("exits", "SystemExit", "3"),
+    ],
+)
+def test_a_tool_that_raises_or_returns_nonsense_fails_alone(name: str, error: str, words: str) -> None:
+    """The call fails with the tool's own error, and its siblings succeed."""
+    made = call(name, 1) if name != "exits" else ToolCall("", name)
+    done = run_virtual(Bench([*toys(Ledger()), exits]).run(call("echo", 1), made, call("echo", 2)))
+    assert statuses(done) == ["succeeded", "failed", "succeeded"]
+    failed = done.executions[1]
+    assert failed.error is not None
+    assert failed.error.type == error
+    assert words in failed.error.message
+
+
+def test_a_timeout_ends_a_coroutine_and_says_that_it_may_have_had_an_effect() -> None:
+    """A call over its time ends as timed out, in time, and its siblings go on."""
+    bench = Bench(toys(Ledger()), ToolExecutor(default_timeout=5))
+    done = run_virtual(bench.run(call("hasty", 1, seconds=3), call("echo", 2, seconds=3), call("echo", 3, seconds=7)))
+    assert statuses(done) == ["timed_out", "succeeded", "timed_out"]
+    assert done.executions[0].may_have_run
+    assert "within 1 seconds" in done.executions[0].error_message
+
+
+def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left_behind() -> None:
+    """A tool that swallows its cancellation cannot hold up the batch."""
+
+    @tool(timeout=1.0)
+    async def stubborn() -> str:
+        """Never give up."""
+        for _ in range(5):
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                continue
+        return "done"
+
+    bench = Bench([stubborn])
+
+    async def seconds() -> tuple[float, list[str]]:
+        before = asyncio.get_running_loop().time()
+        done = await bench.run(ToolCall("", "stubborn"))
+        return asyncio.get_running_loop().time() - before, statuses(done)
+
+    spent, outcome = run_virtual(seconds())
+    assert outcome == ["timed_out"]
+    assert spent <= 3
+    assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
+
+
+async def test_plain_functions_run_in_threads_of_their_own_pool() -> None:
+    """A plain function does not block the event loop's thread, and sees the context variables of the call."""
+    WHO.set("ada")
+    done = await Bench([thread_name, who]).run(ToolCall("", "thread_name"), ToolCall("", "who"))
+    assert done.executions[0].value == "agentloop-tool"
+    assert done.executions[1].value == "ada"
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
+
+
+async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -> None:
+    """A thread cannot be interrupted: the call ends as timed out, an event says that the thread goes on."""
+    RELEASE.clear()
+    bench = Bench([stuck, thread_name])
+    done = await bench.run(ToolCall("", "stuck"), ToolCall("", "thread_name"))
+    assert statuses(done) == ["timed_out", "succeeded"]
+    assert done.executions[0].may_have_run
+    assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
+    RELEASE.set()
+    for thread in [one for one in threading.enumerate() if one.name == "agentloop-tool"]:
+        thread.join(5)
+    assert done.executions[0].value is None
+
+
+async def test_progress_is_told_between_start_and_end() -> None:
+    """What a tool says of its progress is an event, also from a thread, and before the outcome."""
+    bench = Bench([progressing, progressing_plain])
+    await bench.run(ToolCall("", "progressing"))
+    await bench.run(ToolCall("", "progressing_plain"))
+    updates = [event.update for event in bench.events if isinstance(event, ToolCallProgressed)]
+    assert updates == ["half", {"done": 1.0}, 0.5]
+    assert bench.told()[:4] == ["ToolCallStarted", "ToolCallProgressed", "ToolCallProgressed", "ToolCallCompleted"]
+
+
+def test_a_long_result_is_cut_for_the_model_and_kept_whole() -> None:
+    """The model is shown as many bytes as allowed, with a notice; the value is whole."""
+    done = run_virtual(Bench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table")))
+    text, table = done.executions
+    assert text.value == "ä" * 50
+    assert text.text == "ä" * 10 + "\n[cut here: 20 of 100 bytes are shown]"
+    assert isinstance(table.value, tuple)
+    assert len(table.value) == 50_000
+    assert len(table.text) < 101_000
+
+
+def test_a_picture_goes_to_the_model_as_content() -> None:
+    """A tool may return parts; the model is shown them, the program gets a description."""
+    (outcome,) = run_virtual(Bench([picture]).run(ToolCall("", "picture"))).executions
+    assert outcome.content == (Image(data=b"png", media_type="image/png"),)
+    assert outcome.value == ({"type": "image", "media_type": "image/png", "bytes": 3},)
+
+
+def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
+    """AgentStop out of a tool is a stop signal named by the tool; the other calls are settled."""
+    done = run_virtual(Bench(toys(Ledger())).run(call("echo", 1), call("stop", 2), call("echo", 3)))
+    assert statuses(done) == ["succeeded", "cancelled", "succeeded"]
+    signal = done.state.stop_signal
+    assert signal is not None
+    assert (signal.reason, signal.source, signal.message) == (StopReason.STOP_REQUESTED, "stop", "the toy stops at 2")
+
+
+def test_raising_on_failure_settles_the_whole_batch_first() -> None:
+    """The error carries every outcome, also those of the siblings."""
+    bench = Bench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
+    with pytest.raises(BatchFailed, match="the tool 'fail' failed: the toy fails on 1") as caught:
+        run_virtual(bench.run(call("fail", 1), call("echo", 2, seconds=2)))
+    assert statuses(caught.value.tool_executions) == ["failed", "succeeded"]
+
+
+class Blocking(Interceptor):
+    """Blocks calls by their value."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.block("not two") if point.arguments["value"] == 2 else point
+
+
+def test_a_blocked_call_is_told_and_its_siblings_run() -> None:
+    """A block is an outcome with the reason, an event of its own, and no start."""
+    bench = Bench(toys(Ledger()), interceptors=[Blocking()])
+    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    assert statuses(done) == ["succeeded", "blocked", "succeeded"]
+    assert done.executions[1].error_message == "not two"
+    assert bench.told().count("ToolCallBlocked") == 1
+    assert bench.told().count("ToolCallStarted") == 2
+
+
+def test_stopping_on_a_block_cancels_the_calls_after_it() -> None:
+    """Calls admitted before the block run; those after it are cancelled without running."""
+    ledger = Ledger()
+    bench = Bench(toys(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
+    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    assert statuses(done) == ["succeeded", "blocked", "cancelled"]
+    assert [arguments["value"] for _, arguments in ledger.used] == [1]
+
+
+class Changing(Interceptor):
+    """Changes calls and outcomes, and counts in the state."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        seen = point.state.context.metadata.get("before", 0)
+        value = point.arguments["value"]
+        changed = point.with_state(point.state.with_metadata(before=seen + 1))
+        return changed.with_arguments({"value": value * 10}) if value < 3 else changed.with_arguments({"value": "bad"})
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        seen = point.state.context.metadata.get("after", 0)
+        changed = point.with_state(point.state.with_metadata(after=seen + 1))
+        return changed.with_value([point.execution.value]) if point.execution.succeeded else changed
+
+
+def test_interceptors_change_calls_outcomes_and_the_state() -> None:
+    """A changed call is validated again, a changed outcome is final, and the state comes back with the answer."""
+    bench = Bench(toys(Ledger()), interceptors=[Changing()])
+    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    assert [one.value for one in done] == [(10,), (20,), None]
+    assert statuses(done) == ["succeeded", "succeeded", "rejected"]
+    assert done.state.context.metadata == {"before": 3, "after": 3}
+    told = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
+    assert told == list(done.executions)
+
+
+class Around(Interceptor):
+    """Wraps calls: repeats, replaces, notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        if point.arguments["value"] == 1:
+            return point.succeed("from the cache")
+        first = await proceed()
+        self.notes.append(first.status.value)
+        return await proceed() if first.has_error else first
+
+
+def test_a_layer_around_a_call_may_repeat_or_replace_it() -> None:
+    """Each attempt gets fresh arguments; a replaced call does not run."""
+    ledger, around = Ledger(), Around()
+    done = run_virtual(
+        Bench(toys(ledger), interceptors=[around]).run(call("echo", 1), call("fail", 2), call("echo", 3))
+    )
+    assert [one.value for one in done] == ["from the cache", None, 3]
+    assert around.notes == ["failed", "succeeded"]
+    assert [name for name, _ in ledger.used] == ["fail", "fail", "echo"]
+
+
+class Raising(Interceptor):
+    """Raises at one point for one value."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        self._raise("before", point.arguments)
+        return point
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        self._raise("around", point.arguments)
+        return await proceed()
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        self._raise("after", point.execution.arguments)
+        return point
+
+    def _raise(self, at: str, arguments: JsonObject) -> None:
+        if self.at == at and arguments.get("value") == 2:
+            raise ValueError("broken interceptor")
+
+
+@pytest.mark.parametrize(
+    ("at", "expected", "ran"),
+    [
+        ("before", ["succeeded", "failed", "cancelled"], [1]),
+        ("around", ["succeeded", "failed", "succeeded"], [1, 3]),
+        ("after", ["succeeded", "failed", "succeeded"], [1, 2, 3]),
+    ],
+)
+def test_an_interceptor_that_raises_fails_closed(at: str, expected: list[str], ran: list[int]) -> None:
+    """The guarded call does not count as run, every call has an outcome, and the error names the interceptor."""
+    ledger = Ledger()
+    with pytest.raises(InterceptorFailed, match=f"the interceptor Raising failed at {at}_tool_use") as caught:
+        run_virtual(Bench(toys(ledger), interceptors=[Raising(at)]).run(*[call("echo", n) for n in (1, 2, 3)]))
+    outcome = caught.value.tool_executions  # type: ignore[attr-defined]  # as the contract says
+    assert statuses(outcome) == expected
+    assert [arguments["value"] for _, arguments in ledger.used] == ran
+    assert outcome.executions[1].value is None
+
+
+class Suspending(Interceptor):
+    """Lets calls of one value wait."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.suspend("two needs a decision") if point.arguments["value"] == 2 else point
+
+
+def test_a_call_that_waits_is_pending_and_its_siblings_run() -> None:
+    """A suspended call has no outcome; a sequential call after it waits for it."""
+    ledger = Ledger()
+    bench = Bench(toys(ledger), interceptors=[Suspending()])
+    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("alone", 3), call("echo", 4)))
+    assert [one.value for one in done] == [1, 4]
+    assert [(one.key, one.reason, one.waits_for) for one in done.pending] == [
+        ("run/1/1", "two needs a decision", ""),
+        ("run/1/2", "runs after run/1/1", "run/1/1"),
+    ]
+    assert [arguments["value"] for _, arguments in ledger.used] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "value"),
+    [
+        (approve(), "succeeded", 2),
+        (deny("too risky"), "blocked", None),
+        (answer("by hand"), "succeeded", "by hand"),
+        (edit({"value": 5}), "succeeded", 5),
+        (edit({"value": "five"}), "rejected", None),
+    ],
+)
+def test_a_decision_settles_the_call_it_is_for(decision: Any, status: str, value: object) -> None:
+    """An approved call runs, a denied one is blocked, an answered one is settled, an edited one is validated again."""
+    bench = Bench(toys(Ledger()), interceptors=[Suspending()])
+    done = run_virtual(bench.run(call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": decision}))
+    (outcome,) = done.executions
+    assert (outcome.key, outcome.status.value, outcome.value) == ("run/1/3", status, value)
+    assert {event.step_number for event in bench.events} == {1}
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.5, 2.5])
+def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> None:
+    """Whenever the task is cancelled, the error carries an outcome for each call."""
+    bench = Bench(toys(Ledger()))
+
+    async def cancelled() -> Any:
+        task = asyncio.ensure_future(
+            bench.run(call("echo", 1, seconds=1), call("alone", 2, seconds=1), call("echo", 3, seconds=1))
+        )
+        await asyncio.sleep(after)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        return caught.value.tool_executions  # type: ignore[attr-defined]  # as the contract says
+
+    outcome = run_virtual(cancelled())
+    finished = int(after)
+    assert statuses(outcome) == ["succeeded"] * finished + ["cancelled"] * (3 - finished)
+    assert not outcome.executions[-1].may_have_run or after > 2
+
+
+def test_an_invalid_schema_is_found_before_anything_runs() -> None:
+    """A tool whose parameters are no JSON Schema is refused when the tools are bound."""
+
+    class Odd(Reader):
+        name = "odd"
+        parameters: Mapping[str, Any] = {"type": "objekt"}  # as a user writes it
+
+    with pytest.raises(ToolDefinitionError, match="the parameters of the tool 'odd' is not a valid JSON Schema"):
+        run_virtual(Bench([Odd()]).run(ToolCall("", "odd")))
+
+
+def test_content_that_a_tool_returns_is_cut_as_well() -> None:
+    """Text parts are held to the limit like any text."""
+
+    @tool(max_result_bytes=10)
+    async def parts() -> list[Text]:
+        """Return parts."""
+        return [Text("x" * 30), Text("short")]
+
+    (outcome,) = run_virtual(Bench([parts]).run(ToolCall("", "parts"))).executions
+    assert outcome.content is not None
+    assert [part.text[:12] for part in outcome.content if isinstance(part, Text)] == ["x" * 10 + "\n[", "short"]
+
+
+def test_ten_thousand_calls_in_one_batch_are_all_settled() -> None:
+    """A very large batch has as many outcomes as calls."""
+    done = run_virtual(Bench(toys(Ledger())).run(*[call("echo", n) for n in range(10_000)]))
+    assert len(done) == 10_000
+    assert done.executions[-1].value == 9_999
+
+
+def test_agent_stop_is_there_for_interceptors_too() -> None:
+    """An interceptor that stops keeps the call from running and leaves the signal in the state."""
+
+    class Stopping(Interceptor):
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            raise AgentStop("enough", reason=StopReason.USER_REQUESTED)
+
+    ledger = Ledger()
+    done = run_virtual(Bench(toys(ledger), interceptors=[Stopping()]).run(call("echo", 1)))
+    assert statuses(done) == ["blocked"]
+    assert not ledger.used
+    assert done.state.stop_signal is not None
+    assert done.state.stop_signal.source == "Stopping"
