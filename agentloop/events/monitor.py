@@ -83,7 +83,9 @@ class ProtocolMonitor:
         return following
 
     def _check_sequence(self, run: _Run, event: Event) -> None:
-        begins = isinstance(event, AgentExecutionStarted) and event.sequence == 1
+        begins = isinstance(event, AgentExecutionStarted)
+        if isinstance(event, AgentExecutionStarted) and not event.resumed and run.state != grammar.START:
+            self._blame(event, "the execution has begun before, and this does not say that it is resumed")
         if not begins and event.sequence != run.sequence + 1 and run.sequence:
             self._blame(event, f"its sequence is {event.sequence} after {run.sequence}")
         run.sequence = event.sequence

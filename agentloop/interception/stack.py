@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
+from operator import is_
 from typing import Any, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
@@ -78,7 +79,8 @@ class InterceptorStack(CanIntercept):
     def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution: layers that want its scope or its events have them."""
         layers = tuple([self._bind(layer, events, scope) for layer in self.layers])
-        compiled = self._compiled if layers == self.layers else _compile(layers)
+        unchanged = all(map(is_, layers, self.layers))
+        compiled = self._compiled if unchanged else _compile(layers)
         return evolve(self, layers=layers, compiled=compiled, events=events)
 
     def _bind(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:

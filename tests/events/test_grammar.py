@@ -1,0 +1,111 @@
+"""The grammar of events and its monitor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import AgentLoop, ToolCallingDriver, ToolCallLimit
+from agentloop.errors import ContractViolation
+from agentloop.events import AgentStepStarted, ProtocolMonitor, ToolCallCompleted
+from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL
+from agentloop.testing import SCENARIOS, Ledger, Scenario, Turn, call, run_virtual, toys
+from agentloop.values import Event
+
+
+def events_of(scenario: Scenario) -> list[Event]:
+    told: list[Event] = []
+    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toys(Ledger()), interceptors=[ToolCallLimit(5)])
+    loop.wiretap(told.append)
+    run_virtual(loop.execute("go"))
+    return told
+
+
+def violations(events: list[Event]) -> list[str]:
+    monitor = ProtocolMonitor()
+    for event in events:
+        monitor(event)
+    return [*monitor.violations, *monitor.unfinished]
+
+
+def renumbered(events: list[Event]) -> list[Event]:
+    """Hide a change from the sequence numbers, so that only the grammar can find it."""
+    return [evolve(event, head=evolve(event.head, sequence=number)) for number, event in enumerate(events, 1)]
+
+
+@given(SCENARIOS)
+def test_real_runs_are_accepted(scenario: Scenario) -> None:
+    """Every run is a sentence of the grammar."""
+    assert not violations(events_of(scenario))
+
+
+@given(SCENARIOS, st.data())
+def test_a_lost_doubled_or_swapped_event_is_found(scenario: Scenario, data: st.DataObject) -> None:
+    """Whatever single event is lost, doubled or swapped with the next, the monitor finds it."""
+    events = events_of(scenario)
+    place = data.draw(st.integers(0, len(events) - 2))
+    lost = events[:place] + events[place + 1 :]
+    doubled = [*events[: place + 1], *events[place:]]
+    swapped = [*events[:place], events[place + 1], events[place], *events[place + 2 :]]
+    assert violations(lost) or place == 0
+    assert violations(doubled)
+    assert violations(swapped)
+
+
+BREAKING: list[tuple[str, Callable[[list[Event]], list[Event]]]] = [
+    ("no terminal event", lambda events: events[:-1]),
+    ("two terminal events", lambda events: [*events, events[-1]]),
+    ("no beginning", lambda events: events[1:]),
+    (
+        "a step begun twice",
+        lambda events: [e for e in events for _ in range(2 if isinstance(e, AgentStepStarted) else 1)],
+    ),
+    ("an outcome lost", lambda events: [e for e in events if not isinstance(e, ToolCallCompleted)]),
+]
+
+
+@pytest.mark.parametrize(("what", "spoil"), BREAKING)
+def test_the_grammar_itself_finds_what_is_wrong(what: str, spoil: Callable[[list[Event]], list[Event]]) -> None:
+    """Without the help of sequence numbers, the order of events alone gives a broken run away."""
+    scenario = Scenario(turns=(Turn(calls=(call("echo", 1), call("fail", 2))), Turn("done")))
+    assert violations(renumbered(spoil(events_of(scenario)))), what
+
+
+def test_a_run_left_early_is_whole_between_steps() -> None:
+    """A run that was left after a step has no terminal event, and nothing of it is open."""
+    told: list[Event] = []
+    scenario = Scenario(turns=(Turn(calls=(call("echo", 1),)), Turn("done")))
+    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toys(Ledger()))
+    loop.wiretap(told.append)
+
+    async def leave() -> None:
+        states = loop.iterate("go")
+        await anext(states)
+        await states.aclose()
+
+    run_virtual(leave())
+    monitor = ProtocolMonitor()
+    for event in told:
+        monitor(event)
+    monitor.check()
+    assert len(monitor.unfinished) == 1
+
+
+def test_check_lists_what_is_wrong() -> None:
+    """The error names the event, its number and what may come."""
+    monitor = ProtocolMonitor(violations=["ToolCallStarted (#3 of run): it came 'over'"])
+    with pytest.raises(ContractViolation, match=r"law 7\): ToolCallStarted \(#3 of run\)"):
+        monitor.check()
+
+
+def test_every_state_of_the_tables_can_be_reached() -> None:
+    """No row of the grammar is dead."""
+    for table in (EXECUTION, INFERENCE, TOOL_CALL):
+        reached = {next(iter(table))}
+        for _ in table:
+            reached |= {following for state in reached for following in table[state].values()}
+        assert reached == set(table)

@@ -1,0 +1,321 @@
+"""The stack of interceptors: order, contexts, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    AgentStop,
+    Interceptor,
+    ScriptedInference,
+    StopReason,
+    StopSignal,
+    ToolCall,
+    ToolCallingDriver,
+)
+from agentloop.events import InterceptorRan
+from agentloop.interception import (
+    POINTS,
+    InterceptorStack,
+    after_execution,
+    after_inference,
+    after_step,
+    after_tool_use,
+    around_inference,
+    around_tool_use,
+    before_execution,
+    before_inference,
+    before_step,
+    before_tool_use,
+    on_error,
+    on_stop,
+)
+from agentloop.testing import Ledger, toys
+from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
+from agentloop.values.points import AroundInference, BeforeStep, OnError, Point, ProceedInference
+
+
+def loop_with(*interceptors: Interceptor, lines: Any = None) -> AgentLoop:
+    script = lines or ([ToolCall("c", "echo", '{"value": 1}')], "done")
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toys(Ledger()), interceptors=interceptors)
+
+
+def noting(notes: list[str], label: str) -> list[Callable[..., Any]]:
+    """Return one function per point that notes its passing."""
+
+    def plain(name: str) -> Callable[[Point], Point]:
+        def note(point: Point) -> Point:
+            notes.append(f"{label} {name}")
+            return point
+
+        return note
+
+    def around(name: str) -> Callable[[Point, Any], Any]:
+        async def note(point: Point, proceed: Any) -> Any:  # the contract of the point
+            notes.append(f"{label} into {name}")
+            outcome = await proceed()
+            notes.append(f"{label} out of {name}")
+            return outcome
+
+        return note
+
+    return [around(name) if name.startswith("around") else plain(name) for name in POINTS]
+
+
+FORMS: tuple[Any, ...] = (
+    before_execution,
+    before_step,
+    before_inference,
+    around_inference,
+    after_inference,
+    before_tool_use,
+    around_tool_use,
+    after_tool_use,
+    after_step,
+    on_stop,
+    after_execution,
+    on_error,
+)
+
+
+def test_points_are_passed_outside_in_and_left_inside_out() -> None:
+    """Higher priority goes first on the way in and last on the way out, at every point of a run."""
+    notes: list[str] = []
+    inner = [form(function, priority=1) for form, function in zip(FORMS, noting(notes, "inner"), strict=True)]
+    outer = [form(function, priority=9) for form, function in zip(FORMS, noting(notes, "outer"), strict=True)]
+    loop_with(*inner, *outer, lines=("done",)).execute_sync("go")
+    assert notes == [
+        "outer before_execution",
+        "inner before_execution",
+        "outer before_step",
+        "inner before_step",
+        "outer before_inference",
+        "inner before_inference",
+        "outer into around_inference",
+        "inner into around_inference",
+        "inner out of around_inference",
+        "outer out of around_inference",
+        "inner after_inference",
+        "outer after_inference",
+        "inner after_step",
+        "outer after_step",
+        "outer on_stop",
+        "inner on_stop",
+        "inner after_execution",
+        "outer after_execution",
+    ]
+
+
+def test_equal_priorities_keep_the_order_of_registration() -> None:
+    """Interceptors of one priority are passed as they were given."""
+    notes: list[str] = []
+    made = [before_step(noting(notes, label)[POINTS.index("before_step")]) for label in "abc"]
+    loop_with(*made, lines=("done",)).execute_sync("go")
+    assert notes == ["a before_step", "b before_step", "c before_step"]
+
+
+async def test_a_point_may_be_async() -> None:
+    """A point that is a coroutine is awaited."""
+
+    class Async(Interceptor):
+        async def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point.with_state(point.state.with_metadata(awaited=True))
+
+    state = await loop_with(Async(), lines=("done",)).execute("go")
+    assert state.context.metadata["awaited"] is True
+
+
+@pytest.mark.parametrize("returned", [None, "text", 7])
+def test_a_point_that_returns_something_else_is_named(returned: object) -> None:
+    """What is not a context of the right type fails the execution by the interceptor's name."""
+
+    class Odd(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return returned  # type: ignore[return-value]  # the mistake under test
+
+    state = loop_with(Odd()).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert state.errors[-1].type == "ContractViolation"
+    assert "the interceptor Odd returned" in state.errors[-1].message
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
+def test_an_interceptor_that_raises_fails_the_execution_by_name(name: str) -> None:
+    """Whatever point raises, the execution ends as failed, with the error, and with what was done before."""
+
+    async def raise_around(point: Point, proceed: Any) -> Any:
+        raise ValueError("no luck")
+
+    def raise_plain(point: Point) -> Point:
+        raise ValueError("no luck")
+
+    form = FORMS[POINTS.index(name)]
+    state = loop_with(form(raise_around if name.startswith("around") else raise_plain)).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert state.errors[-1].type == "InterceptorFailed"
+    assert f"failed at {name}: ValueError: no luck" in state.errors[-1].message
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.ERROR
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
+def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
+    """AgentStop is a reason, named by the interceptor, not an error."""
+
+    async def stop_around(point: Point, proceed: Any) -> Any:
+        raise AgentStop("enough")
+
+    def stop_here(point: Point) -> Point:
+        raise AgentStop("enough")
+
+    form = FORMS[POINTS.index(name)]
+    state = loop_with(form(stop_around if name.startswith("around") else stop_here)).execute_sync("go")
+    assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.COMPLETED}
+    signals = state.execution.continuation.signals if state.execution is not None else ()
+    assert ("enough", "stop_around" if name.startswith("around") else "stop_here") in [
+        (signal.message, signal.source) for signal in signals
+    ]
+    assert not state.errors
+
+
+def test_a_stop_signal_is_signed_with_the_name_of_its_interceptor() -> None:
+    """A signal without a source gets the interceptor's name; one with a source keeps it."""
+
+    class Stopping(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point.stop("first").stop("second", source="elsewhere")
+
+    state = loop_with(Stopping()).execute_sync("go")
+    assert state.execution is not None
+    assert state.execution.continuation.signals == (
+        StopSignal(StopReason.STOP_REQUESTED, "first", "Stopping"),
+        StopSignal(StopReason.STOP_REQUESTED, "second", "elsewhere"),
+    )
+
+
+def test_before_inference_may_answer_in_place_of_the_model() -> None:
+    """An answer keeps the model from being asked, passes after_inference, and counts as it says."""
+    inference = ScriptedInference("from the model")
+    given = InferenceResponse((Text("from the cache"),), usage=Usage.none())
+    loop = AgentLoop(
+        ToolCallingDriver(inference),
+        interceptors=[
+            before_inference(lambda point: point.answer(given)),
+            after_inference(lambda point: point.with_response(point.response.with_text(point.response.text + "!"))),
+        ],
+    )
+    state = loop.execute_sync("go")
+    assert state.final_text == "from the cache!"
+    assert not inference.requests
+    assert state.usage == Usage.none()
+
+
+def test_before_inference_changes_what_is_asked_and_the_state() -> None:
+    """Request and state are the interceptor's to change."""
+    inference = ScriptedInference("done")
+    loop = AgentLoop(
+        ToolCallingDriver(inference),
+        interceptors=[
+            before_inference(
+                lambda point: point.with_request(point.request.with_system_prompt("be brief")).with_state(
+                    point.state.with_metadata(asked=True)
+                )
+            )
+        ],
+    )
+    state = loop.execute_sync("go")
+    assert inference.requests[0].system_prompt == "be brief"
+    assert state.context.metadata == {"asked": True}
+
+
+def test_each_time_a_layer_proceeds_is_an_inference_and_counts() -> None:
+    """A layer that asks twice uses the tokens of both answers (law 6)."""
+
+    async def twice(point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        await proceed()
+        return await proceed()
+
+    state = loop_with(around_inference(twice), lines=("first", "second")).execute_sync("go")
+    assert state.final_text == "second"
+    assert (state.usage.requests, state.usage.input_tokens) == (2, 20)
+
+
+def test_on_error_changes_the_error_or_recovers() -> None:
+    """A recovered error stays in its step, and the execution goes on."""
+    script = (RuntimeError("first try fails"), "done")
+    recovered = loop_with(on_error(lambda point: point.recover()), lines=script).execute_sync("go")
+    assert recovered.status is ExecutionStatus.COMPLETED
+    assert [step.kind.value for step in recovered.steps] == ["error", "final_response"]
+    renamed = loop_with(on_error(lambda point: point.with_error(ValueError("nicer"))), lines=script).execute_sync("go")
+    assert renamed.status is ExecutionStatus.FAILED
+    assert [(error.type, error.message) for error in renamed.errors] == [("ValueError", "nicer")]
+
+
+def test_an_error_handler_that_fails_is_the_error() -> None:
+    """The failure of the handler is recorded."""
+
+    def fail(point: OnError) -> OnError:
+        raise KeyError("handler")
+
+    state = loop_with(on_error(fail), lines=(RuntimeError("original"),)).execute_sync("go")
+    assert state.errors[-1].type == "InterceptorFailed"
+    assert "fail failed at on_error" in state.errors[-1].message
+
+
+def test_every_pass_of_an_interceptor_is_an_event() -> None:
+    """InterceptorRan names interceptor and point, and says whether anything was changed."""
+    told: list[tuple[str, str, bool | None]] = []
+    loop = loop_with(before_step(lambda point: point.with_state(point.state.with_metadata(x=1))), lines=("done",))
+    loop.on(InterceptorRan, lambda event: told.append((event.interceptor, event.point, event.changed)))
+    loop.execute_sync("go")
+    assert told == [("StepLimit", "before_step", False), ("<lambda>", "before_step", True)]
+
+
+def test_the_stack_shows_its_layers_in_order() -> None:
+    """A person can read which layer stands where."""
+
+    class Outer(Interceptor):
+        priority = 5
+
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point
+
+    stack = InterceptorStack.of([before_step(lambda point: point), Outer()])
+    assert [line.split(maxsplit=1)[1] for line in stack.describe().splitlines()] == [
+        "Outer: before_step",
+        "<lambda>: before_step",
+    ]
+    assert stack.points == {"before_step"}
+
+
+def test_what_is_not_an_interceptor_is_refused() -> None:
+    """A plain function in the list is refused with what to do."""
+    with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):
+        AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[lambda point: point])  # type: ignore[list-item]  # the mistake under test
+
+
+def test_contexts_offer_only_what_may_change() -> None:
+    """What must not be changed at a point has no method there."""
+    forbidden = {
+        "AroundInference": {"with_state", "with_request", "stop"},
+        "AroundToolUse": {"with_state", "with_call", "stop"},
+        "BeforeStep": {"with_request", "with_call", "answer"},
+        "AfterToolUse": {"with_call", "block", "suspend"},
+        "AfterInference": {"with_request", "answer"},
+    }
+    for name, methods in forbidden.items():
+        assert not methods & set(dir(getattr(points, name))), name
+
+
+def test_a_state_that_an_interceptor_returns_is_what_goes_on() -> None:
+    """A message added before the execution is part of the conversation."""
+    loop = loop_with(
+        before_execution(lambda point: point.with_state(point.state.with_message("and be quick"))), lines=("done",)
+    )
+    state: AgentState = loop.execute_sync("go")
+    assert [message.text for message in state.messages] == ["go", "and be quick", "done"]
