@@ -196,6 +196,7 @@ class Run:
             except Exception as failure:  # noqa: BLE001  # the handler failed: that is the error now, this one its cause
                 error = failure
         if not self._in_step:
+            self._close_open_turn("the execution has failed")
             await self._start_step()
         self.state = with_error(self.state, raised, error, self.scope, step_taken=self._step_taken)
         self._step_taken = True

@@ -1,0 +1,583 @@
+"""The loop: begin, go on, stop, resume, and what each way to end leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve, frozen
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    AgentStop,
+    CanUseTools,
+    Interceptor,
+    Message,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    StopReason,
+    ToolCall,
+    ToolCallingDriver,
+    ToolContext,
+    ToolExecutor,
+    from_json,
+    to_json,
+    tool,
+)
+from agentloop.contracts import CanCompileMessages
+from agentloop.drivers import Driver
+from agentloop.errors import ContractViolation, DecisionError, ToolDefinitionError
+from agentloop.events import AgentExecutionStarted, AgentExecutionStopped, EventBus, ToolCallCompleted
+from agentloop.interception import before_step, before_tool_use
+from agentloop.testing import CountingIds, Ledger, ManualClock, call, run_virtual, toys
+from agentloop.values import (
+    AgentStep,
+    Event,
+    ExecutionFailed,
+    ExecutionStatus,
+    InferenceResponse,
+    StepKind,
+    Text,
+    ToolStatus,
+    Usage,
+    answer,
+    approve,
+    deny,
+)
+from agentloop.values.points import BeforeToolUse
+
+
+def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
+
+
+def test_an_execution_goes_from_question_to_answer() -> None:
+    """Steps, messages, usage and reason are in the final state."""
+    state = scripted([call("echo", 1)], "done").execute_sync("go")
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.final_text == "done"
+    assert [message.role for message in state.messages] == ["user", "assistant", "assistant"]
+    assert [step.kind for step in state.steps] == [StepKind.TOOL_EXECUTION, StepKind.FINAL_RESPONSE]
+    assert [step.number for step in state.steps] == [1, 2]
+    assert state.usage == Usage(20, 10, 0, 0, 0, 2)
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.COMPLETED
+    assert state.tool_call_count == 1
+    assert state.raise_for_failure() is state
+
+
+def test_a_parallel_batch_is_one_assistant_message() -> None:
+    """All calls of an answer and their executions stand in one message, in order."""
+    state = scripted([call("echo", 1), call("fail", 2), call("echo", 3)], "done").execute_sync("go")
+    message = state.messages[1]
+    assert [exchange.execution.status.value for exchange in message.exchanges] == ["succeeded", "failed", "succeeded"]
+    assert len(state.messages) == 3
+
+
+@pytest.mark.parametrize("given", ["go", Message.user("go"), AgentState.start("go")])
+def test_an_execution_begins_with_a_text_a_message_or_a_state(given: Any) -> None:
+    """All three forms of input give the same conversation."""
+    state = scripted("done", system_prompt="be brief").execute_sync(given)
+    assert [message.text for message in state.messages] == ["go", "done"]
+    assert state.context.system_prompt == ("" if isinstance(given, AgentState) else "be brief")
+
+
+def test_what_cannot_begin_an_execution_is_refused() -> None:
+    """Other input is a TypeError before anything runs."""
+    with pytest.raises(TypeError, match="begins with a text, a Message or an AgentState"):
+        scripted("done").execute_sync(7)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_finished_state_begins_its_next_execution() -> None:
+    """The conversation goes on in a new execution with steps and usage of its own."""
+    loop = scripted([call("echo", 1)], "first")
+    state = loop.execute_sync("one", execution_id="run-1")
+    state = loop.execute_sync(state.with_message("two"), execution_id="run-2")
+    assert state.execution_id == "run-2"
+    assert state.execution_count == 2
+    assert state.step_count == 2
+    assert [message.text for message in state.messages if message.text] == ["one", "first", "two", "first"]
+
+
+def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() -> None:
+    """The second execution is shown questions and answers of the first, without its calls."""
+    inference = ScriptedInference([call("echo", 1)], "first")
+    loop = AgentLoop(ToolCallingDriver(inference), toys(Ledger()))
+    loop.execute_sync(loop.execute_sync("one").with_message("two"))
+    shown = [[message.text for message in request.messages] for request in inference.requests]
+    assert shown == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
+
+
+async def test_iterating_yields_the_state_after_each_step_and_the_final_one() -> None:
+    """Each yielded state is whole; only the last is terminal."""
+    states = [state async for state in scripted([call("echo", 1)], "done").iterate("go")]
+    assert [state.step_count for state in states] == [1, 2, 2]
+    assert [state.status.value for state in states] == ["in_progress", "in_progress", "completed"]
+
+
+async def test_a_state_left_in_the_middle_goes_on_where_it_stands() -> None:
+    """A state yielded between steps can be stored, read again, and gone on with."""
+    events: list[Event] = []
+    bus = EventBus()
+    bus.wiretap(events.append)
+    loop = AgentLoop(
+        ScriptedDriver(ScenarioStep.tool_call("echo", {"value": 1}), ScenarioStep.final("done")),
+        toys(Ledger()),
+        events=bus,
+    )
+    states = loop.iterate("go")
+    left = from_json(to_json(await anext(states)), AgentState)
+    await states.aclose()
+    final = await loop.execute(left)
+    assert final.execution_id == left.execution_id
+    assert (final.step_count, final.final_text) == (2, "done")
+    assert [event.resumed for event in events if isinstance(event, AgentExecutionStarted)] == [False, True]
+    with pytest.raises(ContractViolation, match="it keeps that id"):
+        await loop.execute(left, execution_id="another")
+
+
+async def test_streaming_gives_events_and_then_the_final_state() -> None:
+    """The stream is the run: events as they happen, the state at the end."""
+    stream = scripted([call("echo", 1)], "done").stream("go")
+    names = [type(event).__name__ async for event in stream]
+    assert names[0] == "AgentExecutionStarted"
+    assert names[-1] == "AgentExecutionCompleted"
+    assert stream.state is not None
+    assert stream.state.final_text == "done"
+
+
+async def test_a_run_waits_for_a_reader_that_falls_behind() -> None:
+    """Nothing piles up: the run goes no further than the buffer ahead of its reader."""
+    ledger = Ledger()
+    loop = scripted(*[[call("echo", n)] for n in range(50)], "done", ledger=ledger, max_steps=None)
+    async with loop.stream("go") as stream:
+        await anext(stream)
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert 0 < len(ledger.used) < 20
+    assert len(ledger.used) < 50
+
+
+async def test_leaving_a_stream_cancels_the_run_and_leaves_nothing() -> None:
+    """After an early exit no task is left, and nobody listens any more."""
+    before = asyncio.all_tasks()
+    loop = scripted([call("echo", 1, seconds=100)], "done")
+    stream = loop.stream("go")
+    await anext(stream)
+    await stream.aclose()
+    assert asyncio.all_tasks() == before
+    assert isinstance(loop.events, EventBus)
+    told: list[Event] = []
+    loop.wiretap(told.append)
+    assert not told
+
+
+async def test_two_streams_of_one_loop_are_kept_apart() -> None:
+    """Each stream has the events of its own execution."""
+    loop = scripted([call("echo", 1)], "done")
+
+    async def ids() -> set[str]:
+        return {event.execution_id async for event in loop.stream("go")}
+
+    first, second = await asyncio.gather(ids(), ids())
+    assert len(first) == len(second) == 1
+    assert first != second
+
+
+def test_the_plain_forms_work_any_number_of_times() -> None:
+    """A script may run a loop again and again in one process."""
+    loop = scripted([call("echo", 1), call("plain", 2)], "done")
+    for _ in range(3):
+        assert loop.execute_sync("go").final_text == "done"
+        assert [state.step_count for state in loop.iterate_sync("go")] == [1, 2, 2]
+
+
+async def test_the_plain_forms_refuse_to_run_inside_an_event_loop() -> None:
+    """The error says what to await instead."""
+    with pytest.raises(RuntimeError, match=r"use await loop.execute\(…\)"):
+        scripted("done").execute_sync("go")
+    with pytest.raises(RuntimeError, match=r"use async for state in loop\.iterate"):
+        scripted("done").iterate_sync("go")
+
+
+def test_leaving_a_plain_iteration_early_leaves_nothing() -> None:
+    """A break out of the loop closes what it opened."""
+    threads = set(threading.enumerate())
+    for state in scripted([call("plain", 1)], "done").iterate_sync("go"):
+        assert state.step_count == 1
+        break
+    assert set(threading.enumerate()) == threads
+
+
+@frozen
+class MarkedExecutor(ToolExecutor):
+    """An executor of a user's own."""
+
+
+@frozen
+class Nothing(CanCompileMessages):
+    """A compiler that shows only the last message."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        return state.messages[-1:]
+
+
+def test_changing_one_part_keeps_every_other() -> None:
+    """A custom executor, compiler, bus and interceptors survive each `with_…`, and the original stays as it was."""
+    executor, compiler, bus = MarkedExecutor(), Nothing(), EventBus()
+    limit = before_step(lambda point: point)
+    loop = AgentLoop(
+        ScriptedDriver(ScenarioStep.final("done")),
+        executor=executor,
+        interceptors=[limit],
+        compiler=compiler,
+        events=bus,
+        max_steps=7,
+        system_prompt="hi",
+        ids=CountingIds(),
+        clock=ManualClock(),
+    )
+    other = before_step(lambda point: point)
+    changed = (
+        loop.with_tools(toys(Ledger()))
+        .with_interceptors(other)
+        .with_driver(ScriptedDriver(ScenarioStep.final("else")))
+        .with_max_steps(9)
+        .with_system_prompt("ho")
+    )
+    assert changed.executor is executor
+    assert changed.compiler is compiler
+    assert changed.events is bus
+    assert changed.interceptors == (limit, other)
+    assert (changed.ids, changed.clock) == (loop.ids, loop.clock)
+    assert (changed.max_steps, changed.system_prompt) == (9, "ho")
+    assert changed.execute_sync("go").final_text == "else"
+    assert loop.execute_sync("go").final_text == "done"
+    assert (len(loop.tools), loop.max_steps) == (0, 7)
+    assert loop.with_executor(ToolExecutor()).executor is not executor
+    assert loop.with_compiler(compiler).compiler is compiler
+    assert loop.with_events(EventBus()).events is not bus
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((ToolCallingDriver,), TypeError),
+        (("not a driver",), TypeError),
+        ((ScriptedDriver(), [len]), TypeError),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_refused_when_the_loop_is_made(arguments: Any, error: type[Exception]) -> None:
+    """A mistake in putting a loop together does not wait for its first run."""
+    with pytest.raises(error):
+        AgentLoop(*arguments)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    """The error names both."""
+    ledger = Ledger()
+    with pytest.raises(ToolDefinitionError, match="two tools are named 'echo'"):
+        AgentLoop(ScriptedDriver(), [*toys(ledger), *toys(ledger)])
+
+
+def test_dependencies_reach_the_tools_and_nothing_else() -> None:
+    """What the program gives is in the context of its tools, and in no state."""
+
+    @tool
+    async def use_database(context: ToolContext) -> str:
+        """Use the database."""
+        return f"{context.dependencies['db']} {context.execution_id}"
+
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("", "use_database")], "done")), [use_database])
+    state = loop.execute_sync("go", execution_id="run", dependencies={"db": "secret handle"})
+    assert state.steps[0].executions[0].value == "secret handle run"
+    assert b"secret handle" not in to_json(evolve(state, context=evolve(state.context, messages=()), execution=None))
+
+
+async def test_one_loop_serves_many_executions_at_once() -> None:
+    """Concurrent executions end as each would alone."""
+    loop = scripted([call("whoami", 1), call("echo", 2, seconds=0.001)], "done")
+    states = await asyncio.gather(*[loop.execute(AgentState.start("go", agent_id=f"agent {n}")) for n in range(50)])
+    assert [state.steps[0].executions[0].value for state in states] == [f"agent {n}" for n in range(50)]
+    assert len({state.execution_id for state in states}) == 50
+
+
+def test_an_error_of_the_model_ends_as_a_failed_state() -> None:
+    """The error is in the state, with everything that was done before; whoever wants an exception can have it."""
+    state = scripted([call("echo", 1)], ValueError("the model is down")).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert [step.kind for step in state.steps] == [StepKind.TOOL_EXECUTION, StepKind.ERROR]
+    assert [(error.type, error.message) for error in state.errors] == [("ValueError", "the model is down")]
+    assert state.steps[0].executions[0].value == 1
+    assert state.usage.requests == 1
+    with pytest.raises(ExecutionFailed, match="failed after 2 steps: ValueError: the model is down") as caught:
+        state.raise_for_failure()
+    assert caught.value.state is state
+
+
+def test_a_failure_of_the_batch_is_told_with_every_outcome() -> None:
+    """Under an executor that raises, the step holds the whole batch beside its error."""
+    loop = scripted([call("fail", 1), call("echo", 2)], "never", executor=ToolExecutor(raise_on_tool_failure=True))
+    state = loop.execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert [one.status.value for one in state.steps[0].executions] == ["failed", "succeeded"]
+    assert state.errors[0].type == "BatchFailed"
+    assert len(state.messages) == 2
+
+
+class Bare(CanUseTools):
+    """A driver written from nothing: it accepts nothing of the loop."""
+
+    def __init__(self, *returns: Any) -> None:
+        self.returns = returns
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        made = self.returns[state.step_count]
+        if isinstance(made, Exception):
+            raise made
+        after: AgentState = made(state) if callable(made) else made
+        return after
+
+
+def with_answer(state: AgentState) -> AgentState:
+    now = ManualClock().now()
+    step = AgentStep(id="mine", number=1, message=Message.assistant("by hand"), started_at=now, ended_at=now)
+    return state.with_step(step)
+
+
+def test_a_driver_written_from_nothing_works() -> None:
+    """Only the one method of the contract is needed."""
+    assert AgentLoop(Bare(with_answer)).execute_sync("go").final_text == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "returned None; use_tools returns an AgentState"),
+        (lambda state: state, "0 steps instead of 1"),
+        (lambda state: with_answer(with_answer(state)), "2 steps instead of 1"),
+        (lambda state: evolve(with_answer(state), agent_id="someone else"), "of another agent"),
+    ],
+)
+def test_a_driver_that_breaks_its_contract_is_named(returned: Any, words: str) -> None:
+    """The execution fails with the driver's name and what it did."""
+    state = AgentLoop(Bare(returned)).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert state.errors[-1].type == "ContractViolation"
+    assert "the driver Bare" in state.errors[-1].message
+    assert words in state.errors[-1].message
+
+
+def test_agent_stop_from_a_driver_is_a_reason_and_no_error() -> None:
+    """The execution is stopped, by the reason that was given."""
+    stop = AgentStop("that is all", reason=StopReason.NO_PROGRESS, source="a driver")
+    state = AgentLoop(Bare(stop)).execute_sync("go")
+    assert state.status is ExecutionStatus.STOPPED
+    assert state.stop_signal is not None
+    assert (state.stop_signal.reason, state.stop_signal.message) == (StopReason.NO_PROGRESS, "that is all")
+    assert not state.errors
+
+
+class Approving(Interceptor):
+    """Lets calls with an even value wait."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.suspend("even numbers need a decision") if point.arguments["value"] % 2 == 0 else point
+
+
+def suspended(ledger: Ledger) -> tuple[AgentLoop, AgentState]:
+    script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in (1, 2, 4)], usage=Usage(1, 1))
+    driver = ScriptedDriver(script, ScenarioStep.final("done", usage=Usage(1, 1)))
+    loop = AgentLoop(driver, toys(ledger), interceptors=[Approving()])
+    return loop, loop.execute_sync("go", execution_id="run")
+
+
+def test_a_suspended_execution_waits_with_its_siblings_done() -> None:
+    """The calls that wait are in the state; nothing of the turn is in the conversation yet."""
+    ledger = Ledger()
+    _, state = suspended(ledger)
+    assert state.status is ExecutionStatus.SUSPENDED
+    assert [pending.key for pending in state.pending] == ["run/1/1", "run/1/2"]
+    assert [arguments["value"] for _, arguments in ledger.used] == [1]
+    assert [message.role for message in state.messages] == ["user"]
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.SUSPENDED
+
+
+async def test_a_suspended_state_goes_through_json_and_is_resumed_call_by_call() -> None:
+    """Undecided calls stay pending, decided ones are settled, and nothing that ran before runs again."""
+    ledger = Ledger()
+    loop, state = await asyncio.to_thread(suspended, ledger)
+    stored = from_json(to_json(state), AgentState)
+    half = await loop.resume(stored, {"run/1/1": approve()})
+    assert half.status is ExecutionStatus.SUSPENDED
+    assert [pending.key for pending in half.pending] == ["run/1/2"]
+    done = await loop.resume(from_json(to_json(half), AgentState), {"run/1/2": deny("too even")})
+    assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
+    assert [one.status.value for one in done.steps[0].executions] == ["succeeded", "succeeded", "blocked"]
+    assert [arguments["value"] for _, arguments in ledger.used] == [1, 2]
+    assert done.step_count == 2
+    assert done.usage.requests == 2
+    assert done.tool_call_count == 3
+
+
+async def test_decisions_are_held_against_what_waits() -> None:
+    """A decision for no pending call, or given for other arguments, is refused, and nothing runs."""
+    ledger = Ledger()
+    loop, state = await asyncio.to_thread(suspended, ledger)
+    digest = state.pending[0].digest
+    with pytest.raises(DecisionError, match="no call with the key 'run/1/0' waits; waiting are run/1/1, run/1/2"):
+        await loop.resume(state, {"run/1/0": approve()})
+    with pytest.raises(DecisionError, match="given for another tool or other arguments"):
+        await loop.resume(state, {"run/1/2": approve(digest)})
+    with pytest.raises(DecisionError, match="this state waits for decisions about run/1/1, run/1/2"):
+        await loop.execute(state)
+    assert await loop.resume(state, {}) is state
+    assert len(ledger.used) == 1
+    done = await loop.resume(state, {"run/1/1": approve(digest), "run/1/2": answer("four")})
+    assert done.status is ExecutionStatus.COMPLETED
+    with pytest.raises(DecisionError, match="nothing waits for a decision"):
+        await loop.resume(done, {"run/1/1": approve()})
+
+
+async def cancelled_after(loop: AgentLoop, seconds: float) -> AgentState:
+    task = asyncio.ensure_future(loop.execute("go"))
+    await asyncio.sleep(seconds)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    state: AgentState = caught.value.agent_state  # type: ignore[attr-defined]  # as the contract says
+    return state
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 3, 5, 7])
+def test_cancelling_the_task_settles_what_is_open_and_carries_the_state(seconds: float) -> None:
+    """The last state comes with the error: stopped by the user, its conversation whole, one terminal event."""
+    loop = scripted([call("echo", 1, seconds=2), call("echo", 2, seconds=4)], [call("echo", 3, seconds=4)], "done")
+    told: list[Event] = []
+    loop.wiretap(told.append)
+    state = run_virtual(cancelled_after(loop, seconds))
+    assert state.status is ExecutionStatus.STOPPED
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.USER_REQUESTED
+    for step in state.steps:
+        assert step.message is not None
+        assert len(step.executions) == len(step.message.exchanges)
+    assert sum(isinstance(event, AgentExecutionStopped) for event in told) == (1 if told else 0)
+    again = run_virtual(scripted("picked up").execute(state.with_message("go on")))
+    assert again.final_text == "picked up"
+
+
+def test_a_cancelled_wait_for_decisions_leaves_a_whole_conversation() -> None:
+    """When a limit or a person ends an execution that has calls waiting, they are settled as cancelled."""
+    loop = scripted([call("echo", 2), call("stop", 1)], "done").with_interceptors(
+        before_tool_use(lambda point: point.suspend() if point.call.name == "echo" else point),
+        before_step(lambda point: point),
+    )
+    state = loop.execute_sync("go")
+    assert state.status is ExecutionStatus.SUSPENDED
+
+    class Failing(Interceptor):
+        def on_stop(self, point: Any) -> Any:
+            raise ValueError("no")
+
+    failed = loop.with_interceptors(Failing()).execute_sync("go")
+    assert failed.status is ExecutionStatus.FAILED
+    assert [one.status for one in failed.steps[0].executions] == [ToolStatus.CANCELLED, ToolStatus.CANCELLED]
+    assert [message.role for message in failed.messages] == ["user", "assistant"]
+
+
+async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
+    """Threads end with the execution; shared things with the loop that is entered, however often."""
+    loop = scripted([call("plain", 1)], "done")
+    async with loop as entered:
+        assert entered is loop
+        async with loop:
+            await loop.execute("go")
+        assert loop._entered.resources() is not None
+        await loop.with_max_steps(3).execute("go")
+        assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
+    assert loop._entered.resources() is None
+    await loop.aclose()
+
+
+def test_same_clock_and_ids_give_the_same_bytes() -> None:
+    """Two runs of the same script are equal to the last byte (law 8)."""
+
+    def run() -> bytes:
+        loop = scripted(
+            [call("echo", 1, seconds=2), call("fail", 2), call("echo", 3, seconds=1)],
+            "done",
+            clock=ManualClock(),
+            ids=CountingIds(),
+        )
+        return to_json(run_virtual(loop.execute("go")))
+
+    assert run() == run()
+
+
+def test_the_account_of_a_run_can_be_read() -> None:
+    """A person sees what happened in a few lines."""
+    account = scripted([call("echo", 1), call("fail", 2)], "done").execute_sync("go", execution_id="run").explain()
+    assert account.splitlines()[0].startswith("execution run: completed")
+    assert "2 steps, 2 tool calls, 30 tokens" in account
+    assert 'echo({"value": 1}) succeeded' in account
+    assert 'fail({"value": 2}) failed' in account
+    assert AgentState.start("go").explain() == "no execution yet"
+
+
+def test_a_loop_describes_its_parts() -> None:
+    """Driver, tools, executor and the order of interceptors can be read."""
+    text = scripted("done").with_interceptors(before_step(lambda point: point)).describe()
+    assert "ToolCallingDriver" in text
+    assert "echo, plain, whoami" in text
+    assert text.index("StepLimit: before_step") < text.index("<lambda>: before_step")
+
+
+def test_for_model_takes_a_string_a_configuration_or_an_inference() -> None:
+    """The short form makes the loop that the long form spells out."""
+    loop = AgentLoop.for_model("openai:some-model", tools=toys(Ledger()), api_key="k", max_steps=5)
+    assert isinstance(loop.driver, ToolCallingDriver)
+    assert loop.max_steps == 5
+    state = AgentLoop.for_model(ScriptedInference("hello"), system_prompt="hi").execute_sync("go")
+    assert state.final_text == "hello"
+
+
+def test_a_text_without_calls_that_asks_to_go_on_is_followed_by_another_step() -> None:
+    """A requested continuation overrides the end by an answer, once per request."""
+
+    class Insisting(Interceptor):
+        def after_step(self, point: Any) -> Any:
+            return point.request_continuation() if point.state.step_count < 3 else point
+
+    state = scripted("one", "two", "three").with_interceptors(Insisting()).execute_sync("go")
+    assert (state.step_count, state.final_text) == (3, "three")
+    assert state.execution is not None
+    assert [signal.reason for signal in state.execution.continuation.signals] == [StopReason.COMPLETED]
+
+
+async def test_an_event_about_a_call_is_told_before_the_next_step() -> None:
+    """Events come in the order of what they tell."""
+    loop = scripted([call("echo", 1)], "done")
+    names = [type(event).__name__ async for event in loop.stream("go")]
+    assert names.index("ToolCallCompleted") < names.index("AgentStepCompleted")
+    assert ToolCallCompleted.__name__ in names
+
+
+@frozen(kw_only=True)
+class Echoing(Driver):
+    """A first driver: answers with the last message."""
+
+    async def decide(self, draft: Any, messages: Sequence[Message]) -> Any:
+        draft.count(InferenceResponse((), usage=Usage.none()))
+        return (Text(messages[-1].text.upper()),)
+
+
+def test_a_driver_of_the_template_needs_one_method() -> None:
+    """A subclass of the template writes `decide`."""
+    assert AgentLoop(Echoing()).execute_sync("hello").final_text == "HELLO"
