@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentloop.testing.clocks import run_virtual as run_virtual
     from agentloop.testing.driver_kit import DriverKit as DriverKit
     from agentloop.testing.driver_kit import Journey as Journey
+    from agentloop.testing.executor_bench import ExecutorBench as ExecutorBench
     from agentloop.testing.executor_kit import ExecutorKit as ExecutorKit
     from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit
     from agentloop.testing.kit import Kit as Kit
@@ -33,6 +34,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
         "agentloop.testing.driver_kit": "DriverKit Journey",
+        "agentloop.testing.executor_bench": "ExecutorBench",
         "agentloop.testing.executor_kit": "ExecutorKit",
         "agentloop.testing.interceptor_kit": "InterceptorKit",
         "agentloop.testing.kit": "Kit",

@@ -85,7 +85,7 @@ class DriverKit(Kit):
     laws = (2, 3, 5, 6, 7, 8, 9, 13, 19, 20)
 
     def __init__(
-        self, make: Callable[[Scenario], CanUseTools], *, examples: int = 50, max_inferences_per_step: int = 1
+        self, make: Callable[[Scenario], CanUseTools], *, examples: int = 100, max_inferences_per_step: int = 1
     ) -> None:
         super().__init__(examples=examples)
         self.make = make

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.tools import Tools
-from agentloop.events.bus import EventBus
 from agentloop.events.tool_events import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.stack import InterceptorStack
-from agentloop.loop.binding import bound_executor
-from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_virtual
+from agentloop.testing.clocks import LoopClock, ManualClock, run_virtual
+from agentloop.testing.executor_bench import ExecutorBench, begun_state
 from agentloop.testing.kit import Kit
 from agentloop.testing.laws import require
+from agentloop.testing.toy_batches import BATCHES, PLAIN_BATCHES, Gatekeeper
 from agentloop.testing.toy_tools import PARAMETERS, Ledger, call, toys
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.agent_state import AgentState
@@ -33,55 +30,7 @@ from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ToolExecution
 from agentloop.values.tool_executions import ToolCalls, ToolExecutions
 
-_NAMES = ("echo", "whoami", "fail", "stop", "broken", "alone", "keyed", "hasty")
-_ASYNC_CALLS = st.builds(
-    call,
-    st.sampled_from(_NAMES),
-    st.integers(0, 30),
-    id=st.sampled_from(["", "call_1", "call_2"]),
-    seconds=st.sampled_from([0, 0.5, 2, 3]),
-    key=st.sampled_from(["a", "b"]),
-)
-_PLAIN_CALLS = st.builds(call, st.sampled_from(["plain", "echo", "alone"]), st.integers(0, 30))
-_BAD_CALLS = st.one_of(
-    st.builds(call, st.sampled_from(["ekko", "", "no such tool"]), st.integers(0, 5)),
-    st.builds(call, st.just("echo"), st.sampled_from(["text", -1, None, 1.5, [1]])),
-    st.builds(call, st.just("echo"), st.just(1), surplus=st.booleans()),
-    st.builds(
-        ToolCall,
-        st.just("x"),
-        st.just("echo"),
-        st.sampled_from(['{"value": 1', "[1]", '"text"', "nonsense", "NaN", '{"value": NaN}', "", "null", "{} {}"]),
-    ),
-)
-BATCHES = st.lists(st.one_of(_ASYNC_CALLS, _ASYNC_CALLS, _BAD_CALLS), max_size=8)
-"""Batches of good and bad calls of the toys; waiting takes virtual time."""
-PLAIN_BATCHES = st.lists(st.one_of(_PLAIN_CALLS, _BAD_CALLS), max_size=6)
-"""Batches that use threads."""
-
-
 _AGENTS = ("ada", "bob")
-
-
-class Gatekeeper(Interceptor):
-    """Blocks, answers, suspends and changes calls, each by the value that the call carries; counts in the state."""
-
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Give a verdict by the value."""
-        seen = point.state.context.metadata.get("seen", 0)
-        point = point.with_state(point.state.with_metadata(seen=seen + 1))
-        value = point.arguments["value"]
-        if value == 3:  # noqa: PLR2004  # any numbers will do, as long as they differ
-            return point.block("three is not allowed")
-        if value == 4:  # noqa: PLR2004
-            return point.answer(44)
-        if value == 5:  # noqa: PLR2004
-            return point.suspend("five needs a decision")
-        return point.with_arguments({**point.arguments, "value": 60}) if value == 6 else point  # noqa: PLR2004
-
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Change some outcomes."""
-        return point.with_value("changed") if point.execution.value == 7 else point  # noqa: PLR2004
 
 
 @frozen
@@ -106,8 +55,8 @@ class BatchRun:
 
 
 @frozen
-class Bench:
-    """An executor at work outside of any loop, with toys.
+class _Trial:
+    """Batches of toys under one executor.
 
     Attributes:
         make: makes the executor.
@@ -123,26 +72,16 @@ class Bench:
         self, calls: Sequence[ToolCall], *, cancel_after: float | None = None, name: str = "agent"
     ) -> BatchRun:
         """Execute a batch, and cancel it after some seconds if asked to."""
-        ledger, events, own = Ledger(), list[Event](), Resources()
-        bus = EventBus(clock=self.clock)
-        bus.wiretap(events.append)
-        scope = ExecutionScope(clock=self.clock, ids=CountingIds(), own=own, shared=own)
-        stack = InterceptorStack.of(self.interceptors)
-        executor = bound_executor(self.make(), Tools.of(toys(ledger)), stack, bus, scope)
-        state = AgentState.start("go", agent_id=name, clock=ManualClock()).with_execution_begun(
-            f"execution of {name}", ManualClock().now()
-        )
-        batch, state_before = ToolCalls.of(calls, state), to_json(state)
-        answer, error = None, None
+        ledger, state = Ledger(), begun_state(name, f"execution of {name}")
+        bench = ExecutorBench(toys(ledger), self.make(), self.interceptors, clock=self.clock)
+        answer, error, state_before = None, None, to_json(state)
         try:
-            answer = await _cancelled_after(executor.execute_tools(batch, state), cancel_after)
+            answer = await _cancelled_after(bench.run(*calls, state=state), cancel_after)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001  # whatever it raises is looked at by the laws
             error = raised
             carried = getattr(raised, "tool_executions", None)
             answer = carried if isinstance(carried, ToolExecutions) else None
-        finally:
-            await own.aclose()
-        return BatchRun(answer, error, events, ledger, state, state_before)
+        return BatchRun(answer, error, bench.events, ledger, state, state_before)
 
 
 async def _cancelled_after(work: Coroutine[Any, Any, ToolExecutions], seconds: float | None) -> ToolExecutions:
@@ -164,7 +103,7 @@ class ExecutorKit(Kit):
 
     laws = (1, 3, 8, 9, 10, 11, 17, 19)
 
-    def __init__(self, make: Callable[[], CanExecuteToolCalls], *, examples: int = 50) -> None:
+    def __init__(self, make: Callable[[], CanExecuteToolCalls], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
         self.make = make
 
@@ -173,7 +112,7 @@ class ExecutorKit(Kit):
 
         def holds(given: tuple[list[ToolCall], float | None]) -> None:
             calls, cancel_after = given
-            run = run_virtual(Bench(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after))
+            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after))
             require(1, run.answer is not None, f"the executor raised {run.error!r} and lost the batch")
             assert run.answer is not None  # noqa: S101  # tells the type checker what was required
             keys = list(ToolCalls.of(calls, run.state).keys)
@@ -190,7 +129,7 @@ class ExecutorKit(Kit):
 
         def holds(calls: list[ToolCall]) -> None:
             before = [to_json(one) for one in calls]
-            run = run_virtual(Bench(self.make, [Gatekeeper()]).run(calls))
+            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls))
             require(3, [to_json(one) for one in calls] == before, "a call was changed")
             require(3, to_json(run.state) == run.state_before, "the state that was given was changed")
 
@@ -205,7 +144,7 @@ class ExecutorKit(Kit):
             answers = []
             for seconds in (delays, delays[::-1]):
                 delayed = [_delayed(one, delay) for one, delay in zip(calls, seconds, strict=False)]
-                run = run_virtual(Bench(self.make, [Gatekeeper()], clock).run(delayed))
+                run = run_virtual(_Trial(self.make, [Gatekeeper()], clock).run(delayed))
                 answers.append(_without_delays(run.answer))
             require(8, answers[0] == answers[1], f"two orders of finishing give {answers[0]!r} and {answers[1]!r}")
 
@@ -218,8 +157,8 @@ class ExecutorKit(Kit):
 
         async def both(calls: list[ToolCall]) -> list[BatchRun]:
             executor = self.make()
-            bench = Bench(lambda: executor, [Gatekeeper()])
-            return await asyncio.gather(*[bench.run(calls, name=name) for name in _AGENTS])
+            trial = _Trial(lambda: executor, [Gatekeeper()])
+            return await asyncio.gather(*[trial.run(calls, name=name) for name in _AGENTS])
 
         def holds(calls: list[ToolCall]) -> None:
             for name, run in zip(_AGENTS, run_virtual(both([*calls, call("whoami", 1, seconds=1)])), strict=True):
@@ -235,7 +174,7 @@ class ExecutorKit(Kit):
         """An event about an outcome says what the answer says."""
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_virtual(Bench(self.make, [Gatekeeper()]).run(calls))
+            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls))
             require(10, run.answer is not None, f"the executor raised {run.error!r}")
             assert run.answer is not None  # noqa: S101  # tells the type checker what was required
             told = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
@@ -248,7 +187,7 @@ class ExecutorKit(Kit):
 
         def holds(given: tuple[list[ToolCall], str]) -> None:
             calls, point = given
-            run = run_virtual(Bench(self.make, [_Raising(point)]).run(calls))
+            run = run_virtual(_Trial(self.make, [_Raising(point)]).run(calls))
             if point != "after_tool_use":
                 require(11, not run.ledger.used, f"{point} raised, and these ran: {run.ledger.used}")
             outcomes = run.answer.executions if run.answer is not None else ()
@@ -264,7 +203,7 @@ class ExecutorKit(Kit):
         validator = SchemaValidator(PARAMETERS)
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_virtual(Bench(self.make, [_Spoiling()]).run(calls))
+            run = run_virtual(_Trial(self.make, [_Spoiling()]).run(calls))
             for name, arguments in run.ledger.used:
                 require(17, validator.accepts(arguments), f"{name} was called with {arguments}")
 
@@ -275,7 +214,7 @@ class ExecutorKit(Kit):
 
         async def tasks_left(calls: list[ToolCall], cancel_after: float | None) -> int:
             before = asyncio.all_tasks()
-            await Bench(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after)
+            await _Trial(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after)
             return len(asyncio.all_tasks() - before)
 
         def holds_for_tasks(given: tuple[list[ToolCall], float | None]) -> None:
@@ -283,7 +222,7 @@ class ExecutorKit(Kit):
 
         def holds_for_threads(calls: list[ToolCall]) -> None:
             before = set(threading.enumerate())
-            asyncio.run(Bench(self.make, [Gatekeeper()]).run(calls))
+            asyncio.run(_Trial(self.make, [Gatekeeper()]).run(calls))
             left = set(threading.enumerate()) - before
             require(19, not left, f"threads are left: {left}")
 

@@ -30,7 +30,7 @@ class InterceptorKit(Kit):
 
     laws = (3, 8, 9)
 
-    def __init__(self, make: Callable[[], CanIntercept], *, examples: int = 50) -> None:
+    def __init__(self, make: Callable[[], CanIntercept], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
         self.make = make
 

@@ -30,7 +30,7 @@ class Kit:
 
     laws: tuple[int, ...] = ()
 
-    def __init__(self, *, examples: int = 50) -> None:
+    def __init__(self, *, examples: int = 100) -> None:
         self.examples = examples
 
     def checks(self) -> Mapping[int, Callable[[], None]]:

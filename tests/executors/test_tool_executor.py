@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import pytest
-from bench import Bench
 
 from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InterceptorFailed, ToolDefinitionError
 from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
-from agentloop.testing import Ledger, call, run_virtual, toys
+from agentloop.testing import ExecutorBench, Ledger, call, run_virtual, toys
 from agentloop.values import (
     BatchFailed,
     Image,
@@ -114,7 +113,7 @@ def statuses(executions: Any) -> list[str]:
 
 def test_outcomes_come_in_call_order_whatever_finishes_first() -> None:
     """The first call comes first, although the last one ends first."""
-    bench = Bench(toys(Ledger()))
+    bench = ExecutorBench(toys(Ledger()))
     done = run_virtual(bench.run(call("echo", 1, seconds=3), call("echo", 2, seconds=1), call("echo", 3)))
     assert [one.value for one in done] == [1, 2, 3]
     settled = [event.execution.value for event in bench.events if isinstance(event, ToolCallSettled)]
@@ -126,7 +125,7 @@ def test_calls_of_a_batch_run_at_the_same_time() -> None:
 
     async def seconds() -> float:
         before = asyncio.get_running_loop().time()
-        await Bench(toys(Ledger())).run(*[call("echo", n, seconds=3) for n in range(3)])
+        await ExecutorBench(toys(Ledger())).run(*[call("echo", n, seconds=3) for n in range(3)])
         return asyncio.get_running_loop().time() - before
 
     assert run_virtual(seconds()) == pytest.approx(3)
@@ -138,7 +137,7 @@ def test_no_more_calls_run_at_once_than_the_cap_allows(most: int | None, expecte
 
     async def seconds() -> float:
         before = asyncio.get_running_loop().time()
-        bench = Bench(toys(Ledger()), ToolExecutor(max_concurrency=most))
+        bench = ExecutorBench(toys(Ledger()), ToolExecutor(max_concurrency=most))
         await bench.run(*[call("echo", n, seconds=2) for n in range(3)])
         return asyncio.get_running_loop().time() - before
 
@@ -147,7 +146,7 @@ def test_no_more_calls_run_at_once_than_the_cap_allows(most: int | None, expecte
 
 def test_a_sequential_tool_runs_alone() -> None:
     """A sequential call begins when all before it have ended, and ends before those after it begin."""
-    bench = Bench(toys(Ledger()))
+    bench = ExecutorBench(toys(Ledger()))
     run_virtual(bench.run(call("echo", 1, seconds=2), call("alone", 2, seconds=2), call("echo", 3, seconds=2)))
     order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
     assert order == [
@@ -162,7 +161,7 @@ def test_a_sequential_tool_runs_alone() -> None:
 
 def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
     """Calls with equal keys never overlap; those with other keys do."""
-    bench = Bench(toys(Ledger()))
+    bench = ExecutorBench(toys(Ledger()))
     run_virtual(
         bench.run(call("keyed", 1, seconds=2, key="a"), call("keyed", 2, seconds=2, key="b"), call("keyed", 3, key="a"))
     )
@@ -190,7 +189,7 @@ def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
 def test_a_call_that_cannot_run_is_rejected_and_told_why(made: ToolCall, error: str, words: str) -> None:
     """A bad call does not run, emits no start, and its outcome says what to do better."""
     ledger = Ledger()
-    bench = Bench(toys(ledger))
+    bench = ExecutorBench(toys(ledger))
     (outcome,) = run_virtual(bench.run(made)).executions
     assert outcome.status is ToolStatus.REJECTED
     assert outcome.error is not None
@@ -205,14 +204,14 @@ def test_a_value_for_an_injected_parameter_is_rejected() -> None:
     loose = tool(schema={"type": "object", "properties": {"word": {"type": "string"}}})(context_of.function)
     for made in (context_of, loose):
         arguments = ToolCall("", made.name, '{"word": "x", "state": {"agent_id": "forged"}}')
-        (outcome,) = run_virtual(Bench([made]).run(arguments)).executions
+        (outcome,) = run_virtual(ExecutorBench([made]).run(arguments)).executions
         assert outcome.status is ToolStatus.REJECTED
         assert "state" in outcome.error_message
 
 
 def test_state_call_and_context_are_injected() -> None:
     """A tool gets the state, its call and its context where its annotations ask for them."""
-    bench = Bench([context_of], dependencies="the database")
+    bench = ExecutorBench([context_of], dependencies="the database")
     (outcome,) = run_virtual(bench.run(ToolCall("c", "context_of", '{"word": "hi"}'))).executions
     assert outcome.value == ("hi", "run/1/0", "agent", "context_of", "the database")
 
@@ -240,7 +239,7 @@ class Reader(Tool, CanAccessAgentState, CanAccessToolCall):
 def test_a_class_tool_gets_state_and_call_by_its_contracts() -> None:
     """A class tool is bound by making copies; the tool that was passed in stays as it was."""
     reader = Reader()
-    (outcome,) = run_virtual(Bench([reader]).run(ToolCall("id7", "reader"))).executions
+    (outcome,) = run_virtual(ExecutorBench([reader]).run(ToolCall("id7", "reader"))).executions
     assert outcome.value == "agentid7"
     assert reader.seen == ""
 
@@ -256,7 +255,7 @@ def test_a_class_tool_gets_state_and_call_by_its_contracts() -> None:
 def test_a_tool_that_raises_or_returns_nonsense_fails_alone(name: str, error: str, words: str) -> None:
     """The call fails with the tool's own error, and its siblings succeed."""
     made = call(name, 1) if name != "exits" else ToolCall("", name)
-    done = run_virtual(Bench([*toys(Ledger()), exits]).run(call("echo", 1), made, call("echo", 2)))
+    done = run_virtual(ExecutorBench([*toys(Ledger()), exits]).run(call("echo", 1), made, call("echo", 2)))
     assert statuses(done) == ["succeeded", "failed", "succeeded"]
     failed = done.executions[1]
     assert failed.error is not None
@@ -266,7 +265,7 @@ def test_a_tool_that_raises_or_returns_nonsense_fails_alone(name: str, error: st
 
 def test_a_timeout_ends_a_coroutine_and_says_that_it_may_have_had_an_effect() -> None:
     """A call over its time ends as timed out, in time, and its siblings go on."""
-    bench = Bench(toys(Ledger()), ToolExecutor(default_timeout=5))
+    bench = ExecutorBench(toys(Ledger()), ToolExecutor(default_timeout=5))
     done = run_virtual(bench.run(call("hasty", 1, seconds=3), call("echo", 2, seconds=3), call("echo", 3, seconds=7)))
     assert statuses(done) == ["timed_out", "succeeded", "timed_out"]
     assert done.executions[0].may_have_run
@@ -286,7 +285,7 @@ def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left_behind() -> N
                 continue
         return "done"
 
-    bench = Bench([stubborn])
+    bench = ExecutorBench([stubborn])
 
     async def seconds() -> tuple[float, list[str]]:
         before = asyncio.get_running_loop().time()
@@ -302,7 +301,7 @@ def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left_behind() -> N
 async def test_plain_functions_run_in_threads_of_their_own_pool() -> None:
     """A plain function does not block the event loop's thread, and sees the context variables of the call."""
     WHO.set("ada")
-    done = await Bench([thread_name, who]).run(ToolCall("", "thread_name"), ToolCall("", "who"))
+    done = await ExecutorBench([thread_name, who]).run(ToolCall("", "thread_name"), ToolCall("", "who"))
     assert done.executions[0].value == "agentloop-tool"
     assert done.executions[1].value == "ada"
     assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
@@ -311,7 +310,7 @@ async def test_plain_functions_run_in_threads_of_their_own_pool() -> None:
 async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -> None:
     """A thread cannot be interrupted: the call ends as timed out, an event says that the thread goes on."""
     RELEASE.clear()
-    bench = Bench([stuck, thread_name])
+    bench = ExecutorBench([stuck, thread_name])
     done = await bench.run(ToolCall("", "stuck"), ToolCall("", "thread_name"))
     assert statuses(done) == ["timed_out", "succeeded"]
     assert done.executions[0].may_have_run
@@ -324,7 +323,7 @@ async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -
 
 async def test_progress_is_told_between_start_and_end() -> None:
     """What a tool says of its progress is an event, also from a thread, and before the outcome."""
-    bench = Bench([progressing, progressing_plain])
+    bench = ExecutorBench([progressing, progressing_plain])
     await bench.run(ToolCall("", "progressing"))
     await bench.run(ToolCall("", "progressing_plain"))
     updates = [event.update for event in bench.events if isinstance(event, ToolCallProgressed)]
@@ -334,7 +333,7 @@ async def test_progress_is_told_between_start_and_end() -> None:
 
 def test_a_long_result_is_cut_for_the_model_and_kept_whole() -> None:
     """The model is shown as many bytes as allowed, with a notice; the value is whole."""
-    done = run_virtual(Bench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table")))
+    done = run_virtual(ExecutorBench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table")))
     text, table = done.executions
     assert text.value == "ä" * 50
     assert text.text == "ä" * 10 + "\n[cut here: 20 of 100 bytes are shown]"
@@ -345,14 +344,14 @@ def test_a_long_result_is_cut_for_the_model_and_kept_whole() -> None:
 
 def test_a_picture_goes_to_the_model_as_content() -> None:
     """A tool may return parts; the model is shown them, the program gets a description."""
-    (outcome,) = run_virtual(Bench([picture]).run(ToolCall("", "picture"))).executions
+    (outcome,) = run_virtual(ExecutorBench([picture]).run(ToolCall("", "picture"))).executions
     assert outcome.content == (Image(data=b"png", media_type="image/png"),)
     assert outcome.value == ({"type": "image", "media_type": "image/png", "bytes": 3},)
 
 
 def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
     """AgentStop out of a tool is a stop signal named by the tool; the other calls are settled."""
-    done = run_virtual(Bench(toys(Ledger())).run(call("echo", 1), call("stop", 2), call("echo", 3)))
+    done = run_virtual(ExecutorBench(toys(Ledger())).run(call("echo", 1), call("stop", 2), call("echo", 3)))
     assert statuses(done) == ["succeeded", "cancelled", "succeeded"]
     signal = done.state.stop_signal
     assert signal is not None
@@ -361,7 +360,7 @@ def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
 
 def test_raising_on_failure_settles_the_whole_batch_first() -> None:
     """The error carries every outcome, also those of the siblings."""
-    bench = Bench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
+    bench = ExecutorBench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
     with pytest.raises(BatchFailed, match="the tool 'fail' failed: the toy fails on 1") as caught:
         run_virtual(bench.run(call("fail", 1), call("echo", 2, seconds=2)))
     assert statuses(caught.value.tool_executions) == ["failed", "succeeded"]
@@ -376,7 +375,7 @@ class Blocking(Interceptor):
 
 def test_a_blocked_call_is_told_and_its_siblings_run() -> None:
     """A block is an outcome with the reason, an event of its own, and no start."""
-    bench = Bench(toys(Ledger()), interceptors=[Blocking()])
+    bench = ExecutorBench(toys(Ledger()), interceptors=[Blocking()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
     assert statuses(done) == ["succeeded", "blocked", "succeeded"]
     assert done.executions[1].error_message == "not two"
@@ -387,7 +386,7 @@ def test_a_blocked_call_is_told_and_its_siblings_run() -> None:
 def test_stopping_on_a_block_cancels_the_calls_after_it() -> None:
     """Calls admitted before the block run; those after it are cancelled without running."""
     ledger = Ledger()
-    bench = Bench(toys(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
+    bench = ExecutorBench(toys(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
     assert statuses(done) == ["succeeded", "blocked", "cancelled"]
     assert [arguments["value"] for _, arguments in ledger.used] == [1]
@@ -410,7 +409,7 @@ class Changing(Interceptor):
 
 def test_interceptors_change_calls_outcomes_and_the_state() -> None:
     """A changed call is validated again, a changed outcome is final, and the state comes back with the answer."""
-    bench = Bench(toys(Ledger()), interceptors=[Changing()])
+    bench = ExecutorBench(toys(Ledger()), interceptors=[Changing()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
     assert [one.value for one in done] == [(10,), (20,), None]
     assert statuses(done) == ["succeeded", "succeeded", "rejected"]
@@ -437,7 +436,7 @@ def test_a_layer_around_a_call_may_repeat_or_replace_it() -> None:
     """Each attempt gets fresh arguments; a replaced call does not run."""
     ledger, around = Ledger(), Around()
     done = run_virtual(
-        Bench(toys(ledger), interceptors=[around]).run(call("echo", 1), call("fail", 2), call("echo", 3))
+        ExecutorBench(toys(ledger), interceptors=[around]).run(call("echo", 1), call("fail", 2), call("echo", 3))
     )
     assert [one.value for one in done] == ["from the cache", None, 3]
     assert around.notes == ["failed", "succeeded"]
@@ -479,7 +478,7 @@ def test_an_interceptor_that_raises_fails_closed(at: str, expected: list[str], r
     """The guarded call does not count as run, every call has an outcome, and the error names the interceptor."""
     ledger = Ledger()
     with pytest.raises(InterceptorFailed, match=f"the interceptor Raising failed at {at}_tool_use") as caught:
-        run_virtual(Bench(toys(ledger), interceptors=[Raising(at)]).run(*[call("echo", n) for n in (1, 2, 3)]))
+        run_virtual(ExecutorBench(toys(ledger), interceptors=[Raising(at)]).run(*[call("echo", n) for n in (1, 2, 3)]))
     outcome = caught.value.tool_executions  # type: ignore[attr-defined]  # as the contract says
     assert statuses(outcome) == expected
     assert [arguments["value"] for _, arguments in ledger.used] == ran
@@ -496,7 +495,7 @@ class Suspending(Interceptor):
 def test_a_call_that_waits_is_pending_and_its_siblings_run() -> None:
     """A suspended call has no outcome; a sequential call after it waits for it."""
     ledger = Ledger()
-    bench = Bench(toys(ledger), interceptors=[Suspending()])
+    bench = ExecutorBench(toys(ledger), interceptors=[Suspending()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("alone", 3), call("echo", 4)))
     assert [one.value for one in done] == [1, 4]
     assert [(one.key, one.reason, one.waits_for) for one in done.pending] == [
@@ -518,7 +517,7 @@ def test_a_call_that_waits_is_pending_and_its_siblings_run() -> None:
 )
 def test_a_decision_settles_the_call_it_is_for(decision: Any, status: str, value: object) -> None:
     """An approved call runs, a denied one is blocked, an answered one is settled, an edited one is validated again."""
-    bench = Bench(toys(Ledger()), interceptors=[Suspending()])
+    bench = ExecutorBench(toys(Ledger()), interceptors=[Suspending()])
     done = run_virtual(bench.run(call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": decision}))
     (outcome,) = done.executions
     assert (outcome.key, outcome.status.value, outcome.value) == ("run/1/3", status, value)
@@ -528,7 +527,7 @@ def test_a_decision_settles_the_call_it_is_for(decision: Any, status: str, value
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.5, 2.5])
 def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> None:
     """Whenever the task is cancelled, the error carries an outcome for each call."""
-    bench = Bench(toys(Ledger()))
+    bench = ExecutorBench(toys(Ledger()))
 
     async def cancelled() -> Any:
         task = asyncio.ensure_future(
@@ -554,7 +553,7 @@ def test_an_invalid_schema_is_found_before_anything_runs() -> None:
         parameters: Mapping[str, Any] = {"type": "objekt"}  # as a user writes it
 
     with pytest.raises(ToolDefinitionError, match="the parameters of the tool 'odd' is not a valid JSON Schema"):
-        run_virtual(Bench([Odd()]).run(ToolCall("", "odd")))
+        run_virtual(ExecutorBench([Odd()]).run(ToolCall("", "odd")))
 
 
 def test_content_that_a_tool_returns_is_cut_as_well() -> None:
@@ -565,14 +564,14 @@ def test_content_that_a_tool_returns_is_cut_as_well() -> None:
         """Return parts."""
         return [Text("x" * 30), Text("short")]
 
-    (outcome,) = run_virtual(Bench([parts]).run(ToolCall("", "parts"))).executions
+    (outcome,) = run_virtual(ExecutorBench([parts]).run(ToolCall("", "parts"))).executions
     assert outcome.content is not None
     assert [part.text[:12] for part in outcome.content if isinstance(part, Text)] == ["x" * 10 + "\n[", "short"]
 
 
 def test_ten_thousand_calls_in_one_batch_are_all_settled() -> None:
     """A very large batch has as many outcomes as calls."""
-    done = run_virtual(Bench(toys(Ledger())).run(*[call("echo", n) for n in range(10_000)]))
+    done = run_virtual(ExecutorBench(toys(Ledger())).run(*[call("echo", n) for n in range(10_000)]))
     assert len(done) == 10_000
     assert done.executions[-1].value == 9_999
 
@@ -585,7 +584,7 @@ def test_agent_stop_is_there_for_interceptors_too() -> None:
             raise AgentStop("enough", reason=StopReason.USER_REQUESTED)
 
     ledger = Ledger()
-    done = run_virtual(Bench(toys(ledger), interceptors=[Stopping()]).run(call("echo", 1)))
+    done = run_virtual(ExecutorBench(toys(ledger), interceptors=[Stopping()]).run(call("echo", 1)))
     assert statuses(done) == ["blocked"]
     assert not ledger.used
     assert done.state.stop_signal is not None

@@ -1,0 +1,38 @@
+# Everything here works from a fresh clone: the first target that needs the environment makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORPUS ?= ../shared/corpus
+
+.PHONY: demo test bench clean
+
+demo: $(VENV)/ready
+	$(BIN)/agentloop demo
+
+test: $(VENV)/ready
+	$(BIN)/ruff format --check agentloop tests benchmarks
+	$(BIN)/ruff check agentloop tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/plain
+	$(VENV)-plain/bin/python benchmarks/overhead.py
+	$(VENV)-plain/bin/python benchmarks/import_time.py
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[cli,pydantic,testing]' --group dev
+	touch $@
+
+# The benchmarks run without extras: what is measured is the plain installation.
+$(VENV)/plain: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-plain
+	$(VENV)-plain/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-plain/bin/python -m pip install --quiet --editable .
+	mkdir -p $(VENV)
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV)-plain build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,51 @@
+"""Every Python block of the documentation runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 2}")
+    for page in PAGES
+    for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for block in [match.group(1)]
+]
+EXPECTED = {
+    "A first agent": "17 + 25 is 42.",
+    "A first driver": "HELLO",
+    "A first interceptor": "blocked ToolBlocked: more than 100 needs a person",
+    "A first wiretap": "AgentExecutionCompleted",
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
+    """Copied into a file and run, the block ends without an error and without a warning."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("title", "line"), EXPECTED.items())
+def test_the_first_steps_print_what_they_promise(title: str, line: str, tmp_path: Path) -> None:
+    """Each first step of the README ends in what it is about."""
+    section = (ROOT / "README.md").read_text().split(f"## {title}\n")[1]
+    block = re.search(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    done = subprocess.run(
+        [sys.executable, "-c", block.group(1)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert line in done.stdout
