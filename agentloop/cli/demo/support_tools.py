@@ -1,0 +1,73 @@
+"""The tools of the shop's support agent; the shop comes with each execution, as its dependencies."""
+
+from __future__ import annotations
+
+from agentloop.cli.demo.shop import Customer, Order, Shop
+from agentloop.contracts.tool_context import ToolContext
+from agentloop.tools.decorator import tool
+
+
+@tool(effect="pure")
+def find_customer(name: str, context: ToolContext) -> Customer:
+    """Find a customer by name.
+
+    Args:
+        name: first and last name.
+        context: given by the program.
+    """
+    return _shop(context).customer(name)
+
+
+@tool(effect="pure")
+def track_order(number: int, context: ToolContext) -> Order:
+    """Tell where an order is.
+
+    Args:
+        number: the order's number.
+        context: given by the program.
+    """
+    return _shop(context).order(number)
+
+
+@tool(effect="pure")
+def list_orders(customer_id: int, context: ToolContext) -> list[Order]:
+    """List all orders of a customer.
+
+    Args:
+        customer_id: the customer's id.
+        context: given by the program.
+    """
+    return _shop(context).orders_of(customer_id)
+
+
+@tool
+def refund(order_number: int, cents: int, context: ToolContext) -> str:
+    """Pay money back for an order.
+
+    Args:
+        order_number: the order's number.
+        cents: how much to pay back, in cents.
+        context: given by the program.
+    """
+    return f"refund {_shop(context).pay_back(order_number, cents)} is booked"
+
+
+@tool
+def open_ticket(customer_id: int, subject: str, context: ToolContext) -> str:
+    """Open a ticket for a colleague, where something needs a person.
+
+    Args:
+        customer_id: the customer whom it concerns.
+        subject: what the colleague has to decide or do.
+        context: given by the program.
+    """
+    return f"ticket {_shop(context).open_ticket(customer_id, subject)} is open"
+
+
+TOOLS = (find_customer, track_order, list_orders, refund, open_ticket)
+"""What the model may call."""
+
+
+def _shop(context: ToolContext) -> Shop:
+    shop: Shop = context.dependencies
+    return shop

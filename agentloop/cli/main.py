@@ -1,0 +1,43 @@
+"""The entry point of the command line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+_PACKAGES = ("click", "rich")
+_BAD_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, and end the process with its exit code.
+
+    Args:
+        arguments: the arguments after the program's name; those of the process when left out.
+
+    Raises:
+        SystemExit: always; 2 when click or rich, the extra `cli`, are not installed.
+    """
+    try:
+        for package in _PACKAGES:
+            import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        sys.stderr.write("the command line needs the extra `cli`: pip install 'agentloop[cli]'\n")
+        sys.exit(_BAD_USAGE)
+    _accept_every_character()
+    import_module("agentloop.cli.commands").agentloop(arguments, prog_name="agentloop")
+
+
+def _accept_every_character() -> None:
+    """Write a question mark for a character that the terminal's encoding lacks, instead of failing at it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The progress of an execution, line by line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import singledispatchmethod
+from typing import Self
+
+from rich.cells import set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from agentloop.cli.figures import duration, tokens
+from agentloop.cli.symbols import Symbols
+from agentloop.cli.terminal_text import call_text, one_line
+from agentloop.cli.waiting import Waiting
+from agentloop.events.execution_events import ExecutionEnded
+from agentloop.events.inference_events import (
+    InferenceFailed,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+    InferenceRetried,
+)
+from agentloop.events.step_events import AgentStepStarted
+from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
+from agentloop.values.event import Event
+from agentloop.values.json_text import format_json
+from agentloop.values.tool_execution import ToolExecution, ToolStatus
+from agentloop.values.tool_executions import key_place
+
+
+class Progress:
+    """A wiretap that writes what happens, one line per event, each cut to the width of the console.
+
+        with Progress(console) as progress:
+            loop.wiretap(progress)
+
+    Calls are numbered by step and place, so that a result can be told from that of a sibling of the same name.
+
+    Args:
+        console: where the lines go.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._symbols = Symbols.of(console.encoding)
+        self._waiting = Waiting(console)
+        self._asked_at: dict[str, datetime] = {}
+        self._running: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.hide()
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        self._tell(event)
+
+    @singledispatchmethod
+    def _tell(self, event: Event) -> None:
+        """Say nothing of events that no method below is registered for."""
+
+    @_tell.register
+    def _step_started(self, event: AgentStepStarted) -> None:
+        self._print(event, Text(f"step {event.step_number}", "bold"))
+
+    @_tell.register
+    def _asked(self, event: InferenceRequestStarted) -> None:
+        self._asked_at[event.execution_id] = event.time
+        self._waiting.show("asking the model")
+
+    @_tell.register
+    def _retried(self, event: InferenceRetried) -> None:
+        why = f"{event.error.type}: {event.error.message}"
+        said = f"attempt {event.attempt} failed, again in {duration(event.delay)}"
+        self._line(event, self._symbols.retry, "yellow", said, why)
+
+    @_tell.register
+    def _answered(self, event: InferenceResponseReceived) -> None:
+        self._waiting.hide()
+        self._line(event, self._symbols.note, "dim", f"model  {self._thought(event)}", tokens(event.response.usage))
+        if event.response.tool_calls and event.response.text.strip():
+            self._line(event, self._symbols.note, "dim", "says", event.response.text)
+
+    @_tell.register
+    def _not_answered(self, event: InferenceFailed) -> None:
+        self._waiting.hide()
+        self._line(event, self._symbols.failure, "red", f"model  {self._thought(event)}", event.error.type)
+
+    @_tell.register
+    def _call_started(self, event: ToolCallStarted) -> None:
+        self._running[event.key] = event.call.name
+        self._line(event, self._symbols.call, "cyan", f"{_place(event.key)} {call_text(event.call)}")
+        self._show_running()
+
+    @_tell.register
+    def _call_progressed(self, event: ToolCallProgressed) -> None:
+        update = event.update if isinstance(event.update, str) else format_json(event.update).decode()
+        self._line(event, self._symbols.note, "dim", f"{_place(event.key)} {event.name}", update)
+
+    @_tell.register
+    def _call_abandoned(self, event: ToolCallAbandoned) -> None:
+        told = "goes on in its thread; what it returns is dropped"
+        self._line(event, self._symbols.note, "yellow", f"{_place(event.key)} {event.call.name}", told)
+
+    @_tell.register
+    def _call_settled(self, event: ToolCallSettled) -> None:
+        execution = event.execution
+        ran = self._running.pop(event.key, None) is not None
+        symbol, style = self._sign(execution.status)
+        name = (
+            f"{one_line(execution.name)}  {duration(execution.duration_ms / 1000)}"
+            if ran
+            else call_text(execution.call)
+        )
+        self._line(event, symbol, style, f"{_place(event.key)} {name}", _outcome(execution))
+        self._show_running()
+
+    @_tell.register
+    def _ended(self, _: ExecutionEnded) -> None:
+        self._waiting.hide()
+
+    def _sign(self, status: ToolStatus) -> tuple[str, str]:
+        if status is ToolStatus.SUCCEEDED:
+            return self._symbols.success, "green"
+        return (self._symbols.block, "yellow") if status is ToolStatus.BLOCKED else (self._symbols.failure, "red")
+
+    def _thought(self, event: Event) -> str:
+        """Return how long the model took; an answer that nobody asked for took no time."""
+        asked_at = self._asked_at.pop(event.execution_id, event.time)
+        return duration((event.time - asked_at).total_seconds())
+
+    def _show_running(self) -> None:
+        if self._running:
+            self._waiting.show(f"running {one_line(', '.join(self._running.values()))}")
+        else:
+            self._waiting.hide()
+
+    def _line(self, event: Event, symbol: str, style: str, what: str, told: str = "") -> None:
+        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(what, "dim" if style == "dim" else "")
+        if told:
+            line.append(f"  {one_line(told)}", "dim")
+        self._print(event, line)
+
+    def _print(self, event: Event, line: Text) -> None:
+        indent = "" if event.parent_agent_id is None else "    "
+        self._console.print(Text(indent) + line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def _place(key: str) -> str:
+    """Return the number of a call for a person: step and place in it, both from 1."""
+    place = key_place(key)
+    return "" if place is None else f"{place[0]}.{place[1] + 1}"
+
+
+def _outcome(execution: ToolExecution) -> str:
+    if execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}:
+        return execution.text
+    return f"{execution.status.value.replace('_', ' ')}: {execution.error_message}"

@@ -1,0 +1,130 @@
+"""`agentloop run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
+
+import click
+
+from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
+from agentloop.cli.execution import executed
+from agentloop.cli.outcome import exit_code, shortcoming, summary
+from agentloop.cli.progress import Progress
+from agentloop.cli.terminal import console
+from agentloop.cli.terminal_text import printable
+from agentloop.cli.tool_files import tools_from
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.presets import PRESETS
+from agentloop.interception.time_limit import TimeLimit
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.values.agent_state import AgentState
+from agentloop.values.serialisation import to_json
+
+_EPILOG = """\
+\b
+Examples:
+  agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
+  agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
+
+\b
+Exit codes:
+  0    answered
+  1    failed
+  2    asked for in a wrong way: options, tools, a missing key
+  3    stopped by a limit, or waiting for a decision
+  130  interrupted by Ctrl-C
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("question")
+@click.option(
+    "--model",
+    required=True,
+    metavar="PROVIDER:MODEL",
+    help=f"The model, such as openai:gpt-5. Providers: {', '.join(PRESETS)}.",
+)
+@click.option("--base-url", metavar="URL", help="Another address than the provider's own, as of a server of yours.")
+@click.option(
+    "--tools",
+    "places",
+    multiple=True,
+    metavar="FILE[:NAME]",
+    help="A Python file whose tools the model may call, or one tool or list of tools in it. May be repeated.",
+)
+@click.option("--system", default="", metavar="TEXT", help="Instructions that stand before the question.")
+@click.option(
+    "--max-steps", default=50, show_default=True, type=click.IntRange(min=1), help="Stop after this many steps."
+)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this long. No limit when left out.")
+@click.option("--quiet", is_flag=True, help="Show no progress: only the answer, on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Write the final state, as JSON, instead of the answer.")
+@click.pass_context
+def run(
+    context: click.Context,
+    *,
+    question: str,
+    model: str,
+    base_url: str | None,
+    places: Sequence[str],
+    system: str,
+    max_steps: int,
+    timeout: float | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Let a model answer QUESTION, with tools of yours. A single - reads the question from stdin.
+
+    The answer goes to stdout; progress, and what the tools print, goes to stderr. The key is taken from the provider's
+    environment variable, such as OPENAI_API_KEY. The tools run on this machine, with your rights.
+    """
+    asked = _question(question)
+    with redirect_stdout(sys.stderr), told_as_bad_usage():
+        tools = tools_from(places)
+        config = LLMConfig.parse(model, base_url=base_url)
+        loop = AgentLoop.for_model(
+            config, tools=tools, system_prompt=system, max_steps=max_steps, interceptors=_limits(timeout)
+        )
+        state = _executed(loop, asked, quiet=quiet)
+    _tell(state, quiet=quiet, as_json=as_json)
+    context.exit(exit_code(state))
+
+
+def _question(given: str) -> str:
+    if given == "-":
+        try:
+            given = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise BadUsage(f"the question on stdin is not text: {error}") from error
+    if not given.strip():
+        raise click.UsageError("the question is empty")
+    return given
+
+
+def _limits(timeout: float | None) -> list[TimeLimit]:
+    try:
+        return [] if timeout is None else [TimeLimit(timeout)]
+    except ValueError as error:
+        raise BadUsage(f"--timeout is a number of seconds above 0, not {timeout:g}") from error
+
+
+def _executed(loop: AgentLoop, question: str, *, quiet: bool) -> AgentState:
+    with ExitStack() as stack:
+        if not quiet:
+            loop.wiretap(stack.enter_context(Progress(console(stderr=True))))
+        return executed(loop.execute(question))
+
+
+def _tell(state: AgentState, *, quiet: bool, as_json: bool) -> None:
+    if not quiet:
+        click.echo(summary(state), err=True)
+    short = shortcoming(state)
+    if short:
+        click.echo(short, err=True)
+    if as_json:
+        click.echo(to_json(state))
+    elif state.final_text:
+        answer = printable(state.final_text) if sys.stdout.isatty() else state.final_text
+        click.echo(answer, color=True)  # as it is: click would take colours out where the output is not a terminal

@@ -1,0 +1,118 @@
+"""Tools from Python files."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from agentloop.cli.import_failure import import_failure
+from agentloop.contracts.tool import Tool
+from agentloop.contracts.tools import Tools
+from agentloop.errors import ConfigurationError
+
+
+def tools_from(places: Iterable[str]) -> Tools:
+    """Load tools from files; a tool that is named twice is taken once.
+
+    Args:
+        places: for each, the path of a Python file; with `:name` after it, one tool or a list of tools of that name in
+            the file; without, every tool that the file defines.
+
+    Raises:
+        ConfigurationError: when a file cannot be read or imported, or something in it is not a tool.
+        ToolDefinitionError: when two tools have the same name.
+    """
+    modules: dict[Path, ModuleType] = {}
+    found: dict[int, Tool] = {}
+    for place in places:
+        path, name = _split(place)
+        module = modules.get(path) or modules.setdefault(path, _imported(path))
+        tools = _named(module, name, place) if name else _defined(module, path)
+        found.update({id(tool): tool for tool in tools})
+    return Tools.of(found.values())
+
+
+def _split(place: str) -> tuple[Path, str]:
+    path, _, name = place.rpartition(":")
+    if path and name.isidentifier() and not Path(place).exists():
+        return Path(path).resolve(), name
+    return Path(place).resolve(), ""
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}; --tools takes a Python file, or file.py:name")
+    spec = spec_from_file_location(_free_name(path), path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path} is not a Python file: its name has to end in .py")
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    try:
+        with _importable(path.parent):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise ConfigurationError(import_failure(path, error)) from error
+    return module
+
+
+def _free_name(path: Path) -> str:
+    """Return a name that no module has, so that a file of tools never stands in for a package of the same name."""
+    name, number = f"tools_of_{path.stem}", 1
+    while name in sys.modules:
+        number += 1
+        name = f"tools_of_{path.stem}_{number}"
+    return name
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    entry = str(folder)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _named(module: ModuleType, name: str, place: str) -> list[Tool]:
+    if not hasattr(module, name):
+        closest = get_close_matches(name, [known for known in vars(module) if not known.startswith("_")], n=1)
+        hint = f", did you mean {closest[0]!r}?" if closest else ""
+        raise ConfigurationError(f"there is no {name!r} in {module.__file__}{hint}")
+    value: object = getattr(module, name)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Tool | type):
+        return [_tool(one, f"item {number} of {place}") for number, one in enumerate(value, 1)]
+    return [_tool(value, place)]
+
+
+def _tool(value: object, where: str) -> Tool:
+    if isinstance(value, Tool):
+        return value
+    if isinstance(value, type) and issubclass(value, Tool):
+        raise ConfigurationError(f"{where} is the class {value.__name__}, not a tool; give an instance of it")
+    if callable(value):
+        name = getattr(value, "__name__", repr(value))
+        raise ConfigurationError(f"{where} is the plain function {name}, not a tool; decorate it with @agentloop.tool")
+    raise ConfigurationError(f"{where} is of type {type(value).__name__}, not a tool")
+
+
+def _defined(module: ModuleType, path: Path) -> list[Tool]:
+    """Return the tools that the file defines; those that it imports are its building blocks."""
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and name not in imported]
+    if not tools:
+        raise ConfigurationError(f"{path} defines no tools; decorate functions in it with @agentloop.tool")
+    return tools

@@ -1,0 +1,144 @@
+"""Tools from Python files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentloop.cli.tool_files import tools_from
+from agentloop.errors import ConfigurationError, ToolDefinitionError
+
+TWO_TOOLS = '''
+from agentloop import tool
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+@tool
+def double(a: int) -> int:
+    """Double."""
+    return add(a, a)
+
+def plain(a: int) -> int:
+    """No tool."""
+    return a
+
+CHOSEN = [double, add]
+MIXED = (add, plain)
+NUMBER = 7
+also_add = add
+'''
+
+
+def _written(folder: Path, source: str, name: str = "tools.py") -> str:
+    path = folder / name
+    path.write_text(source, encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_offers_the_tools_it_defines(tmp_path: Path) -> None:
+    """Without a name, every tool of the file is taken once, in the order of their definition."""
+    assert tools_from([_written(tmp_path, TWO_TOOLS)]).names == ("add", "double")
+
+
+def test_a_name_picks_one_tool(tmp_path: Path) -> None:
+    """With the name of a tool, that one is taken."""
+    assert tools_from([_written(tmp_path, TWO_TOOLS) + ":double"]).names == ("double",)
+
+
+def test_a_name_picks_a_list(tmp_path: Path) -> None:
+    """With the name of a list, its tools are taken in its order."""
+    assert tools_from([_written(tmp_path, TWO_TOOLS) + ":CHOSEN"]).names == ("double", "add")
+
+
+def test_a_tool_named_twice_is_taken_once(tmp_path: Path) -> None:
+    """A file that is given twice is imported once, so its tools are the same tools."""
+    place = _written(tmp_path, TWO_TOOLS)
+    assert tools_from([place + ":double", place]).names == ("double", "add")
+
+
+def test_imported_tools_are_not_offered(tmp_path: Path) -> None:
+    """Tools that a file imports are its building blocks; it finds the file beside it while it is imported."""
+    _written(tmp_path, TWO_TOOLS, "blocks_of_test.py")
+    source = (
+        TWO_TOOLS.replace("def add", "def sum_up").replace("return add", "return sum_up").partition("\ndef plain")[0]
+    )
+    place = _written(tmp_path, "from blocks_of_test import add, double as twice\n" + source)
+    before = list(sys.path)
+    try:
+        assert tools_from([place]).names == ("sum_up", "double")
+        assert sys.path == before
+    finally:
+        sys.modules.pop("blocks_of_test", None)
+
+
+def test_a_file_never_stands_in_for_a_package(tmp_path: Path) -> None:
+    """A file of tools that is named like a package leaves the package alone."""
+    import httpx  # noqa: PLC0415  # the package that must stay
+
+    tools_from([_written(tmp_path, TWO_TOOLS, "httpx.py")])
+    assert sys.modules["httpx"] is httpx
+
+
+def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Two different tools cannot have the same name."""
+    places = [_written(tmp_path, TWO_TOOLS), _written(tmp_path, TWO_TOOLS, "others.py")]
+    with pytest.raises(ToolDefinitionError, match="two tools are named 'add'"):
+        tools_from(places)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "told"),
+    [
+        (
+            TWO_TOOLS,
+            ":plain",
+            r"tools.py:plain is the plain function plain, not a tool; decorate it with @agentloop.tool",
+        ),
+        (TWO_TOOLS, ":MIXED", r"item 2 of .*tools.py:MIXED is the plain function plain"),
+        (TWO_TOOLS, ":NUMBER", r"tools.py:NUMBER is of type int, not a tool"),
+        (TWO_TOOLS, ":duoble", r"there is no 'duoble' in .*tools.py, did you mean 'double'\?"),
+        ("from agentloop import Tool as T", ":T", r"tools.py:T is the class Tool, not a tool; give an instance"),
+        ("x = 1", "", r"tools.py defines no tools; decorate functions in it with @agentloop.tool"),
+        ("x = 1\ny = x / 0", "", r"cannot be imported: ZeroDivisionError: division by zero \(.*tools.py, line 2\)"),
+        ("x = (1", "", r"cannot be imported: SyntaxError: .* \(.*tools.py, line 1\)"),
+        ("import no_such_package_", "", r"cannot be imported: ModuleNotFoundError: .*no_such_package_.* line 1\)"),
+        ("import sys\nsys.exit(3)", "", r"cannot be imported: SystemExit: 3 \(.*tools.py, line 2\)"),
+        ("assert False", "", r"cannot be imported: AssertionError \(.*tools.py, line 1\)"),
+        (
+            "from agentloop import tool\n\n@tool\ndef f(a): ...",
+            "",
+            r"ToolDefinitionError: f\(\) cannot be a tool: .*\(.*tools.py, line 3\)",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_told(tmp_path: Path, source: str, name: str, told: str) -> None:
+    """Whatever is wrong with a file is told with the file and what is wrong in it."""
+    with pytest.raises(ConfigurationError, match=told):
+        tools_from([_written(tmp_path, source) + name])
+
+
+def test_an_error_in_a_file_beside_it_is_told_with_its_place(tmp_path: Path) -> None:
+    """When a file that the file imports fails, the line of that one is told."""
+    _written(tmp_path, "x = 1\n\nx = undefined_name", "broken_of_test.py")
+    with pytest.raises(ConfigurationError, match=r"NameError: .*broken_of_test.py, line 3"):
+        tools_from([_written(tmp_path, "import broken_of_test")])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("absent.py", r"there is no file .*absent.py; --tools takes a Python file"),
+        ("", r"there is no file"),
+        ("notes.txt", r"notes.txt is not a Python file: its name has to end in .py"),
+    ],
+)
+def test_what_is_not_a_python_file_is_told(tmp_path: Path, name: str, told: str) -> None:
+    """A path that leads to no Python file is told as such."""
+    _written(tmp_path, "no code", "notes.txt")
+    with pytest.raises(ConfigurationError, match=told):
+        tools_from([str(tmp_path / name)])
