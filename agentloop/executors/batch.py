@@ -216,7 +216,7 @@ class Batch:
             await self._pass_after(slot)
         execution = _execution(slot)
         events = self.settings.events
-        kind = ToolCallCompleted if slot.told_start else _EVENTS.get(execution.status, ToolCallCompleted)
+        kind = ToolCallCompleted if slot.started_at is not None else _EVENTS.get(execution.status, ToolCallCompleted)
         if events.due(kind):
             await events.emit(kind(events.head(self.state, step_number=slot.step), execution))
 
@@ -228,7 +228,7 @@ class Batch:
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
         except AgentLoopError as error:
-            withheld = slot.end(ToolStatus.FAILED, ErrorInfo.of(error), self._now(), _execution(slot).started_at)
+            withheld = slot.end(ToolStatus.FAILED, ErrorInfo.of(error), self._now())
             slot.execution = evolve(withheld, may_have_run=slot.started)
             self.failure = self.failure or error
         else:
@@ -243,8 +243,7 @@ class Batch:
             self._halted = f"not run, because the call {slot.call.name!r} before it was blocked: {reason}"
 
     def _answer(self, slot: CallSlot, answered: Answer) -> None:
-        now = self._now()
-        slot.execution = slot.succeed(ToolResult(answered.value), now, now)
+        slot.execution = slot.succeed(ToolResult(answered.value), self._now())
 
     def _cancel(self, slot: CallSlot, reason: str) -> None:
         slot.execution = slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", reason), self._now())

@@ -34,6 +34,7 @@ class CallSlot:
         arguments: its arguments as the tool takes them, once valid; used by the first attempt.
         execution: its outcome, once there is one; final when `settled`.
         pending: set when it waits for a decision.
+        started_at: when it began to run; None before.
         started: whether the tool was begun.
         settled: whether the interceptors have seen the outcome and the event was emitted.
         task: what runs it, when several run at once.
@@ -50,8 +51,8 @@ class CallSlot:
     arguments: Mapping[str, Any] | None = None
     execution: ToolExecution | None = None
     pending: PendingCall | None = None
+    started_at: datetime | None = None
     started: bool = False
-    told_start: bool = False
     settled: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -68,9 +69,7 @@ class CallSlot:
         assert self.tool is not None  # noqa: S101  # a slot runs only after its tool was found
         return self.tool.prepared(self.call)
 
-    def end(
-        self, status: ToolStatus, error: ErrorInfo, at: datetime, started_at: datetime | None = None
-    ) -> ToolExecution:
+    def end(self, status: ToolStatus, error: ErrorInfo, at: datetime) -> ToolExecution:
         """Make an outcome that is not a success."""
         return ToolExecution(
             id=self.id,
@@ -79,11 +78,11 @@ class CallSlot:
             status=status,
             error=error,
             may_have_run=self.may_have_run(status),
-            started_at=started_at or at,
+            started_at=self.started_at or at,
             ended_at=at,
         )
 
-    def succeed(self, result: ToolResult, at: datetime, started_at: datetime) -> ToolExecution:
+    def succeed(self, result: ToolResult, at: datetime) -> ToolExecution:
         """Make an outcome that is a success."""
         return ToolExecution(
             id=self.id,
@@ -92,7 +91,7 @@ class CallSlot:
             status=ToolStatus.SUCCEEDED,
             value=result.value,
             content=result.content,
-            started_at=started_at,
+            started_at=self.started_at or at,
             ended_at=at,
         )
 

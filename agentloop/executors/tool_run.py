@@ -70,38 +70,37 @@ class ToolRun:
             asyncio.CancelledError: when the run is cancelled.
         """
         slot, settings = self._slot, self._settings
-        started_at = settings.scope.clock.now()
-        slot.told_start = True
+        slot.started_at = started_at = settings.scope.clock.now()
         if settings.events.due(ToolCallStarted):
             head = settings.events.head(self._state, step_number=slot.step)
             await settings.events.emit(ToolCallStarted(head, slot.key, slot.call))
         if "around_tool_use" not in settings.interceptor.points:
-            slot.execution = await self._attempt(started_at)
+            slot.execution = await self._attempt()
             return
         point = AroundToolUse(self._state, slot.call, self._tool.spec, slot.key, slot.id, started_at)
-        execution = await settings.interceptor.around_tool_use(point, lambda: self._attempt(started_at))
+        execution = await settings.interceptor.around_tool_use(point, self._attempt)
         slot.execution = slot.finished(execution, settings.scope.clock.now())
 
-    async def _attempt(self, started_at: Any) -> ToolExecution:
+    async def _attempt(self) -> ToolExecution:
         slot, clock = self._slot, self._settings.scope.clock
         slot.started = True
         try:
             result = self._tool.presented(await self._used())
             limit = self._tool.tool.policy.max_result_bytes or self._settings.max_result_bytes
-            return slot.succeed(limited(result, limit), clock.now(), started_at)
+            return slot.succeed(limited(result, limit), clock.now())
         except AgentStop as stop:
             stop.sign(slot.call.name)
             self.stop = stop
-            return slot.end(ToolStatus.CANCELLED, ErrorInfo("AgentStop", str(stop)), clock.now(), started_at)
+            return slot.end(ToolStatus.CANCELLED, ErrorInfo("AgentStop", str(stop)), clock.now())
         except _TimedOut as error:
-            return slot.end(ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(error)), clock.now(), started_at)
+            return slot.end(ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(error)), clock.now())
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
             message = "the tool cancelled itself"
-            return slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", message), clock.now(), started_at)
+            return slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", message), clock.now())
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a tool raises is its outcome
-            return slot.end(ToolStatus.FAILED, limited_error(error), clock.now(), started_at)
+            return slot.end(ToolStatus.FAILED, limited_error(error), clock.now())
 
     async def _used(self) -> Any:
         slot = self._slot

@@ -30,7 +30,7 @@ class StepLimit(Interceptor):
         if point.state.step_count < self.steps:
             return point
         return point.stop(
-            f"the limit of {self.steps} steps is reached",
+            f"the limit of {self.steps} {'step' if self.steps == 1 else 'steps'} is reached",
             reason=StopReason.STEP_LIMIT,
             context=JsonObject(limit=self.steps, steps=point.state.step_count),
         )

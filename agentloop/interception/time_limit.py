@@ -81,7 +81,7 @@ class TimeLimit(Interceptor, CanAcceptExecutionScope):
 
     @property
     def _why(self) -> str:
-        return f"the limit of {self.seconds:g} seconds is reached"
+        return f"the limit of {self.seconds:g} {'second' if self.seconds == 1 else 'seconds'} is reached"
 
     @property
     def _context(self) -> JsonObject:

@@ -30,6 +30,6 @@ class ToolCallLimit(Interceptor):
         number = point.state.tool_call_count + point.index + 1
         if number <= self.calls:
             return point
-        why = f"the limit of {self.calls} tool calls is reached"
+        why = f"the limit of {self.calls} tool {'call' if self.calls == 1 else 'calls'} is reached"
         context = JsonObject(limit=self.calls, call=number)
         return point.stop(why, reason=StopReason.TOOL_CALL_LIMIT, context=context).block(why)

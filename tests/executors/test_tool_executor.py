@@ -543,6 +543,8 @@ def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> No
     finished = int(after)
     assert statuses(outcome) == ["succeeded"] * finished + ["cancelled"] * (3 - finished)
     assert not outcome.executions[-1].may_have_run or after > 2
+    cut_off = outcome.executions[finished]
+    assert cut_off.duration_ms == pytest.approx((after - finished) * 1000)
 
 
 def test_an_invalid_schema_is_found_before_anything_runs() -> None:
