@@ -45,7 +45,7 @@ async def test_a_failure() -> None:
 async def test_a_limit() -> None:
     """An execution that a limit cut short ends with 3 and names the limit."""
     state = await _ended([PAY], [PAY], max_steps=1)
-    assert (exit_code(state), shortcoming(state)) == (3, "Stopped after 1 step: the limit of 1 steps is reached.")
+    assert (exit_code(state), shortcoming(state)) == (3, "Stopped after 1 step: the limit of 1 step is reached.")
 
 
 async def test_a_decision_that_is_waited_for() -> None:

@@ -1,0 +1,147 @@
+"""The driver for models that call tools, and the scripted one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    ToolChoice,
+)
+from agentloop.drivers.args_leak import without_leaked_arguments
+from agentloop.events import InferenceFailed, InferenceRetried
+from agentloop.inference import HttpInference, LLMConfig, Patience
+from agentloop.inference.http_client import in_process_client
+from agentloop.testing import Ledger, call, toys
+from agentloop.values import (
+    Event,
+    ExecutionStatus,
+    InferenceOptions,
+    InferenceResponse,
+    Reasoning,
+    ResponseFormat,
+    Text,
+    Usage,
+)
+
+
+def test_the_request_carries_tools_choice_options_and_format() -> None:
+    """What the driver and the state say is what the model is asked."""
+    inference = ScriptedInference("done")
+    driver = ToolCallingDriver(
+        inference,
+        tool_choice=ToolChoice.required(),
+        parallel_tool_calls=False,
+        options=InferenceOptions(temperature=0.0, max_tokens=9),
+    )
+    loop = AgentLoop(driver, toys(Ledger()), system_prompt="be brief")
+    state = AgentState.start("go", system_prompt="be brief").with_response_format(ResponseFormat())
+    loop.execute_sync(state)
+    (request,) = inference.requests
+    assert [spec.name for spec in request.tools][:2] == ["echo", "plain"]
+    assert request.tool_choice == ToolChoice.required()
+    assert request.parallel_tool_calls is False
+    assert request.options.max_tokens == 9
+    assert request.response_format == ResponseFormat()
+    assert request.system_prompt == "be brief"
+
+
+def test_reasoning_text_and_calls_stay_in_their_order() -> None:
+    """The message of a step holds the parts of the response as they came, each call joined to its execution."""
+    parts = (Reasoning("hm"), Text("first"), call("echo", 1), Text("second"), call("echo", 2))
+    state = AgentLoop(
+        ToolCallingDriver(ScriptedInference(InferenceResponse(parts), "done")), toys(Ledger())
+    ).execute_sync("go")
+    assert [type(part).__name__ for part in state.messages[1].parts] == [
+        "Reasoning",
+        "Text",
+        "ToolExchange",
+        "Text",
+        "ToolExchange",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{"a": 1}', False),
+        ('```json\n{"a": 1}\n```', False),
+        ('  {"a":1}  ', False),
+        ('{"a": 2}', True),
+        ("I call it with 1.", True),
+        ('{"a": 1} there', True),
+        ("{broken", True),
+    ],
+)
+def test_text_that_only_repeats_the_arguments_is_dropped(text: str, kept: bool) -> None:  # noqa: FBT001  # a table
+    """Leaked arguments are not shown as the model's words; anything else is kept."""
+    made = ToolCall("c", "echo", '{"a": 1}')
+    assert without_leaked_arguments((Text(text), made)) == ((Text(text), made) if kept else (made,))
+
+
+def test_text_without_calls_is_never_dropped() -> None:
+    """An answer that is JSON is an answer."""
+    assert without_leaked_arguments((Text('{"a": 1}'),)) == (Text('{"a": 1}'),)
+
+
+def test_repeated_attempts_are_events_and_one_inference() -> None:
+    """A provider that is asked again shows as retries; the step has one response."""
+    answers = [500, 503, 200]
+
+    def respond(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        del path, body
+        status = answers.pop(0)
+        done = b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}'
+        return status, {}, done if status == 200 else b"down"
+
+    config = LLMConfig(model="m", base_url="http://model", patience=Patience(first_wait=0))
+
+    async def run() -> tuple[str, list[Event]]:
+        client = in_process_client(respond)
+        loop, told = AgentLoop(ToolCallingDriver(HttpInference(config, client=client))), list[Event]()
+        loop.on(InferenceRetried, told.append)
+        state = await loop.execute("go")
+        await client.aclose()
+        assert state.usage == Usage(1, None, None, None, None, 1)
+        return state.final_text, told
+
+    text, told = asyncio.run(run())
+    assert text == "hi"
+    assert [(event.attempt, event.error.type) for event in told if isinstance(event, InferenceRetried)] == [
+        (1, "ProviderUnavailable"),
+        (2, "ProviderUnavailable"),
+    ]
+
+
+def test_a_failed_inference_is_told() -> None:
+    """The event says why, and the execution fails with the same error."""
+    loop, told = AgentLoop(ToolCallingDriver(ScriptedInference(ValueError("down")))), list[InferenceFailed]()
+    loop.on(InferenceFailed, told.append)
+    state = loop.execute_sync("go")
+    assert [event.error for event in told] == list(state.errors)
+
+
+def test_a_script_of_steps_is_followed_without_a_model() -> None:
+    """Calls are executed, recorded results are taken, errors are raised, and the end of the script is an error."""
+    ledger = Ledger()
+    script = (
+        ScenarioStep.tool_call("echo", {"value": 1}, text="let me see"),
+        ScenarioStep.tool("send_money", {"to": "Ada"}, result={"ok": True}),
+        ScenarioStep.tool_calls(("echo", {"value": 2}), ("fail", {"value": 3})),
+    )
+    done = AgentLoop(ScriptedDriver(*script, ScenarioStep.final("done")), toys(ledger)).execute_sync("go")
+    assert done.final_text == "done"
+    assert [[one.value for one in step.executions] for step in done.steps] == [[1], [{"ok": True}], [2, None], []]
+    assert [arguments["value"] for _, arguments in ledger.used] == [1, 2, 3]
+    failed = AgentLoop(ScriptedDriver(ScenarioStep.error(KeyError("x")))).execute_sync("go")
+    assert (failed.status, failed.errors[0].type) == (ExecutionStatus.FAILED, "KeyError")
+    ended = AgentLoop(ScriptedDriver(*script), toys(ledger)).execute_sync("go")
+    assert "the script has 3 steps, and step 4 was asked for" in ended.errors[0].message
