@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 
 import floor
 import httpx
@@ -87,7 +88,7 @@ async def fan_out() -> list[Row]:
     for made, budget in ((wait_async, 35), (wait_plain, 45)):
         calls = [ToolCall(f"call_{n}", made.name, f'{{"number": {n}}}') for n in range(50)]
         loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [made])
-        seconds = await wall(lambda loop=loop: loop.execute("go"), 5)
+        seconds = await wall(partial(loop.execute, "go"), 5)
         kind = "async" if made is wait_async else "plain"
         what = f"50 parallel calls of a 20 ms tool, {kind}"
         rows.append(Row(what, f"{seconds * 1000:7.1f} ms wall", f"<= {budget} ms", seconds * 1000 <= budget))
@@ -97,7 +98,7 @@ async def fan_out() -> list[Row]:
 def small_things() -> list[Row]:
     ten_tools = [tool(name=f"add_{n}")(add.function) for n in range(10)]
     for one in ten_tools:
-        assert one.spec
+        assert one.spec.name, "ready tools have read their signatures"
     driver = ToolCallingDriver(ScriptedInference())
     construct = micros(lambda: AgentLoop(driver, ten_tools), times=2000)
     bus = EventBus().for_execution()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from agentloop.inference.retrying import Patience as Patience
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
     from agentloop.inference.secret import Secret as Secret
-    from agentloop.inference.wire_format import EncodedRequest as EncodedRequest
-    from agentloop.inference.wire_format import WireFormat as WireFormat
-    from agentloop.inference.wire_format import wire_format as wire_format
+    from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
+    from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat
+    from agentloop.inference.wire_formats.wire_format import wire_format as wire_format
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -28,6 +28,6 @@ __getattr__, __dir__, __all__ = lazy(
         "agentloop.inference.retrying": "Patience",
         "agentloop.inference.scripted": "ScriptedInference",
         "agentloop.inference.secret": "Secret",
-        "agentloop.inference.wire_format": "EncodedRequest WireFormat wire_format",
+        "agentloop.inference.wire_formats.wire_format": "EncodedRequest WireFormat wire_format",
     },
 )

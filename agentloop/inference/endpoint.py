@@ -6,24 +6,17 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from agentloop.contracts.can_report_retries import RetryReport
 from agentloop.errors import InferenceError, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import HttpClient
-from agentloop.inference.retrying import retried, worth_retrying
-from agentloop.inference.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.retrying import Patience, retried, worth_retrying
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.tool_call import ToolCall
-
-_HEADERS = {
-    "content-type": "application/json",
-    "accept": "application/json",
-    "accept-encoding": "gzip, deflate",
-    "user-agent": "agentloop",
-}
 
 
 @frozen(eq=False)
@@ -39,11 +32,6 @@ class Endpoint:
     config: LLMConfig
     wire_format: WireFormat
     http: HttpClient
-    _headers: dict[str, str] = field(init=False, repr=False)
-
-    @_headers.default
-    def _headers_of_config(self) -> dict[str, str]:
-        return {**_HEADERS, **self.config.auth_headers()}
 
     async def ask(
         self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport
@@ -69,7 +57,7 @@ class Endpoint:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise ProviderUnavailable(f"no answer from {self.config.base_url} within {seconds:g} seconds") from error
+            raise ProviderUnavailable(f"no answer from {self.config.address} within {seconds:g} seconds") from error
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -78,30 +66,31 @@ class Endpoint:
     async def _asked(
         self, encoded: EncodedRequest, jitter: Callable[[], float], report: RetryReport
     ) -> InferenceResponse:
-        patience = self.config.patience
         try:
             return await self._attempt(encoded)
         except InferenceError as error:
+            patience = self._patience()
             if not worth_retrying(error, patience):
                 raise
             first = error
         return await retried(first, lambda: self._attempt(encoded), patience, jitter=jitter, report=report)
 
+    def _patience(self) -> Patience:
+        """Return the patience of the configuration; to wait longer than until the deadline would be in vain."""
+        patience, deadline = self.config.patience, self.config.deadline
+        if deadline is None or deadline >= patience.longest_wait:
+            return patience
+        return evolve(patience, longest_wait=deadline)
+
     async def _attempt(self, encoded: EncodedRequest) -> InferenceResponse:
-        headers = {**self._headers, **encoded.headers} if encoded.headers else self._headers
         try:
-            raw = await self.http.post(encoded.path, headers, encoded.body)
+            raw = await self.http.post(encoded.path, encoded.headers, encoded.body)
             response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
         except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
+            if self.config.api_key is not None:
+                self.config.api_key.redact_error(error)
+            raise
         return _with_own_names(response, encoded) if encoded.tool_names else response
-
-    def _redacted(self, error: InferenceError) -> InferenceError:
-        """Take the key out of what a provider told."""
-        key = self.config.api_key
-        if key is not None and error.args:
-            error.args = (key.redact(str(error.args[0])), *error.args[1:])
-        return error
 
 
 def _with_own_names(response: InferenceResponse, encoded: EncodedRequest) -> InferenceResponse:

@@ -12,7 +12,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_format import WireFormat, wire_format
+from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 
@@ -33,8 +33,8 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
     Attributes:
         config: the model and how to reach it.
         wire_format: how requests and responses are spelled; that of the configuration when left out.
-        client: an `httpx.AsyncClient`, or any client of that shape, that stays yours to close. It belongs to one event
-            loop.
+        client: an `httpx.AsyncClient`, or any client of that shape, that stays yours to close; the configuration's headers
+            and limits go before its own. It belongs to one event loop.
         jitter: a number from 0 to 1 each time it is called, by which waits between attempts are spread; `random.random` when
             left out.
     """
@@ -43,13 +43,12 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
     wire_format: WireFormat | None = field(default=None, kw_only=True, repr=False)
     client: Any = field(default=None, kw_only=True, repr=False)
     jitter: Callable[[], float] | None = field(default=None, kw_only=True, repr=False)
-    _identity: object = field(factory=object, kw_only=True, repr=False)
     _endpoint: Endpoint | None = field(default=None, kw_only=True, repr=False)
     _report: RetryReport = field(default=_nobody, kw_only=True, repr=False)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose connections the scope keeps and closes."""
-        key = (HttpInference, self._identity)
+        key = (HttpInference, id(self.config), id(self.wire_format), id(self.client))  # the endpoint keeps them alive
         return evolve(self, endpoint=scope.shared.open(key, self._opened, lambda endpoint: endpoint.aclose()))
 
     def with_retry_report(self, report: RetryReport) -> Self:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST_DOUBLINGS = 64
+
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Patience(Value):
@@ -72,7 +74,8 @@ async def retried(
     def wait(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.retry_after if isinstance(error, InferenceError) else None
-        backoff = min(patience.first_wait * 2 ** (state.attempt_number - 1), patience.longest_wait)
+        doublings = min(state.attempt_number - 1, _MOST_DOUBLINGS)
+        backoff = min(patience.first_wait * 2**doublings, patience.longest_wait)
         return asked if asked is not None else backoff * (0.5 + jitter() / 2)
 
     def tell(state: RetryCallState) -> None:

@@ -19,7 +19,7 @@ from agentloop.events.bus import EventBus
 from agentloop.events.inference_events import InferenceResponseReceived
 from agentloop.events.monitor import ProtocolMonitor
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_format import wire_format
+from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
 from agentloop.testing.kit import Kit

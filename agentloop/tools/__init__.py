@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentloop.tools.decorator import tool as tool
     from agentloop.tools.function_tool import FunctionTool as FunctionTool
     from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
-    from agentloop.tools.json_schema import json_schema as json_schema
+    from agentloop.tools.schema_builder import json_schema as json_schema
     from agentloop.tools.typed_tool import TypedTool as TypedTool
     from agentloop.tools.validation import SchemaValidator as SchemaValidator
 
@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy(
         "agentloop.tools.check": "check_tools",
         "agentloop.tools.decorator": "tool",
         "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
-        "agentloop.tools.json_schema": "json_schema",
+        "agentloop.tools.schema_builder": "json_schema",
         "agentloop.tools.typed_tool": "TypedTool",
         "agentloop.tools.validation": "SchemaValidator",
     },

@@ -9,7 +9,8 @@ from typing import Any
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolDefinitionError
-from agentloop.tools.signature import Signature
+from agentloop.tools.signature_reader import SignatureReader
+from agentloop.tools.typed_tool import TypedTool, read_typed_tool
 from agentloop.tools.validation import SchemaValidator
 
 
@@ -28,11 +29,11 @@ def check_tools(subject: Any) -> list[str]:
 
 def _subjects(subject: Any) -> Iterator[Any]:
     if isinstance(subject, ModuleType):
-        own = [value for value in vars(subject).values() if getattr(value, "__module__", None) == subject.__name__]
-        yield from (value for value in own if isinstance(value, Tool) or _is_tool_class(value))
+        members = vars(subject).values()
+        yield from (one for one in members if isinstance(one, Tool) or _is_tool_class_of(one, subject))
     elif isinstance(subject, type) and not issubclass(subject, Tool):
-        methods = inspect.getmembers(subject, inspect.isfunction)
-        yield from (_without_self(method) for name, method in methods if not name.startswith("_"))
+        names = [name for name in dir(subject) if not name.startswith("_")]
+        yield from (method for name in names if (method := _method(subject, name)) is not None)
     elif isinstance(subject, Iterable) and not isinstance(subject, str | Tool | type):
         for one in subject:
             yield from _subjects(one)
@@ -43,26 +44,44 @@ def _subjects(subject: Any) -> Iterator[Any]:
 def _problems(subject: Any) -> list[str]:
     try:
         if isinstance(subject, Tool):
-            SchemaValidator(subject.parameters, f"the parameters of the tool {subject.name!r}")
-        elif isinstance(subject, type):
+            return _tool_problems(subject)
+        if isinstance(subject, type):
             return _class_problems(subject)
-        elif callable(subject):
-            Signature.of(subject)
-        else:
+        if not callable(subject):
             return [f"{subject!r} is neither a tool nor a function"]
     except ToolDefinitionError as error:
         return [str(error)]
-    return []
+    reader = SignatureReader(subject)
+    reader.read()
+    return [f"{reader.label} cannot be a tool: {problem}" for problem in reader.problems]
+
+
+def _tool_problems(tool: Tool) -> list[str]:
+    label = f"the tool {tool.name!r}"
+    problems = [] if tool.description.strip() else [f"{label} has no description: say what it does and when to use it"]
+    try:
+        SchemaValidator(tool.parameters, f"the parameters of {label}")
+    except ToolDefinitionError as error:
+        problems.append(str(error))
+    return problems
 
 
 def _class_problems(cls: type) -> list[str]:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
-    return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"] if missing else []
+    if missing:
+        return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"]
+    if issubclass(cls, TypedTool):
+        read_typed_tool(cls)
+    return []
 
 
-def _is_tool_class(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Tool)
+def _is_tool_class_of(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module.__name__
 
 
-def _without_self(method: Any) -> Any:
-    return method.__get__(object())
+def _method(cls: type, name: str) -> Any:
+    """Return a method as it looks from an object of the class; None for what is no method."""
+    found = inspect.getattr_static(cls, name)
+    if isinstance(found, staticmethod | classmethod):
+        return getattr(cls, name)
+    return found.__get__(object()) if inspect.isfunction(found) else None

@@ -7,6 +7,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, overload
 
+from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_policy import OrderingKey, ToolPolicy
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
@@ -57,13 +58,9 @@ def tool(
     The function stays directly callable.
 
         @tool
-        def convert(amount: float, currency: Literal["EUR", "USD"]) -> float:
-            \"\"\"Convert an amount in pounds to another currency.
-
-    Args:
-                amount: pounds.
-                currency: the currency to convert to.
-            \"\"\"
+        def convert(amount: Annotated[float, "pounds"], currency: Literal["EUR", "USD"]) -> float:
+            \"\"\"Convert an amount in pounds to another currency.\"\"\"
+            return amount * rates[currency]
 
     Args:
         function: the function, when the decorator stands without parentheses.
@@ -87,16 +84,21 @@ def tool(
 
 
 def _tool(
-    function: Callable[P, R],
+    function: Any,
     *,
     name: str | None,
     description: str | None,
     schema: Mapping[str, Any] | None,
     effect: Effect,
     policy: ToolPolicy,
-) -> FunctionTool[P, R]:
-    if not callable(function):
-        raise ToolDefinitionError(f"@tool takes a function, not {function!r}; its options are given by name")
+) -> FunctionTool[..., Any]:
+    if isinstance(function, Tool):
+        raise ToolDefinitionError(f"{function!r} is a tool already")
+    if not callable(function) or isinstance(function, type):
+        raise ToolDefinitionError(
+            f"@tool takes a function, not {function!r}; options are given by name, and a class becomes a tool by "
+            "subclassing TypedTool"
+        )
     signature = Signature.of(function, name=name or "", description=description or "")
     given = None if schema is None else _parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
@@ -111,7 +113,10 @@ def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:
         raise ToolDefinitionError(f"the schema of {signature.name!r} is not JSON: {error}") from error
     if given.get("type") != "object":
         raise ToolDefinitionError(f"the schema of {signature.name!r} has to be of type object: arguments come by name")
-    unknown = given.get("properties", {}).keys() - signature.hints.keys()
+    properties = given.get("properties", {})
+    if not isinstance(properties, dict):
+        raise ToolDefinitionError(f"the properties in the schema of {signature.name!r} have to be an object")
+    unknown = properties.keys() - signature.hints.keys()
     if unknown:
         raise ToolDefinitionError(
             f"the schema of {signature.name!r} has {sorted(unknown)}, which the function has no parameters for"

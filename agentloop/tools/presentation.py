@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
 from agentloop.tools import conversion
-from agentloop.tools.json_schema import json_schema
+from agentloop.tools.schema_builder import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json_value import JsonValue, thaw
 from agentloop.values.parts import Media, Text

@@ -10,12 +10,12 @@ from attrs import field, frozen
 
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.tools import conversion
-from agentloop.tools.json_schema import Schema
+from agentloop.tools.schema_builder import Schema, described
 from agentloop.tools.signature_reader import Injected, SignatureReader
 from agentloop.tools.validation import invalid_arguments
 from agentloop.values.json_value import JsonObject, freeze_object
 
-_AS_JSON = (str, int, bool, float, Any, object, None, type(None))
+_AS_IT_IS = (Any, object, None, type(None))
 
 
 @frozen(eq=False)
@@ -40,21 +40,24 @@ class Signature:
 
     @_converted.default
     def _types_to_convert(self) -> Mapping[str, Any]:
-        return {name: hint for name, hint in self.hints.items() if hint not in _AS_JSON or hint is float}
+        return {name: hint for name, hint in self.hints.items() if hint not in _AS_IT_IS}
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *, description: str = "", name: str = "") -> Signature:
+    def of(
+        cls, function: Callable[..., Any], *, description: str = "", name: str = "", documentation: str | None = None
+    ) -> Signature:
         """Read a function.
 
         Args:
             function: the function; a bound method is read without its `self`.
             description: a description in place of the docstring's, which may then be missing.
             name: a name in place of the function's own.
+            documentation: a docstring in place of the function's own.
 
         Raises:
             ToolDefinitionError: when anything a model needs is missing or cannot be told in JSON; lists all problems.
         """
-        reader = SignatureReader(function, described=bool(description))
+        reader = SignatureReader(function, described=bool(description), documentation=documentation)
         fields, injected, returns = reader.read()
         if reader.problems:
             raise ToolDefinitionError(f"{reader.label} cannot be a tool: {'; '.join(reader.problems)}")
@@ -68,10 +71,11 @@ class Signature:
 
         parsed = parse(self._documentation)
         prose = "\n\n".join(text.strip() for text in (parsed.short_description, parsed.long_description) if text)
-        properties = {name: dict(schema) for name, schema in self._schema["properties"].items()}
-        for entry in parsed.params:
-            if entry.arg_name in properties and entry.description:
-                properties[entry.arg_name]["description"] = entry.description
+        texts = {entry.arg_name: entry.description for entry in parsed.params}
+        properties = {
+            name: described(schema, self.hints[name], texts.get(name))
+            for name, schema in self._schema["properties"].items()
+        }
         return self._description or prose, freeze_object({**self._schema, "properties": properties})
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -85,14 +89,11 @@ class Signature:
                 raise InvalidArguments(
                     f"{name!r} is given by the program, not by the caller: leave it out", path=f"$.{name}"
                 )
+        prepared = dict(arguments)
         for name, hint in self._converted.items():
-            if name in arguments:
+            if name in prepared:
                 try:
-                    arguments[name] = conversion.structure(arguments[name], hint)
+                    prepared[name] = conversion.structure(prepared[name], hint)
                 except Exception as error:
-                    raise invalid_arguments(_at(name, conversion.problems(error))) from error
-        return arguments
-
-
-def _at(name: str, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(f"$.{name}{path.removeprefix('$')}", message) for path, message in problems]
+                    raise invalid_arguments(conversion.problems(error, f"$.{name}")) from error
+        return prepared

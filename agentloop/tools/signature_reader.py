@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from functools import partial
+from types import UnionType
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.tools.json_schema import Field, Schema, SchemaBuilder, default_json, object_schema
+from agentloop.tools.fields import Field, default_json
+from agentloop.tools.schema_builder import Schema, SchemaBuilder, object_schema
 from agentloop.values.agent_state import AgentState
 from agentloop.values.tool_call import ToolCall
 
@@ -17,14 +20,18 @@ INJECTED: tuple[Injected, ...] = (AgentState, ToolCall, ToolContext)
 """The classes that are injected into a parameter that is annotated with them."""
 
 _NO_DEFAULT = inspect.Parameter.empty
+_SECTIONS = frozenset(
+    {"args", "arguments", "params", "parameters", "returns", "yields", "raises", "example", "examples"}
+)
 
 
 class SignatureReader:
     """Reads one function and collects what is wrong with it.
 
     Args:
-        function: the function; a bound method is read without its `self`.
+        function: the function; a bound method is read without its `self`, a partial without what it fills in by name.
         described: whether a description is given besides, so that the docstring may be missing.
+        documentation: a docstring in place of the function's own.
 
     Attributes:
         name: the function's name.
@@ -34,22 +41,27 @@ class SignatureReader:
         problems: what keeps it from being a tool; filled by `read`.
     """
 
-    def __init__(self, function: Callable[..., Any], *, described: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, described: bool = False, documentation: str | None = None
+    ) -> None:
         self.function = function
-        self.name = str(getattr(function, "__name__", type(function).__name__))
-        self.label = f"{getattr(function, '__qualname__', self.name)}()"
-        self.documentation = inspect.getdoc(function) or ""
+        self.name = str(getattr(_inside(function), "__name__", type(function).__name__))
+        self.label = f"{getattr(_inside(function), '__qualname__', self.name)}()"
+        self.documentation = _documentation(function) if documentation is None else documentation
         self.schema: Schema = {}
         self.problems: list[str] = []
-        if not described and not self.documentation.strip():
+        if not described and not _tells_something(self.documentation):
             self.problems.append("it has no docstring: say in one what the tool does, or pass description=")
+        if inspect.isgeneratorfunction(_called(function)) or inspect.isasyncgenfunction(_called(function)):
+            self.problems.append("it yields, but a tool has one result: return a list")
 
     def read(self) -> tuple[list[Field], dict[str, Injected], Any]:
         """Return the parameters that a model gives, those that the program gives, and the type of the result."""
+        parameters = self._parameters()
         hints = self._hints()
         injected: dict[str, Injected] = {}
         fields: list[Field] = []
-        for parameter in inspect.signature(self.function).parameters.values():
+        for parameter in parameters:
             made = self._parameter(parameter, hints)
             if isinstance(made, Field):
                 fields.append(made)
@@ -60,13 +72,23 @@ class SignatureReader:
         self.schema = self._schema(fields)
         return fields, injected, hints.get("return")
 
+    def _parameters(self) -> list[inspect.Parameter]:
+        """Return the parameters that are left to be given."""
+        filled = self.function.keywords if isinstance(self.function, partial) else {}
+        try:
+            parameters = inspect.signature(self.function).parameters
+        except (ValueError, TypeError) as error:
+            self.problems.append(f"its signature cannot be read: {error}")
+            return []
+        return [parameter for name, parameter in parameters.items() if name not in filled]
+
     def _hints(self) -> dict[str, Any]:
-        target = self.function if inspect.isroutine(self.function) else type(self.function).__call__
+        target = _called(self.function)
         try:
             return get_type_hints(target, include_extras=True)
-        except (NameError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001  # a hint that is text may raise whatever evaluating it raises
             self.problems.append(f"a type hint cannot be resolved: {error}")
-            return dict.fromkeys([*inspect.signature(self.function).parameters, "return"], Any)
+            return dict.fromkeys(getattr(target, "__annotations__", {}), Any)
 
     def _parameter(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field | Injected | None:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
@@ -106,6 +128,31 @@ class SignatureReader:
         return builder.finished(object_schema(properties, required))
 
 
+def _inside(function: Any) -> Any:
+    """Return the function inside a partial; anything else as it is."""
+    return function.func if isinstance(function, partial) else function
+
+
+def _called(function: Any) -> Any:
+    """Return what holds the hints: the function itself, that inside a partial, or the `__call__` of an object."""
+    inside = _inside(function)
+    return inside if inspect.isroutine(inside) else type(inside).__call__
+
+
+def _documentation(function: Any) -> str:
+    """Return the docstring, of an object that of its `__call__` or of its class."""
+    return inspect.getdoc(_called(function)) or inspect.getdoc(_inside(function)) or ""
+
+
+def _tells_something(documentation: str) -> bool:
+    """Say whether a docstring begins with text and not with a section or a field."""
+    first = documentation.strip().partition("\n")[0].strip()
+    return bool(first) and first[0] not in ":@" and first.rstrip(":").lower() not in _SECTIONS
+
+
 def _injected_kind(hint: Any) -> Injected | None:
-    candidates = get_args(hint) if get_origin(hint) is not None else (hint,)
-    return next((kind for kind in INJECTED if kind in candidates), None)
+    origin = get_origin(hint)
+    if origin in {Annotated, Union, UnionType}:
+        members = get_args(hint)[:1] if origin is Annotated else get_args(hint)
+        return next((kind for member in members if (kind := _injected_kind(member)) is not None), None)
+    return next((kind for kind in INJECTED if kind is hint), None)

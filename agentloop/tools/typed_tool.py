@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from inspect import iscoroutinefunction
+from functools import cache, lru_cache
+from inspect import cleandoc, iscoroutinefunction
+from itertools import takewhile
 from typing import Any
 
 from agentloop.contracts.tool import CanPrepareArguments, CanPresentResult, Tool
@@ -40,12 +41,12 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
     @property
     def description(self) -> str:
         """The text of the docstring of `use`, or of the class."""
-        return _read(type(self)).documented[0]
+        return read_typed_tool(type(self)).documented[0]
 
     @property
     def parameters(self) -> JsonObject:
         """A JSON Schema of the parameters of `use`."""
-        return _read(type(self)).documented[1]
+        return read_typed_tool(type(self)).documented[1]
 
     @property
     def spec(self) -> ToolSpec:
@@ -58,7 +59,7 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
         Raises:
             InvalidArguments: when one does not fit its type after all.
         """
-        return _read(type(self)).prepare(arguments)
+        return read_typed_tool(type(self)).prepare(arguments)
 
     def present(self, result: Any) -> ToolResult:
         """Check the result against the declared return type and turn it into JSON.
@@ -70,21 +71,41 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
 
 
 @cache
-def _read(cls: type[TypedTool]) -> Signature:
+def read_typed_tool(cls: type[TypedTool]) -> Signature:
+    """Read the `use` of a class, once.
+
+    Raises:
+        ToolDefinitionError: when it lacks what a model needs; lists all problems.
+    """
     if not iscoroutinefunction(cls.use):
         raise ToolDefinitionError(f"{cls.__qualname__}.use is not async; write it as async def, or use @tool")
-    own = (cls.use.__doc__ or "") if "use" in vars(cls) else ""
-    text = "" if own else vars(cls).get("__doc__") or ""
-    bound = cls.use.__get__(object.__new__(cls))
-    return Signature.of(bound, description=text, name=cls.__name__)
+    given = (
+        "" if cls.description is TypedTool.description else cls.__name__
+    )  # a description of its own needs no docstring
+    use = cls.use.__get__(object())
+    signature = Signature.of(use, description=given, name=cls.__name__, documentation=_documentation(cls))
+    if signature.injected:
+        name, kind = next(iter(signature.injected.items()))
+        raise ToolDefinitionError(
+            f"{cls.__qualname__}.use cannot be given {name!r}: only @tool injects; a class that wants the {kind.__name__} "
+            "implements CanAccessAgentState, CanAccessToolCall or CanAccessToolContext"
+        )
+    return signature
+
+
+def _documentation(cls: type[TypedTool]) -> str:
+    """Return the docstring of `use`, else of the class; not those that say what any tool is."""
+    own = list(takewhile(lambda kind: kind is not TypedTool, cls.__mro__))
+    of_use = [vars(kind)["use"].__doc__ for kind in own if "use" in vars(kind)]
+    return cleandoc(next(filter(None, [*of_use, *[vars(kind).get("__doc__") for kind in own]]), ""))
 
 
 @cache
 def _presenter(cls: type[TypedTool]) -> Presenter:
-    return presenter(_read(cls).returns)
+    return presenter(read_typed_tool(cls).returns)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _same(spec: ToolSpec) -> ToolSpec:
     """Return the first of equal specs, which keeps its encoded forms and its validator."""
     return spec

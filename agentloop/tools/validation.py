@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agentloop.errors import InvalidArguments, ToolDefinitionError
+from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.values.json_value import freeze_object, thaw
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ Schema: TypeAlias = Mapping[str, Any] | bool
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_VALUE = 80
+_SHOWN_MESSAGE = 400
+_TOO_DEEP = ("$", "it is nested too deeply to be checked")
 
 
 class SchemaValidator:
@@ -29,7 +31,7 @@ class SchemaValidator:
         name: what the schema belongs to, for error messages.
 
     Raises:
-        ToolDefinitionError: when it is not a valid schema; says where.
+        ToolDefinitionError: when it is not a valid schema, or refers to what is not in it; says where.
     """
 
     __slots__ = ("_validator",)
@@ -39,11 +41,17 @@ class SchemaValidator:
 
     def accepts(self, data: Any) -> bool:
         """Say whether plain JSON data satisfies the schema."""
-        return bool(self._validator.is_valid(data))
+        try:
+            return bool(self._validator.is_valid(data))
+        except RecursionError:
+            return False
 
     def problems(self, data: Any) -> list[tuple[str, str]]:
         """Return what is wrong with plain JSON data, as pairs of a JSON path and a message; the nearest to the root first."""
-        found = sorted(self._validator.iter_errors(data), key=lambda error: len(error.absolute_path))
+        try:
+            found = sorted(self._validator.iter_errors(data), key=lambda error: len(error.absolute_path))
+        except RecursionError:
+            return [_TOO_DEEP]
         return [_problem(error) for error in found[:_SHOWN_PROBLEMS]]
 
     def validate(self, arguments: Mapping[str, Any]) -> None:
@@ -52,8 +60,8 @@ class SchemaValidator:
         Raises:
             InvalidArguments: with the path of the first problem, listing the first few.
         """
-        if not self._validator.is_valid(arguments):
-            raise invalid_arguments(self.problems(arguments))
+        if not self.accepts(arguments):
+            raise invalid_arguments(self.problems(arguments) or [_TOO_DEEP])
 
 
 def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
@@ -64,31 +72,87 @@ def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
 
 def _compiled(schema: Schema, name: str) -> Validator:
     """Check and compile a schema; this file is the border to jsonschema."""
-    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-    from referencing import Registry
 
-    plain: Any = schema if isinstance(schema, bool) else thaw(freeze_object(schema))
-    kind = validator_for(plain, default=Draft202012Validator)
     try:
-        kind.check_schema(plain)
+        plain: Any = schema if isinstance(schema, bool) else thaw(freeze_object(schema))
+    except NotJson as error:
+        raise ToolDefinitionError(f"{name} cannot be a JSON Schema: {error}") from error
+    try:
+        return _checked(plain, name)
     except SchemaError as error:
         raise ToolDefinitionError(
-            f"{name} is not a valid JSON Schema: at {error.json_path}: {error.message}"
+            f"{name} is not a valid JSON Schema: at {error.json_path}: {_shortened(error)}"
         ) from error
     except RecursionError:
-        raise ToolDefinitionError(f"{name} is nested too deeply to be a JSON Schema") from None
-    return kind(plain, registry=Registry())
+        raise ToolDefinitionError(
+            f"{name} cannot be a JSON Schema: it is nested too deeply, or refers to itself without end"
+        ) from None
+
+
+def _checked(schema: Any, name: str) -> Validator:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has annotations, no marker
+
+    try:
+        kind = validator_for(schema, default=Draft202012Validator)
+    except (ValueError, AttributeError) as error:
+        raise ToolDefinitionError(f"{name} is not a valid JSON Schema: at $.$schema: it has to be a URL") from error
+    kind.check_schema(schema)
+    _check_references(schema, kind, REGISTRY, name)
+    validator = kind(schema, registry=REGISTRY)
+    validator.is_valid({})  # finds references that go in a circle
+    return validator
+
+
+def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:
+    """Follow every reference, so that one that leads nowhere is found before a call is."""
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    specification = specification_with(str(kind.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
+    root = specification.create_resource(schema)
+    left = [(root, registry.resolver_with_root(root))]
+    references: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+    while left or references:
+        if left:
+            resource, resolver = left.pop()
+        else:
+            found = _found(*references.pop(), name)
+            resource, resolver = specification.create_resource(found.contents), found.resolver
+            if id(resource.contents) not in seen:
+                kind.check_schema(resource.contents)
+        if id(resource.contents) in seen or not isinstance(resource.contents, dict):
+            continue
+        seen.add(id(resource.contents))
+        left.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
+        told = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
+        references.extend((reference, resolver) for reference in told if isinstance(reference, str))
+
+
+def _found(reference: str, resolver: Any, name: str) -> Any:
+    from referencing.exceptions import Unresolvable
+
+    try:
+        return resolver.lookup(reference)
+    except Unresolvable as error:
+        raise ToolDefinitionError(
+            f"{name} refers to {reference!r}, which is not in it; nothing is fetched: put the definition into $defs"
+        ) from error
 
 
 def _problem(error: ValidationError) -> tuple[str, str]:
     deepest = next(_deepest(error), error)
-    message = deepest.message
-    shown = repr(deepest.instance)
+    return deepest.json_path, _shortened(deepest)
+
+
+def _shortened(error: ValidationError | Any) -> str:
+    message: str = error.message
+    shown = repr(error.instance)
     if len(shown) > _SHOWN_VALUE:
         message = message.replace(shown, shown[:_SHOWN_VALUE] + "…")
-    return deepest.json_path, message
+    return message if len(message) <= _SHOWN_MESSAGE else message[:_SHOWN_MESSAGE] + "…"
 
 
 def _deepest(error: ValidationError) -> Iterator[ValidationError]:

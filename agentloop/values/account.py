@@ -14,7 +14,7 @@ def explain(execution: ExecutionState | None) -> str:
     """Tell in a few lines what happened: the status and why, the tokens, then each step with its calls."""
     if execution is None:
         return "no execution yet"
-    lines = [f"execution {execution.id}: {execution.status.value}{_why(execution)}"]
+    lines = [_one_line(f"execution {execution.id}: {execution.status.value}{_why(execution)}", _LINE * 4)]
     lines.append(
         f"  {_count(len(execution.steps), 'step')}, {_count(execution.totals.tool_calls, 'tool call')}, "
         f"{_tokens(execution.totals.usage)}{_time(execution)}"
@@ -22,6 +22,11 @@ def explain(execution: ExecutionState | None) -> str:
     for step in execution.steps:
         lines.extend(_step(step))
     return "\n".join(lines)
+
+
+def _one_line(text: str, most: int = _LINE) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _why(execution: ExecutionState) -> str:
@@ -36,18 +41,18 @@ def _step(step: AgentStep) -> list[str]:
     model = f" [{step.model}]" if step.model else ""
     lines = [f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}"]
     lines += [f"    {_call(execution)}" for execution in step.executions]
-    lines += [f"    {call.call.name}({call.call.arguments_json}) waits: {call.reason}"[:_LINE] for call in step.pending]
-    lines += [f"    error {error.type}: {error.message}"[:_LINE] for error in step.errors]
+    lines += [f"    {call.call.name}({call.call.arguments_json}) waits: {call.reason}" for call in step.pending]
+    lines += [f"    error {error.type}: {error.message}" for error in step.errors]
     if step.message is not None and step.message.text:
-        lines.append(f"    {step.message.text!r}"[:_LINE])
-    return lines
+        lines.append(f"    {step.message.text!r}")
+    return [_one_line(line) for line in lines]
 
 
 def _call(execution: ToolExecution) -> str:
     shown = (
         f"{execution.name}({execution.call.arguments_json}) {execution.status.value} in {execution.duration_ms:.0f} ms"
     )
-    return f"{shown}: {execution.text}".replace("\n", " ")[:_LINE]
+    return f"{shown}: {execution.text}"
 
 
 def _tokens(usage: Usage) -> str:

@@ -204,11 +204,17 @@ class AgentState(Value):
         return self._moved(context, self._running().with_step(step), step.ended_at)
 
     def with_last_step(self, step: AgentStep) -> AgentState:
-        """Return the state with its last step replaced; a message that the step did not have before is added."""
-        execution = self._running()
-        added = step.message is not None and execution.steps[-1].message is None
-        context = self.context.with_message(step.message) if added and step.message is not None else self.context
-        return self._moved(context, execution.with_last_step(step), step.ended_at)
+        """Return the state with its last step replaced; a message that the step did not have before is added.
+
+        Raises:
+            ContractViolation: when there is no step yet.
+        """
+        execution = self._running().with_last_step(step)
+        last = self.last_step
+        context = self.context
+        if step.message is not None and last is not None and last.message is None:
+            context = context.with_message(step.message)
+        return self._moved(context, execution, step.ended_at)
 
     def with_stop_signal(self, signal: StopSignal) -> AgentState:
         """Return the state with one more reason to stop."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.errors import ContractViolation
 from agentloop.values.inference_response import FinishReason
-from agentloop.values.message import Message, ResponsePart
+from agentloop.values.message import Message, ResponsePart, as_response_parts
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution
@@ -22,6 +22,14 @@ NO_USAGE = Usage.none()
 
 Slot: TypeAlias = ToolExecution | PendingCall
 """The place of one call in an open turn: settled, or waiting."""
+
+
+def _as_slots(slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    return tuple(slots)
+
+
+def _as_errors(errors: Iterable[ErrorInfo]) -> tuple[ErrorInfo, ...]:
+    return tuple(errors)
 
 
 class StepKind(StrEnum):
@@ -41,8 +49,8 @@ class OpenTurn(Value):
         slots: one for each call among the parts, in call order.
     """
 
-    parts: tuple[ResponsePart, ...]
-    slots: tuple[Slot, ...]
+    parts: tuple[ResponsePart, ...] = field(converter=as_response_parts)
+    slots: tuple[Slot, ...] = field(converter=_as_slots)
 
     def __attrs_post_init__(self) -> None:
         calls = sum(type(part) is ToolCall for part in self.parts)
@@ -124,7 +132,7 @@ class AgentStep(Value):
     model: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage = NO_USAGE
-    errors: tuple[ErrorInfo, ...] = ()
+    errors: tuple[ErrorInfo, ...] = field(default=(), converter=_as_errors)
     started_at: datetime
     ended_at: datetime
 

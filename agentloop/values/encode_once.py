@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Self, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from agentloop.values.value import Value
 
@@ -17,6 +18,11 @@ class EncodeOnce(Value):
     """An immutable value that keeps what encoders make of it, in a slot that is not compared, shown or stored."""
 
     _encodings: dict[object, object] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        """Copies and pickles leave the encoded forms behind."""
+        taken = {field.alias or field.name: getattr(self, field.name) for field in fields(type(self)) if field.init}
+        return partial(type(self), **taken), ()
 
     def encoded(self, fingerprint: object, encode: Callable[[Self], T]) -> T:
         """Return what `encode` makes of this value, computed once per fingerprint.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from agentloop.errors import ContractViolation
 from agentloop.values.agent_step import NO_USAGE, AgentStep
 from agentloop.values.stop import NO_SIGNALS, Continuation
 from agentloop.values.usage import Usage
@@ -48,6 +50,10 @@ class Totals(Value):
 NO_TOTALS = Totals()
 
 
+def _as_steps(steps: Iterable[AgentStep]) -> tuple[AgentStep, ...]:
+    return tuple(steps)
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ExecutionState(Value):
     """One run of the loop, from a new input to a terminal status.
@@ -65,7 +71,7 @@ class ExecutionState(Value):
 
     id: str
     status: ExecutionStatus = ExecutionStatus.PENDING
-    steps: tuple[AgentStep, ...] = ()
+    steps: tuple[AgentStep, ...] = field(default=(), converter=_as_steps)
     continuation: Continuation = NO_SIGNALS
     totals: Totals = NO_TOTALS
     history_length: int = 0
@@ -87,7 +93,13 @@ class ExecutionState(Value):
         )
 
     def with_last_step(self, step: AgentStep) -> ExecutionState:
-        """Return it with the last step replaced, as when calls that waited are settled; its calls stay counted."""
+        """Return it with the last step replaced, as when calls that waited are settled; its calls stay counted.
+
+        Raises:
+            ContractViolation: when it has no step yet.
+        """
+        if not self.steps:
+            raise ContractViolation("this execution has no step yet: add one with with_step")
         usage = self.totals.usage if step.usage == self.steps[-1].usage else self._usage_with(step)
         return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
+from agentloop.errors import ConfigurationError
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.message import Message, as_messages
 from agentloop.values.tool_spec import ToolSpec
@@ -96,6 +98,12 @@ class InferenceOptions(Value):
     reasoning_effort: ReasoningEffort | None = None
     cache_prompt: bool = False
     extra: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            given = getattr(self, name)
+            if given is not None and not isfinite(given):
+                raise ConfigurationError(f"{name} is a finite number, not {given}; None leaves it to the provider")
 
 
 DEFAULT_OPTIONS = InferenceOptions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from math import isinf
 from typing import Any, NoReturn
 
 
@@ -19,33 +20,47 @@ try:
     import orjson
 except ImportError:
     _fast_dumps: Callable[[Any], bytes] | None = None
-    _fast_loads: Callable[[str | bytes], Any] | None = None
+    _fast_loads: Callable[[bytes], Any] | None = None
 else:
-    _fast_dumps, _fast_loads = partial(orjson.dumps, default=_plain), orjson.loads
+    _JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+    _fast_dumps, _fast_loads = partial(orjson.dumps, default=_plain, option=_JSON_ONLY), orjson.loads
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"the number {text} is larger than a float can be")
+    return number
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+_DIGITS = bytes(b"0"[0] if chr(byte).isdecimal() else b" "[0] for byte in range(128)) + b" " * 128
+_LONG_INTEGER = b"0" * 19  # from here on it may not fit into 64 bits
 
 
 def parse_json(text: str | bytes) -> Any:
     """Parse one JSON document to plain Python data.
 
-    Stricter than `json.loads`: NaN and infinities are refused, so is nesting too deep to walk.
+    Stricter than `json.loads`: NaN and infinities are refused, so is nesting too deep to walk. Integers of any size keep
+    all their digits.
 
     Raises:
         ValueError: with position, when the text is not one JSON document.
     """
     if _fast_loads is not None:
         try:
-            return _fast_loads(text)
+            data = text.encode() if isinstance(text, str) else text
+            if _LONG_INTEGER not in data.translate(_DIGITS):  # orjson reads what does not fit into 64 bits as a float
+                return _fast_loads(data)
         except ValueError:
-            pass  # the standard library reads a little more (big integers, lone surrogates) and words errors better
+            pass  # the standard library reads a little more (lone surrogates) and words errors better
     try:
         return _decoder.decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except RecursionError:
@@ -61,9 +76,12 @@ def format_json(value: Any) -> bytes:
     """
     if _fast_dumps is not None:
         try:
-            return _fast_dumps(value)
+            written = _fast_dumps(value)
         except TypeError:
             pass  # integers over 64 bits and lone surrogates: the standard library can write them
+        else:
+            if b"null" not in written:  # orjson writes NaN as null; the standard library tells them apart
+                return written
     try:
         return _encoder.encode(value).encode()
     except UnicodeEncodeError:

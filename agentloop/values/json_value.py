@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentloop.errors import NotJson
+from agentloop.values.frozen_dict import FrozenDict
 
 if TYPE_CHECKING:
     JsonValue: TypeAlias = "bool | int | float | str | tuple[JsonValue, ...] | JsonObject | None"
@@ -19,34 +20,31 @@ else:
         """
 
 
-class JsonObject(dict[str, Any]):
+MOST_LEVELS = 200
+"""How deeply JSON may be nested. With a limit of its own, what was accepted can also be written, wherever that happens."""
+
+_MOST_BITS = 14_000  # 4,214 digits; Python neither reads nor writes more than 4,300
+_SHOWN_STEPS = 20
+_MAPPINGS = (dict, Mapping)  # a dict is told fastest by its own class
+
+
+class JsonObject(FrozenDict[str, Any]):
     """A JSON object that cannot be changed: a `dict` whose writing methods raise `TypeError`.
 
-    It is a `dict` so that JSON encoders and schema validators take it as it is. It is hashable. `thaw` gives a plain copy.
+    It takes what `dict` takes, converts it as `freeze` does, and is hashable. It is a `dict` so that JSON encoders and
+    schema validators take it as it is. `thaw` gives a plain copy.
+
+    Raises:
+        NotJson: when it is made of something that JSON cannot hold.
     """
 
     __slots__ = ()
 
-    def __hash__(self) -> int:  # type: ignore[override]  # dict says it has none; an immutable one can
-        return hash(frozenset(self.items()))
-
-    def __repr__(self) -> str:
-        return dict.__repr__(self)
-
-    def __reduce__(self) -> tuple[type[JsonObject], tuple[dict[str, Any]]]:
-        return JsonObject, (dict(self),)
-
-    def __copy__(self) -> JsonObject:
-        return self
+    def __new__(cls, *args: Any, **kwargs: Any) -> JsonObject:  # noqa: D102, PYI034  # the class says it
+        return freeze_object(dict(*args, **kwargs))
 
     def __deepcopy__(self, memo: object) -> JsonObject:
         return self
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("this JSON object is part of an immutable value; change a copy made with thaw() instead")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
 
     def plus(self, **entries: object) -> JsonObject:
         """Return a copy with these entries added or replaced."""
@@ -54,14 +52,39 @@ class JsonObject(dict[str, Any]):
 
 
 class JsonArray(tuple[Any, ...]):
-    """A JSON array that cannot be changed: a `tuple` whose items are known to be immutable JSON."""
+    """A JSON array that cannot be changed: a `tuple` whose items are immutable JSON.
+
+    Raises:
+        NotJson: when it is made of something that JSON cannot hold.
+    """
 
     __slots__ = ()
 
+    def __new__(cls, items: Iterable[object] = ()) -> JsonArray:  # noqa: D102, PYI034  # the class says it
+        frozen = freeze(tuple(items))
+        assert isinstance(frozen, JsonArray)  # noqa: S101  # a tuple freezes to an array; this tells the type checker
+        return frozen
 
-EMPTY_OBJECT = JsonObject()
+    def __reduce__(self) -> tuple[type[JsonArray], tuple[tuple[Any, ...]]]:
+        return JsonArray, (tuple(self),)
 
-_AS_IT_IS = frozenset({type(None), bool, int, str, JsonObject, JsonArray})
+
+_AS_IT_IS = frozenset({type(None), bool, str, JsonObject, JsonArray})
+
+
+class _Refused(Exception):  # internal to this file; becomes a NotJson
+    """What has no JSON form, why, and the way to it, which is noted from the inside out."""
+
+    def __init__(self, subject: str, verdict: str) -> None:
+        super().__init__(subject, verdict)
+        self.steps: list[str] = []
+
+    def told(self, path: str) -> str:
+        """Say what is wrong and where."""
+        subject, verdict = self.args
+        way = self.steps[::-1]
+        shown = "".join(way[:_SHOWN_STEPS]) + ("…" if len(way) > _SHOWN_STEPS else "")
+        return f"{subject} at {path}{shown} {verdict}"
 
 
 def freeze(value: object, path: str = "$") -> JsonValue:
@@ -72,39 +95,62 @@ def freeze(value: object, path: str = "$") -> JsonValue:
         path: where the data stands, for the error message.
 
     Raises:
-        NotJson: for anything that JSON cannot hold: other classes, NaN and infinities, keys that are not text, cycles.
+        NotJson: for anything that JSON cannot hold: other classes, NaN and infinities, keys that are not text, cycles; and
+            for what is nested more than 200 levels deep, and integers of more than 4,000 digits.
     """
     try:
-        return _freeze(value, path)
-    except RecursionError:
-        raise NotJson(f"the value at {path} is nested too deeply, or contains itself") from None
+        return _freeze(value, MOST_LEVELS)
+    except _Refused as refused:
+        raise NotJson(refused.told(path)) from None
 
 
-def _freeze(value: object, path: str) -> JsonValue:
-    if type(value) in _AS_IT_IS:
+def _freeze(value: object, levels: int) -> JsonValue:
+    kind = type(value)
+    if kind in _AS_IT_IS:
         return value  # type: ignore[return-value]  # the set of exact types above is what the alias lists
+    if isinstance(value, int):
+        if value.bit_length() <= _MOST_BITS:
+            return int(value)
+        raise _Refused("the integer", "has more than 4,000 digits; use text for it")
     if isinstance(value, float):
-        if math.isfinite(value):
+        if isfinite(value):
             return float(value)
-        raise NotJson(f"{value} at {path} has no JSON form; use null or text for it")
+        raise _Refused(str(float(value)), "has no JSON form; use null or text for it")
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, Mapping):
-        return _freeze_mapping(value, path)
+    if not levels:
+        raise _Refused("the value", f"is nested more than {MOST_LEVELS} levels deep, or contains itself")
     if isinstance(value, list | tuple):
-        return JsonArray([_freeze(item, f"{path}[{index}]") for index, item in enumerate(value)])
-    raise NotJson(f"a {type(value).__qualname__} at {path} has no JSON form")
+        return _freeze_items(value, levels - 1)
+    if isinstance(value, _MAPPINGS):
+        return _freeze_mapping(value, levels - 1)
+    raise _Refused(f"a {kind.__qualname__}", "has no JSON form")
 
 
-def _freeze_mapping(value: Mapping[Any, Any], path: str) -> JsonObject:
-    frozen = {}
+def _freeze_items(items: list[object] | tuple[object, ...], levels: int) -> JsonArray:
+    frozen: list[JsonValue] = []
+    try:
+        for item in items:
+            frozen.append(_freeze(item, levels))  # noqa: PERF401  # how many there are is where it went wrong
+    except _Refused as refused:
+        refused.steps.append(f"[{len(frozen)}]")
+        raise
+    return tuple.__new__(JsonArray, frozen)
+
+
+def _freeze_mapping(value: Mapping[Any, Any], levels: int) -> JsonObject:
+    entries: dict[str, JsonValue] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise NotJson(f"the key {key!r} at {path} is a {type(key).__qualname__}; JSON keys are text")
-        frozen[key if type(key) is str else str.__str__(key)] = _freeze(item, f"{path}.{key}")
-    return JsonObject(frozen)
+            raise _Refused(f"the key {key!r}", f"is a {type(key).__qualname__}; JSON keys are text")
+        try:
+            entries[key if type(key) is str else str.__str__(key)] = _freeze(item, levels)
+        except _Refused as refused:
+            refused.steps.append(f".{key}")
+            raise
+    frozen = dict.__new__(JsonObject)
+    dict.update(frozen, entries)
+    return frozen
 
 
 def freeze_object(value: Mapping[str, object]) -> JsonObject:
@@ -129,3 +175,6 @@ def thaw(value: JsonValue) -> Any:
     if isinstance(value, tuple | list):
         return [thaw(item) for item in value]
     return value
+
+
+EMPTY_OBJECT = JsonObject()

@@ -178,7 +178,7 @@ class BeforeToolUse(StatePoint):
 
     def with_arguments(self, arguments: Mapping[str, object]) -> Self:
         """Run the call with these arguments instead; they are validated again."""
-        return evolve(self, call=self.call.with_arguments(JsonObject(arguments)))
+        return evolve(self, call=self.call.with_arguments(arguments))
 
     def block(self, reason: str) -> Self:
         """Keep the call from running and tell the model why."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import attrs
 import cattrs
+from cattrs.cols import list_structure_factory
+from cattrs.v import format_exception
 
-from agentloop.errors import AgentLoopError, InvalidDocument, SchemaTooNew
+from agentloop.errors import InvalidDocument, NotJson, SchemaTooNew
 from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.json_text import format_json, parse_json
 from agentloop.values.json_value import JsonObject, JsonValue, freeze, freeze_object, thaw
@@ -52,8 +55,16 @@ _CLASSES = {tag: kind for kind, tag in _TAGS.items()}
 
 
 def make_converter() -> cattrs.Converter:
-    """Make a cattrs converter that knows every value of agentloop; add hooks of your own to the copy you get."""
+    """Make a cattrs converter that knows every value of agentloop; add hooks of your own to the copy you get.
+
+    It reads strictly: what has another JSON type than it was written with is refused, not converted.
+    """
     converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
+    for kind in (str, int, float, bool):
+        converter.register_structure_hook(kind, _structure_scalar)
+    converter.register_structure_hook(StrEnum, lambda name, cls: cls(name))
+    converter.register_structure_hook_factory(attrs.has, partial(_class_hook, converter))
+    converter.register_structure_hook_factory(_is_homogenous_tuple, partial(_tuple_hook, converter))
     converter.register_unstructure_hook(datetime, datetime.isoformat)
     converter.register_structure_hook(datetime, lambda text, _: datetime.fromisoformat(text))
     converter.register_unstructure_hook(bytes, lambda data: base64.b64encode(data).decode())
@@ -65,6 +76,42 @@ def make_converter() -> cattrs.Converter:
     converter.register_structure_hook_factory(_is_tagged_union, lambda _: partial(_structure_tagged, converter))
     converter.register_unstructure_hook_factory(_is_tagged_union, lambda _: partial(_unstructure_tagged, converter))
     return converter
+
+
+_SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (float, int), bool: (bool,)}
+
+
+def _structure_scalar(data: Any, kind: Any) -> Any:
+    if type(data) not in _SCALARS[kind]:
+        raise TypeError(f"{type(data).__name__} in place of {kind.__name__}")
+    return kind(data)
+
+
+def _class_hook(converter: cattrs.Converter, cls: Any) -> Callable[[Any, Any], Any]:
+    structure = converter.gen_structure_attrs_fromdict(cls)
+
+    def structure_object(data: Any, _: Any) -> Any:
+        if not isinstance(data, dict):
+            raise TypeError(f"{type(data).__name__} in place of an object")
+        return structure(data, cls)
+
+    return structure_object
+
+
+def _is_homogenous_tuple(hint: Any) -> bool:
+    return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
+
+
+def _tuple_hook(converter: cattrs.Converter, hint: Any) -> Callable[[Any, Any], Any]:
+    kind: Any = GenericAlias(list, get_args(hint)[0])
+    structure = list_structure_factory(kind, converter)
+
+    def structure_array(data: Any, _: Any) -> Any:
+        if not isinstance(data, list):
+            raise TypeError(f"{type(data).__name__} in place of an array")
+        return tuple(structure(data, kind))
+
+    return structure_array
 
 
 def _is_tagged_union(hint: Any) -> bool:
@@ -81,11 +128,12 @@ def _structure_tagged(converter: cattrs.Converter, data: Any, hint: Any) -> Any:
     if data is None and NoneType in get_args(hint):
         return None
     if not isinstance(data, dict):
-        raise TypeError(f"an object with a type was expected, not {type(data).__name__}")
-    kind: Any = _CLASSES.get(data.get("type", ""))
-    if kind not in get_args(hint):
+        raise TypeError(f"{type(data).__name__} in place of an object with a type")
+    tag = data.get("type")
+    kind: Any = _CLASSES.get(tag) if isinstance(tag, str) else None
+    if kind is None or kind not in get_args(hint):
         expected = ", ".join(_TAGS[member] for member in get_args(hint) if member is not NoneType)
-        raise ValueError(f"there is no {data.get('type')!r} here; expected one of {expected}")
+        raise ValueError(f"there is no {tag!r} here; expected one of {expected}")
     return converter.structure({name: value for name, value in data.items() if name != "type"}, kind)
 
 
@@ -105,17 +153,30 @@ def from_plain(data: object, kind: type[V]) -> V:
     """
     try:
         return _converter.structure(data, kind)
-    except AgentLoopError as error:
-        raise InvalidDocument(f"this is not the JSON form of a {kind.__name__}: {error}") from error
     except Exception as error:
-        problems = "; ".join(cattrs.transform_error(error)[:3])
+        problems = "; ".join(cattrs.transform_error(error, path="$", format_exception=_in_words)[:_SHOWN_PROBLEMS])
         raise InvalidDocument(f"this is not the JSON form of a {kind.__name__}: {problems}") from error
 
 
+def _in_words(error: BaseException, kind: type | None) -> str:
+    """Say what is wrong; cattrs keeps what a ValueError says to itself."""
+    return format_exception(error, kind) if isinstance(error, KeyError) else str(error) or type(error).__name__
+
+
+_SHOWN_PROBLEMS = 3
+
+
 def to_json(value: attrs.AttrsInstance) -> bytes:
-    """Write a value as one JSON document: `{"schema_version": 1, "kind": "AgentState", "value": {…}}`."""
-    document = {"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": to_plain(value)}
-    return format_json(document)
+    """Write a value as one JSON document: `{"schema_version": 1, "kind": "AgentState", "value": {…}}`.
+
+    Raises:
+        NotJson: when the value holds what JSON cannot, as an exception, or is nested too deeply.
+    """
+    try:
+        document = {"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": to_plain(value)}
+        return format_json(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJson(f"this {type(value).__name__} has no JSON form: {error}") from error
 
 
 def from_json(data: bytes | str, kind: type[V]) -> V:
@@ -129,14 +190,32 @@ def from_json(data: bytes | str, kind: type[V]) -> V:
         document = parse_json(data)
     except ValueError as error:
         raise InvalidDocument(f"this is not JSON: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("schema_version"), int):
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if type(version) is not int:
         raise InvalidDocument("this JSON was not written by agentloop: it is not an object with a schema_version")
-    version, found = document["schema_version"], document.get("kind")
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(version, SCHEMA_VERSION)
-    if found != kind.__name__:
-        raise InvalidDocument(f"this document holds a {found}, not a {kind.__name__}")
-    value = document.get("value")
+    if document.get("kind") != kind.__name__:
+        raise InvalidDocument(f"this document holds a {document.get('kind')}, not a {kind.__name__}")
+    if document.keys() != _ENVELOPE:
+        raise InvalidDocument(f"the document has to have exactly {sorted(_ENVELOPE)} at $; it has {sorted(document)}")
+    return from_plain(_migrated(document["value"], version, kind.__name__), kind)
+
+
+_ENVELOPE = frozenset({"schema_version", "kind", "value"})
+
+
+def _migrated(value: Any, version: int, kind: str) -> Any:
     for older in range(version, SCHEMA_VERSION):
-        value = MIGRATIONS[older](kind.__name__, value)
-    return from_plain(value, kind)
+        migrate = MIGRATIONS.get(older)
+        if migrate is None:
+            raise InvalidDocument(f"nothing here reads schema version {version}; the oldest is {_oldest()}")
+        try:
+            value = migrate(kind, value)
+        except Exception as error:
+            raise InvalidDocument(f"a damaged document of schema version {older}: {error!r}") from error
+    return value
+
+
+def _oldest() -> int:
+    return min(MIGRATIONS, default=SCHEMA_VERSION)

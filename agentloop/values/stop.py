@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
@@ -70,6 +71,10 @@ class StopSignal(Value):
     context: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
+def _as_signals(signals: Iterable[StopSignal]) -> tuple[StopSignal, ...]:
+    return tuple(signals)
+
+
 @frozen(eq=False, repr=False)
 class Continuation(Value):
     """What speaks for stopping and for going on, after a step.
@@ -79,7 +84,7 @@ class Continuation(Value):
         requested: whether somebody asked to go on; that overrides soft signals and never hard ones.
     """
 
-    signals: tuple[StopSignal, ...] = ()
+    signals: tuple[StopSignal, ...] = field(default=(), converter=_as_signals)
     requested: bool = False
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import field, frozen
 
-from agentloop.errors import MalformedArguments
+from agentloop.errors import MalformedArguments, NotJson
 from agentloop.values.json_text import format_json, parse_json
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.json_value import EMPTY_OBJECT, MOST_LEVELS, JsonObject, freeze, freeze_object
 from agentloop.values.value import Value
 
 _SHOWN = 200
@@ -35,9 +37,13 @@ class ToolCall(Value):
         Raises:
             MalformedArguments: when the text is not a JSON object.
         """
-        return freeze_object(parse_arguments(self.arguments_json))
+        parsed = parse_arguments(self.arguments_json)
+        try:
+            return freeze_object(parsed)
+        except NotJson as error:
+            raise _unusable(error) from error
 
-    def with_arguments(self, arguments: dict[str, object] | JsonObject) -> ToolCall:
+    def with_arguments(self, arguments: Mapping[str, object]) -> ToolCall:
         """Return the same call with other arguments.
 
         Raises:
@@ -54,7 +60,7 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
     """Parse the arguments of a call to plain data that a tool may keep.
 
     Raises:
-        MalformedArguments: when the text is not JSON, is cut off, or is JSON but not an object.
+        MalformedArguments: when the text is not JSON, is cut off, is JSON but not an object, or is nested too deeply.
     """
     if not arguments_json.strip():
         return {}
@@ -72,7 +78,16 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
             f"the arguments are a JSON {_kind(parsed)}, not an object: {_shortened(arguments_json)}; "
             "send one JSON object with the arguments by name"
         )
+    if arguments_json.count("{") + arguments_json.count("[") > MOST_LEVELS:
+        try:
+            freeze(parsed)  # what a tool gets can also be kept as a value
+        except NotJson as error:
+            raise _unusable(error) from error
     return parsed
+
+
+def _unusable(error: NotJson) -> MalformedArguments:
+    return MalformedArguments(f"the arguments cannot be used: {error}")
 
 
 def _is_cut_off(text: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
 from attrs import evolve, field, frozen
+from attrs.converters import optional
 
 from agentloop.errors import MalformedArguments
 from agentloop.values.json_text import format_json
@@ -18,6 +19,11 @@ from agentloop.values.value import Value
 
 ContentPart: TypeAlias = Text | Image | Audio | Document
 """A part that a user or a tool can put before a model."""
+
+
+def as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
+    """Convert to a tuple; a converter with a type that checkers can see."""
+    return tuple(content)
 
 
 class ToolStatus(StrEnum):
@@ -75,7 +81,7 @@ class ToolExecution(Value):
     call: ToolCall
     status: ToolStatus = field(converter=ToolStatus)
     value: JsonValue = field(default=None, converter=freeze)
-    content: tuple[ContentPart, ...] | None = None
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))
     error: ErrorInfo | None = None
     may_have_run: bool = False
     started_at: datetime
@@ -144,8 +150,7 @@ class ToolExecution(Value):
         Raises:
             NotJson: when the value has no JSON form.
         """
-        shown = None if content is None else tuple(content)
-        return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=shown, error=None, may_have_run=False)
+        return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=content, error=None, may_have_run=False)
 
     def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:
         """Return it as having ended with this error."""

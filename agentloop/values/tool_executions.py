@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
 from agentloop.errors import ContractViolation, ToolFailed
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
+from agentloop.values.frozen_dict import FrozenDict
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ToolExecution
 from agentloop.values.value import Value
+
+
+def _as_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(calls)
+
+
+def _as_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(keys)
+
+
+def _as_decisions(decisions: Mapping[str, Decision]) -> Mapping[str, Decision]:
+    return FrozenDict(decisions)
+
+
+def _as_executions(executions: Iterable[ToolExecution]) -> tuple[ToolExecution, ...]:
+    return tuple(executions)
+
+
+def _as_pending(pending: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
+    return tuple(pending)
 
 
 @frozen(eq=False, repr=False)
@@ -25,9 +46,9 @@ class ToolCalls(Value):
         decisions: what was decided about calls that waited for it, by key.
     """
 
-    calls: tuple[ToolCall, ...]
-    keys: tuple[str, ...]
-    decisions: Mapping[str, Decision] = field(factory=dict)
+    calls: tuple[ToolCall, ...] = field(converter=_as_calls)
+    keys: tuple[str, ...] = field(converter=_as_keys)
+    decisions: Mapping[str, Decision] = field(factory=dict, converter=_as_decisions)
 
     def __attrs_post_init__(self) -> None:
         if len(self.calls) != len(self.keys):
@@ -64,8 +85,8 @@ class ToolExecutions(Value):
         state: the state after the batch's interceptors, from which a driver goes on.
     """
 
-    executions: tuple[ToolExecution, ...]
-    pending: tuple[PendingCall, ...]
+    executions: tuple[ToolExecution, ...] = field(converter=_as_executions)
+    pending: tuple[PendingCall, ...] = field(converter=_as_pending)
     state: AgentState
 
     def __len__(self) -> int:

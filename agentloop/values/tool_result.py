@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from attrs import field, frozen
 from attrs.converters import optional
 
 from agentloop.values.json_value import JsonValue, freeze
-from agentloop.values.tool_execution import ContentPart
+from agentloop.values.tool_execution import ContentPart, as_content
 from agentloop.values.value import Value
-
-
-def _as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
-    return tuple(content)
 
 
 @frozen(eq=False, repr=False)
@@ -26,4 +20,4 @@ class ToolResult(Value):
     """
 
     value: JsonValue = field(default=None, converter=freeze)
-    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(_as_content))
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))

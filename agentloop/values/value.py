@@ -37,7 +37,7 @@ class Value:
         kind: Any = self.__class__
         shown = [(field, getattr(self, field.name)) for field in attrs.fields(kind) if field.repr]
         pairs = [f"{f.name.lstrip('_')}={f.repr(v) if callable(f.repr) else repr(v)}" for f, v in shown]
-        return f"{kind.__qualname__}({', '.join(pairs)})"
+        return f"{kind.__qualname__.rpartition('>.')[2]}({', '.join(pairs)})"
 
 
 @cache

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from conftest import CommandLine, ModelServer
 
 from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
 from agentloop.cli.tool_files import tools_from
@@ -20,6 +19,7 @@ from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.inference import Patience
 from agentloop.interception import before_step
 from agentloop.values.points import BeforeStep
+from tests.cli.conftest import CommandLine, ModelServer
 
 GOOD_TOOLS = '''
 from agentloop import AgentState, tool

@@ -16,16 +16,22 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.values.json_text import parse_json
+from agentloop.values.json_text import format_json, parse_json
 
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "x-amzn-requestid", "cf-ray")
 _TOO_LONG = re.compile(
-    r"context.?(length|window|size)|maximum.?(context|input|prompt)|prompt is too long|too many (input )?tokens"
-    r"|input (is )?too long|exceeds? the (maximum|context|model)|reduce the length|token count.*exceeds",
+    r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
+    r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
+    r"|tokens.{0,60}must be <=",
     re.IGNORECASE,
 )
 _QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too many requests", re.IGNORECASE)
-_KEY = re.compile(r"invalid.{0,12}key|incorrect api key|authentication|unauthorized|permission", re.IGNORECASE)
+_KEY = re.compile(
+    r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
+    r"|\bno api.?key",
+    re.IGNORECASE,
+)
+_LOCKED_OUT = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
 _SHOWN = 500
 _BY_STATUS: Mapping[int, type[InferenceError]] = {
@@ -58,7 +64,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if value.replace(".", "", 1).isdecimal():
             return float(value)
         return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])).total_seconds())
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, LookupError, ArithmeticError):  # what comes of dates that are none
         return None
 
 
@@ -66,11 +72,9 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> InferenceE
     """Make the typed error of an answer whose status says that it is one."""
     data = _parsed(body)
     message, code = _told(data)
-    if not message:
-        message = _page(body)
-    told = f"{message} ({code})" if code and code not in message else message
+    message = message or _page(body)
     return _typed(status, f"{code} {message}")(
-        f"the provider answered with HTTP {status}: {told}",
+        f"the provider answered with HTTP {status}: {_with_code(message, code)}",
         status=status,
         request_id=request_id(headers) or _id_in(data),
         retry_after=retry_after(headers),
@@ -83,9 +87,12 @@ def error_in_answer(data: Any, status: int, headers: Mapping[str, str]) -> Infer
     named = data.get("error") if isinstance(data, dict) else None
     number = _number(named.get("code") if isinstance(named, dict) else None) or _number(code)
     kind = _typed(number, f"{code} {message}") if number else _by_words(f"{code} {message}")
-    told = f"{message} ({code})" if code and code not in message else message
-    text = f"the provider answered with an error: {told or 'it gives no reason'}"
-    return kind(text, status=number or status, request_id=request_id(headers) or _id_in(data))
+    return kind(
+        f"the provider answered with an error: {_with_code(message, code) or 'it gives no reason'}",
+        status=number or status,
+        request_id=request_id(headers) or _id_in(data),
+        retry_after=retry_after(headers),
+    )
 
 
 def not_an_answer(why: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
@@ -102,7 +109,9 @@ def _typed(status: int, told: str) -> type[InferenceError]:
         return ProviderUnavailable
     if status < _FIRST_ERROR:
         return InvalidResponse
-    return ContextLengthExceeded if _TOO_LONG.search(told) else BadRequest
+    if _TOO_LONG.search(told):
+        return ContextLengthExceeded
+    return AuthenticationError if _KEY.search(told) else BadRequest
 
 
 def _by_words(told: str) -> type[InferenceError]:
@@ -110,6 +119,7 @@ def _by_words(told: str) -> type[InferenceError]:
         (_TOO_LONG, ContextLengthExceeded),
         (_QUOTA, RateLimited),
         (_KEY, AuthenticationError),
+        (_LOCKED_OUT, AuthenticationError),
         (_OVERLOADED, ProviderUnavailable),
     ):
         if pattern.search(told):
@@ -128,23 +138,51 @@ def _parsed(body: bytes) -> Any:
 def _told(data: Any) -> tuple[str, str]:
     """Find the message and the code or type of an error, in the places where providers put them."""
     if isinstance(data, str):
-        return data, ""
+        return _shortened(data), ""
     if not isinstance(data, dict):
         return "", ""
     error = data.get("error", data.get("errors", data))
     if isinstance(error, list):
         error = error[0] if error else {}
     if isinstance(error, str):
-        return error, ""
+        return _shortened(error), ""
     if not isinstance(error, dict):
         return "", ""
     message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
-    code = next((error[name] for name in ("code", "type", "status") if isinstance(error.get(name), str | int)), "")
-    return (message if isinstance(message, str) else str(message))[:_SHOWN], str(code) if code != "" else ""
+    code = next((error[name] for name in ("code", "type", "status") if _is_code(error.get(name))), "")
+    return _shortened(f"{_as_text(message)}{_passed_on(error)}"), _shortened(str(code))
+
+
+def _passed_on(error: Mapping[str, Any]) -> str:
+    """Find what the service behind a router said, where the router passes it on."""
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return f": {raw}" if isinstance(raw, str) and raw else ""
+
+
+def _is_code(code: object) -> bool:
+    return bool(code) and isinstance(code, str | int) and not isinstance(code, bool)
+
+
+def _as_text(message: object) -> str:
+    try:
+        return message if isinstance(message, str) else format_json(message).decode()
+    except ValueError:  # nested too deeply to be shown
+        return ""
+
+
+def _with_code(message: str, code: str) -> str:
+    if not message or not code or code in message:
+        return message or code
+    return f"{message} ({code})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _number(code: object) -> int:
-    if isinstance(code, str) and code.isdecimal():
+    if isinstance(code, str) and re.fullmatch("[45][0-9]{2}", code):
         code = int(code)
     return code if isinstance(code, int) and 400 <= code < 600 else 0  # noqa: PLR2004  # HTTP's error statuses
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+_MADE = re.compile(r"__[0-9a-f]{8}\Z")
 _LONGEST = 64
 _DIGITS = 8
 
@@ -17,13 +18,14 @@ def wire_name(name: str) -> str:
     """Return the name under which a tool goes over the wire.
 
     A name of at most 64 letters, digits, underscores and dashes stays as it is. Any other is made into one, with a digest of
-    the name at its end, so that different names stay different. The result depends on nothing but the name.
+    the name at its end, so that different names stay different; so is a name that ends as if it had been made, since it
+    could be another's. The result depends on nothing but the name.
     """
-    if name and len(name) <= _LONGEST and not _REFUSED.search(name):
+    if name and len(name) <= _LONGEST and not _REFUSED.search(name) and not _MADE.search(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-    readable = _REFUSED.sub("_", name)[: _LONGEST - _DIGITS - 1]
-    return f"{readable}_{digest}"
+    readable = _REFUSED.sub("_", name)[: _LONGEST - _DIGITS - 2]
+    return f"{readable}__{digest}"
 
 
 def renamed(names: Iterable[str]) -> dict[str, str]:

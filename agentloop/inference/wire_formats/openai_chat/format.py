@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_format import EncodedRequest, WireFormat
 from agentloop.inference.wire_formats.openai_chat.requests import encode_request
 from agentloop.inference.wire_formats.openai_chat.responses import decode_response
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 

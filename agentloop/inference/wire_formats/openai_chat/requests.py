@@ -12,10 +12,10 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
-from agentloop.inference.wire_format import EncodedRequest
 from agentloop.inference.wire_formats.call_arguments import arguments_text
 from agentloop.inference.wire_formats.call_ids import turn_ids
 from agentloop.inference.wire_formats.tool_names import renamed, wire_name
+from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.encode_once import encode_each
 from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json_text import format_json
@@ -25,13 +25,16 @@ from agentloop.values.tool_execution import ContentPart, ToolExecution
 from agentloop.values.tool_spec import ToolSpec
 
 PATH = "/chat/completions"
+_AUDIO = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
+"""What Chat Completions calls kinds of sound whose MIME types say otherwise."""
 
 
 def encode_request(request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
     """Spell a request: a join of segments, each encoded once.
 
     Raises:
-        BadRequest: when a message holds what Chat Completions cannot carry; names the part.
+        BadRequest: when a message holds what Chat Completions cannot carry, or an option spells what the request does; names
+            the part.
     """
     mark = _fingerprint(config.quirks)
     messages = [text for text in encode_each(request.messages, mark, partial(_message, quirks=config.quirks)) if text]
@@ -42,7 +45,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig) -> EncodedReque
     if request.tools:
         pieces += [b',"tools":[', b",".join(encode_each(request.tools, mark, _tool)), b"]"]
     pieces += [b',"messages":[', b",".join(messages), b"]"]
-    rest = format_json(_rest(request, config))
+    rest = format_json(_checked(_rest(request, config), request))
     pieces += [b"," + rest[1:]] if len(rest) > len(b"{}") else [b"}"]
     names = renamed(spec.name for spec in request.tools)
     return EncodedRequest(PATH, b"".join(pieces), tool_names=names)
@@ -64,6 +67,16 @@ def _rest(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
     if request.response_format is not None:
         rest["response_format"] = _response_format(request.response_format)
     return {**rest, **_options(config.options, config.quirks), **_options(request.options, config.quirks)}
+
+
+def _checked(rest: dict[str, Any], request: InferenceRequest) -> dict[str, Any]:
+    """Refuse what would stand twice in the body; which of the two a service reads cannot be known."""
+    twice = rest.keys() & ({"model", "messages", "tools"} if request.tools else {"model", "messages"})
+    if twice:
+        raise BadRequest(
+            f"options.extra holds {', '.join(sorted(twice))}, which the request itself spells; leave it out there"
+        )
+    return rest
 
 
 def _options(options: InferenceOptions, quirks: Quirks) -> dict[str, Any]:
@@ -106,6 +119,12 @@ def _message(message: Message, quirks: Quirks) -> bytes:  # noqa: ARG001  # ever
 
 
 def _assistant(message: Message) -> list[dict[str, Any]]:
+    for part in message.parts:
+        if isinstance(part, Image | Audio | Document):
+            raise BadRequest(
+                f"Chat Completions cannot carry {type(part).__name__} in a message of the assistant; leave it out, or use a "
+                "wire format that can"
+            )
     exchanges, text = message.exchanges, message.text
     if not exchanges and not text:
         return []
@@ -150,13 +169,21 @@ def _part(part: ContentPart) -> dict[str, Any]:
     if isinstance(part, Image) and part.file_id is None:
         return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
     if isinstance(part, Audio) and part.data is not None:
-        kind = part.media_type.rpartition("/")[2].removeprefix("x-").replace("mpeg", "mp3")
-        return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.data).decode(), "format": kind}}
-    if isinstance(part, Document) and part.url is None:
-        held = {"file_id": part.file_id} if part.file_id else {"file_data": _data_url(part)}
-        return {"type": "file", "file": {**held, **({"filename": part.name} if part.name else {})}}
+        kind = _subtype(part.media_type)
+        spelled = {"data": base64.b64encode(part.data).decode(), "format": _AUDIO.get(kind, kind)}
+        return {"type": "input_audio", "input_audio": spelled}
+    if isinstance(part, Document) and part.file_id is not None:
+        return {"type": "file", "file": {"file_id": part.file_id}}
+    if isinstance(part, Document) and part.data is not None:
+        name = part.name or f"document.{_subtype(part.media_type)}"
+        return {"type": "file", "file": {"file_data": _data_url(part), "filename": name}}
     how = "by URL" if part.url else "by file id" if part.file_id else "by value"
     raise BadRequest(f"Chat Completions cannot carry {type(part).__name__} {how}; pass it in another way")
+
+
+def _subtype(media_type: str) -> str:
+    """Return `pdf` of `application/pdf`, `wav` of `audio/x-wav; codecs=1`."""
+    return media_type.partition(";")[0].strip().lower().rpartition("/")[2].removeprefix("x-")
 
 
 def _data_url(part: Image | Audio | Document) -> str:

@@ -5,6 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/object
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ _FINISH: Mapping[str, FinishReason] = {
     "refusal": FinishReason.CONTENT_FILTER,
     "error": FinishReason.ERROR,
 }
-_OK = 200
+_OK = range(200, 300)
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -42,32 +43,50 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    if status != _OK:
+    if status not in _OK:
         raise error_of(status, headers, body)
     try:
         data = parse_json(body)
     except ValueError as error:
         raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    if isinstance(data, dict) and data.get("error") and not data.get("choices"):
-        raise error_in_answer(data, status, headers)
+    failed = _failed(data)
+    if failed:
+        raise error_in_answer(failed, status, headers)
     try:
-        choice = data["choices"][0]
-        message = choice.get("message") or choice.get("delta") or {}
-        parts = message_parts(message)
-        return InferenceResponse(
-            parts,
-            finish_reason(choice.get("finish_reason"), has_calls=any(isinstance(part, ToolCall) for part in parts)),
-            usage_of(data.get("usage")),
-            text_of(data.get("model")),
-            text_of(data.get("id")),
-            choice.get("finish_reason") if isinstance(choice.get("finish_reason"), str) else None,
-        )
+        return _response(data)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise not_an_answer("the answer has not the shape of a chat completion", status, headers, body) from error
 
 
+def _failed(data: Any) -> dict[str, Any] | None:
+    """Find what tells an error: the answer itself, when it has no choices, or a choice of it, where a router puts it."""
+    if not isinstance(data, dict):
+        return None
+    choices = data.get("choices")
+    held = choices[0] if isinstance(choices, list) and choices else data
+    return held if isinstance(held, dict) and held.get("error") else None
+
+
+def _response(data: Any) -> InferenceResponse:
+    choice = data["choices"][0]
+    message = choice.get("message") or choice.get("delta") or {}
+    reason, parts = choice.get("finish_reason"), message_parts(message)
+    return InferenceResponse(
+        parts,
+        finish_reason(
+            reason,
+            has_calls=any(isinstance(part, ToolCall) for part in parts),
+            refused=bool(message.get("refusal")),
+        ),
+        usage_of(data.get("usage")),
+        text_of(data.get("model")),
+        text_of(data.get("id")),
+        reason if isinstance(reason, str) else None,
+    )
+
+
 def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
-    """Read reasoning, text and calls of an assistant's message, in that order."""
+    """Read reasoning, text and calls of an assistant's message, in that order; a refusal is text."""
     parts: list[ResponsePart] = []
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
@@ -76,32 +95,36 @@ def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
         parts.append(Text(refusal))
-    parts.extend(_call(call) for call in message.get("tool_calls") or ())
-    if message.get("function_call"):
-        parts.append(_call({"function": message["function_call"]}))
+    calls = message.get("tool_calls") or ()
+    parts.extend(_call(call) for call in ([calls] if isinstance(calls, dict) else calls))
+    older = message.get("function_call")
+    if not calls and isinstance(older, dict) and older.get("name"):
+        parts.append(_call(older))
     return tuple(parts)
 
 
-def finish_reason(reason: object, *, has_calls: bool) -> FinishReason:
-    """Translate a finish reason to common words; calls count as such whatever a service says of them."""
-    if has_calls and reason in {"stop", None, ""}:
+def finish_reason(reason: object, *, has_calls: bool, refused: bool = False) -> FinishReason:
+    """Translate a finish reason to common words; calls and refusals count as such whatever a service says of them."""
+    word = reason.lower() if isinstance(reason, str) else ""
+    if has_calls and word in {"stop", ""}:
         return FinishReason.TOOL_CALLS
-    if not isinstance(reason, str) or not reason:
-        return FinishReason.UNKNOWN
-    return _FINISH.get(reason.lower(), FinishReason.OTHER)
+    if refused and word in {"stop", ""}:
+        return FinishReason.CONTENT_FILTER
+    return _FINISH.get(word, FinishReason.OTHER) if word else FinishReason.UNKNOWN
 
 
 def usage_of(usage: Any) -> Usage:
     """Read token counts; what a service does not report stays unknown."""
     if not isinstance(usage, dict):
         return Usage()
-    read, written = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    read, written = _object(usage.get("prompt_tokens_details")), _object(usage.get("completion_tokens_details"))
+    cached = (read.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
     return Usage(
         _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
-        _count(read.get("cached_tokens") if isinstance(read, dict) else None),
-        None,
-        _count(written.get("reasoning_tokens") if isinstance(written, dict) else None),
+        next((count for count in map(_count, cached) if count is not None), None),
+        _count(read.get("cache_write_tokens")),
+        _count(written.get("reasoning_tokens")),
     )
 
 
@@ -121,19 +144,35 @@ def _content(content: Any) -> list[ResponsePart]:
     if isinstance(content, str):
         return [Text(content)] if content else []
     found: list[ResponsePart] = []
-    for part in content or ():
-        text = part if isinstance(part, str) else part.get("text") or part.get("refusal") or ""
+    for part in [content] if isinstance(content, dict) else content or ():
+        text = part if isinstance(part, str) else part.get("text") or part.get("refusal")
         if isinstance(text, str) and text:
             found.append(Text(text))
-        elif isinstance(part, dict) and isinstance(part.get("thinking"), list):
-            found.append(Reasoning("".join(text_of(piece.get("text")) for piece in part["thinking"])))
+        elif isinstance(part, dict) and part.get("thinking"):
+            found.append(Reasoning(_thoughts(part["thinking"])))
     return found
+
+
+def _thoughts(thinking: Any) -> str:
+    return thinking if isinstance(thinking, str) else "".join(text_of(piece.get("text")) for piece in thinking)
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function") or call
-    return ToolCall(text_of(call.get("id")), text_of(function.get("name")), arguments_json(function.get("arguments")))
+    call_id = call.get("id")
+    return ToolCall(
+        str(call_id) if isinstance(call_id, int) else text_of(call_id),
+        text_of(function.get("name")),
+        arguments_json(function.get("arguments")),
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return a count of tokens; what cannot be one is unknown."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return int(value)
+    return None

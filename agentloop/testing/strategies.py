@@ -1,0 +1,300 @@
+"""Hypothesis strategies for the values of agentloop, for tests of your own drivers, executors, interceptors and stores.
+
+What they generate is valid: executions belong to their calls, keys are made by position, totals are the sums over the steps,
+times do not go back. Text holds no lone surrogates.
+
+    @given(state=agent_states())
+    def test_my_store_gives_back_what_it_was_given(state: AgentState) -> None:
+        assert my_store.load(my_store.save(state)) == state
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from agentloop.values.agent_context import AgentContext
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import AgentStep, OpenTurn
+from agentloop.values.decision import Answer, Approve, Decision, Deny, Edit
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.inference_delta import InferenceDelta
+from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
+from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.json_text import format_json
+from agentloop.values.json_value import JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.message import Message, Part, ResponsePart
+from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.stop import Continuation, StopReason, StopSignal
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.tool_spec import Effect, ToolSpec
+from agentloop.values.usage import Usage
+
+_EARLIEST, _LATEST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001  # Hypothesis wants them naive
+_DURATIONS = st.timedeltas(timedelta(0), timedelta(hours=1))
+_COUNTS = st.none() | st.integers(0, 10**9)
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+_NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12)
+_SHORT = st.text(max_size=12)
+
+
+def json_values(*, max_leaves: int = 8) -> SearchStrategy[JsonValue]:
+    """Immutable JSON of any shape."""
+    scalars = st.none() | st.booleans() | st.integers() | _FLOATS | _SHORT
+    nested = st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_SHORT, inner, max_size=3),
+        max_leaves=max_leaves,
+    )
+    return nested.map(freeze)
+
+
+def json_objects(*, max_size: int = 3) -> SearchStrategy[JsonObject]:
+    """Immutable JSON objects."""
+    return st.dictionaries(_SHORT, json_values(max_leaves=4), max_size=max_size).map(freeze_object)
+
+
+def moments() -> SearchStrategy[datetime]:
+    """Aware times in UTC, of this century."""
+    return st.datetimes(_EARLIEST, _LATEST, timezones=st.just(UTC))
+
+
+def usages() -> SearchStrategy[Usage]:
+    """Token counts, each known or not."""
+    return st.builds(Usage, _COUNTS, _COUNTS, _COUNTS, _COUNTS, _COUNTS, st.integers(0, 5))
+
+
+def content_parts() -> SearchStrategy[ContentPart]:
+    """Parts that a user or a tool can put before a model: text and media, by value and by reference."""
+    data = {"media_type": st.sampled_from(["image/png", "audio/wav", "application/pdf"]), "data": st.binary(max_size=8)}
+    url = {"url": _SHORT, "name": _SHORT, "provider_data": json_objects(max_size=1)}
+    media = [st.builds(kind, **data) | st.builds(kind, **url) for kind in (Image, Audio, Document)]
+    files = [st.builds(kind, file_id=_SHORT) for kind in (Image, Audio, Document)]
+    return st.one_of(_texts(), *media, *files)
+
+
+def _texts() -> SearchStrategy[Text]:
+    return st.builds(Text, _SHORT, provider_data=json_objects(max_size=1))
+
+
+def _thoughts() -> SearchStrategy[Reasoning | ProviderPart]:
+    reasoning = st.builds(Reasoning, _SHORT, provider_data=json_objects(max_size=1))
+    return reasoning | st.builds(ProviderPart, _NAMES, json_values(max_leaves=3))
+
+
+def tool_calls(*, names: SearchStrategy[str] = _NAMES) -> SearchStrategy[ToolCall]:
+    """Calls of tools of these names, or of any; the arguments are a JSON object, spelt in one way or another."""
+    written = json_objects().map(lambda value: format_json(value).decode())
+    spelt = written | written.map(lambda text: f" {text.replace('{}', '{ }')}\n") | st.just("")
+    return st.builds(ToolCall, _SHORT, names, spelt, provider_data=json_objects(max_size=1))
+
+
+def error_infos() -> SearchStrategy[ErrorInfo]:
+    """Errors as data."""
+    return st.builds(ErrorInfo, st.sampled_from(["ToolFailed", "ToolTimedOut", "ValueError"]), _SHORT, _SHORT)
+
+
+@st.composite
+def tool_executions(
+    draw: DrawFn, *, call: ToolCall | None = None, key: str = "execution/1/0", at: datetime | None = None
+) -> ToolExecution:
+    """Outcomes of this call, or of any, of every status: a success has a value and perhaps content, all others an error."""
+    status = draw(st.sampled_from(ToolStatus))
+    succeeded = status is ToolStatus.SUCCEEDED
+    content = st.none() | st.lists(content_parts(), max_size=2)
+    started_at = at or draw(moments())
+    return ToolExecution(
+        id=draw(_NAMES),
+        key=key,
+        call=call or draw(tool_calls()),
+        status=status,
+        value=draw(json_values()) if succeeded else None,
+        content=draw(content) if succeeded else None,
+        error=None if succeeded else draw(error_infos()),
+        may_have_run=not succeeded and draw(st.booleans()),
+        started_at=started_at,
+        ended_at=started_at + draw(_DURATIONS),
+    )
+
+
+@st.composite
+def tool_exchanges(draw: DrawFn, *, key: str = "execution/1/0") -> ToolExchange:
+    """Calls with their executions; now and then the call ran with other arguments than the model gave."""
+    call = draw(tool_calls())
+    ran = draw(st.just(call) | json_objects().map(call.with_arguments))
+    return ToolExchange(call, draw(tool_executions(call=ran, key=key)))
+
+
+def messages() -> SearchStrategy[Message]:
+    """Messages of every role, with all the parts that the role may hold."""
+    content = st.lists(content_parts(), max_size=3)
+    parts: SearchStrategy[Part] = content_parts() | _thoughts() | tool_exchanges()
+    return st.one_of(
+        st.builds(Message, st.just("user"), content, json_objects(max_size=1)),
+        st.builds(Message, st.just("system"), st.lists(_texts(), max_size=2), json_objects(max_size=1)),
+        st.builds(Message, st.just("assistant"), st.lists(parts, max_size=4), json_objects(max_size=1)),
+    )
+
+
+def tool_specs() -> SearchStrategy[ToolSpec]:
+    """What tools offer, with a few scalar parameters."""
+    types = st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean")])
+    schemas = st.dictionaries(_NAMES, types, max_size=3).map(lambda names: {"type": "object", "properties": names})
+    return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect))
+
+
+def response_formats() -> SearchStrategy[ResponseFormat]:
+    """Forms of answers, with and without a schema."""
+    schemas = st.none() | tool_specs().map(lambda spec: spec.parameters)
+    return st.builds(ResponseFormat, schemas, _NAMES, st.booleans())
+
+
+def inference_options() -> SearchStrategy[InferenceOptions]:
+    """Model, sampling and limits, each given or left to the provider."""
+    return st.builds(
+        InferenceOptions,
+        model=st.none() | _NAMES,
+        temperature=st.none() | st.floats(0, 2),
+        top_p=st.none() | st.floats(0, 1),
+        max_tokens=st.none() | st.integers(1, 10**6),
+        stop=st.lists(_SHORT, max_size=2),
+        seed=st.none() | st.integers(0, 2**31),
+        reasoning_effort=st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", "max"]),
+        cache_prompt=st.booleans(),
+        extra=json_objects(max_size=1),
+    )
+
+
+def inference_requests() -> SearchStrategy[InferenceRequest]:
+    """Requests to a model."""
+    choices = st.sampled_from([ToolChoice.auto(), ToolChoice.required(), ToolChoice.none()])
+    return st.builds(
+        InferenceRequest,
+        st.lists(messages(), max_size=3),
+        _SHORT,
+        st.lists(tool_specs(), max_size=2, unique_by=lambda spec: spec.name),
+        choices | _NAMES.map(ToolChoice.specific),
+        st.sampled_from([None, True, False]),
+        st.none() | response_formats(),
+        inference_options(),
+    )
+
+
+def response_parts() -> SearchStrategy[ResponsePart]:
+    """Parts of answers: text, thoughts and bare calls."""
+    return _texts() | _thoughts() | tool_calls()
+
+
+def inference_responses() -> SearchStrategy[InferenceResponse]:
+    """Answers of a model."""
+    reasons = st.sampled_from(FinishReason)
+    parts = st.lists(response_parts(), max_size=4)
+    return st.builds(InferenceResponse, parts, reasons, usages(), _SHORT, _SHORT, st.none() | _SHORT)
+
+
+def inference_deltas() -> SearchStrategy[InferenceDelta]:
+    """Pieces of an answer."""
+    kinds = st.sampled_from(["text", "reasoning", "tool_call", "arguments"])
+    return st.builds(InferenceDelta, kinds, _SHORT, st.integers(0, 5), _SHORT, _SHORT, st.integers(1, 3))
+
+
+def decisions() -> SearchStrategy[Decision]:
+    """What can be decided about a call that waits."""
+    settling = st.builds(Deny, _SHORT) | st.builds(Answer, json_values())
+    return st.builds(Approve, _SHORT) | st.builds(Edit, json_objects()) | settling
+
+
+def stop_signals() -> SearchStrategy[StopSignal]:
+    """Reasons to stop, of every kind."""
+    return st.builds(StopSignal, st.sampled_from(StopReason), _SHORT, _SHORT, json_objects(max_size=1))
+
+
+def continuations() -> SearchStrategy[Continuation]:
+    """What speaks for stopping and for going on."""
+    return st.builds(Continuation, st.lists(stop_signals(), max_size=3), st.booleans())
+
+
+@st.composite
+def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None = None) -> OpenTurn:
+    """Responses of whose calls at least the last one waits; the prefix of the keys is execution id and step number."""
+    parts = [*draw(st.lists(response_parts(), max_size=3)), draw(tool_calls())]
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    slots: list[ToolExecution | PendingCall] = []
+    for index, call in enumerate(calls):
+        key = f"{prefix}/{index}"
+        if index == len(calls) - 1 or draw(st.booleans()):
+            slots.append(PendingCall(key, call, draw(_SHORT), decision=draw(st.none() | decisions())))
+        else:
+            slots.append(draw(tool_executions(call=call, key=key, at=at)))
+    return OpenTurn(parts, slots)
+
+
+@st.composite
+def _answered(draw: DrawFn, *, prefix: str, at: datetime) -> Message:
+    parts = draw(st.lists(response_parts(), max_size=3))
+    calls = enumerate(part for part in parts if isinstance(part, ToolCall))
+    settled = [draw(tool_executions(call=call, key=f"{prefix}/{index}", at=at)) for index, call in calls]
+    return Message.of_response(parts, settled)
+
+
+@st.composite
+def agent_steps(
+    draw: DrawFn,
+    *,
+    number: int = 1,
+    execution_id: str = "execution",
+    at: datetime | None = None,
+    may_suspend: bool = True,
+) -> AgentStep:
+    """Steps of every kind: final responses, tool executions, errors and, unless they may not suspend, turns that wait."""
+    started_at = at or draw(moments())
+    prefix = f"{execution_id}/{number}"
+    waits = may_suspend and draw(st.integers(0, 3)) == 0
+    errors = () if waits else draw(st.lists(error_infos(), max_size=1).map(tuple))
+    answered = not waits and (not errors or draw(st.booleans()))
+    return AgentStep(
+        id=draw(_NAMES),
+        number=number,
+        message=draw(_answered(prefix=prefix, at=started_at)) if answered else None,
+        open_turn=draw(open_turns(prefix=prefix, at=started_at)) if waits else None,
+        response_id=draw(_SHORT),
+        model=draw(_SHORT),
+        finish_reason=draw(st.none() | st.sampled_from(FinishReason)),
+        usage=draw(usages()),
+        errors=errors,
+        started_at=started_at,
+        ended_at=started_at + draw(_DURATIONS) + timedelta(hours=1),
+    )
+
+
+def agent_contexts() -> SearchStrategy[AgentContext]:
+    """What a model may see before an execution."""
+    conversation = st.lists(messages(), max_size=3)
+    return st.builds(AgentContext, _SHORT, conversation, json_objects(), st.none() | response_formats())
+
+
+@st.composite
+def agent_states(draw: DrawFn, *, max_steps: int = 2) -> AgentState:
+    """States before, in and after an execution, of every status, built by the transitions of the loop."""
+    ids, at = (draw(_NAMES), draw(st.none() | _NAMES)), draw(moments())
+    context = draw(agent_contexts())
+    state = AgentState(agent_id=ids[0], parent_agent_id=ids[1], context=context, created_at=at, updated_at=at)
+    if draw(st.integers(0, 3)) == 0:
+        return state
+    state = state.with_execution_begun(draw(_NAMES), at)
+    count = draw(st.integers(0, max_steps))
+    for number in range(1, count + 1):
+        last, at = number == count, state.updated_at
+        step = agent_steps(number=number, execution_id=state.execution_id, at=at, may_suspend=last)
+        state = state.with_step(draw(step))
+    for signal in draw(st.lists(stop_signals(), max_size=2)):
+        state = state.with_stop_signal(signal)
+    if draw(st.booleans()):
+        state = state.with_continuation_requested()
+    others = [status for status in ExecutionStatus if status is not ExecutionStatus.SUSPENDED]
+    status = ExecutionStatus.SUSPENDED if state.pending else draw(st.sampled_from(others))
+    return state.with_status(status, state.updated_at)

@@ -1,0 +1,374 @@
+"""Connections: who opens them, how long they are kept, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from attrs import evolve, frozen
+
+from agentloop import AgentLoop, ToolCallingDriver, tool
+from agentloop.contracts import FailedAttempt
+from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
+from agentloop.inference import HttpInference, Patience
+from agentloop.inference.http_client import in_process_client
+from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
+from tests.inference.loopback import (
+    Reply,
+    answer,
+    as_json,
+    chunked,
+    completion,
+    echoes,
+    hangs_up,
+    head,
+    loopback,
+    says,
+    stalls,
+)
+
+ONCE = Patience(attempts=1)
+
+
+async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() -> None:
+    """Within an execution the connection is opened once, and it is closed with the scope."""
+    async with loopback(*[says()] * 3) as server:
+        async with bound(inference_for(server)) as (inference,):
+            for _ in range(3):
+                await inference.infer(QUESTION)
+            assert (server.connections, server.open_connections) == (1, 1)
+        await server.all_closed()
+
+
+async def test_copies_of_one_inference_share_the_connections_of_a_scope() -> None:
+    """The same inference bound twice, or listened to, goes over the connection that is already there."""
+    async with loopback(*[says()] * 3) as server:
+        inference = inference_for(server)
+        async with bound(inference, inference) as (one, other):
+            await one.infer(QUESTION)
+            await other.infer(QUESTION)
+            await other.with_retry_report(lambda _: None).infer(QUESTION)
+        assert server.connections == 1
+
+
+async def test_a_copy_with_another_configuration_asks_what_it_is_configured_for() -> None:
+    """A changed copy of an inference never asks the model of the one it was made from."""
+    async with loopback(says(), says()) as server:
+        small = inference_for(server)
+        large = evolve(small, config=config_for(server).with_settings(model="large"))
+        async with bound(small, large) as inferences:
+            for inference in inferences:
+                await inference.infer(QUESTION)
+        assert [request.json["model"] for request in server.requests] == ["loopback", "large"]
+
+
+async def test_without_a_scope_the_connection_ends_with_the_inference() -> None:
+    """An inference that is used by itself keeps nothing open."""
+    async with loopback(says(), says()) as server:
+        inference = inference_for(server)
+        for _ in range(2):
+            await inference.infer(QUESTION)
+            await server.all_closed()
+        assert server.connections == 2
+
+
+async def test_binding_leaves_the_inference_itself_unbound() -> None:
+    """What a user made is not changed by an execution."""
+    async with loopback(says(), says()) as server:
+        inference = inference_for(server)
+        async with bound(inference) as (copy,):
+            await copy.infer(QUESTION)
+            await inference.infer(QUESTION)
+            assert server.connections == 2
+
+
+async def test_concurrent_inferences_have_a_connection_each_and_leave_them_for_later() -> None:
+    """Many at once open as many connections as they need, and later ones open no more."""
+    async with loopback(*[echoes] * 20) as server:
+        async with bound(inference_for(server)) as (inference,):
+            await asyncio.gather(*[inference.infer(QUESTION) for _ in range(10)])
+            opened = server.connections
+            await asyncio.gather(*[inference.infer(QUESTION) for _ in range(10)])
+            assert (server.connections, opened) == (opened, 10)
+        await server.all_closed()
+
+
+async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
+    """An HTTP error is an answer like any other: the next attempt goes over the same connection."""
+    async with loopback(answer(429), answer(400, b"no"), says()) as server:
+        async with bound(inference_for(server)) as (inference,):
+            with pytest.raises(BadRequest):
+                await inference.infer(QUESTION)
+            await inference.infer(QUESTION)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(stalls(), id="stalls"),
+        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), id="stalls in the body"),
+        pytest.param(hangs_up(head(200, {"content-length": "9"}) + b"{"), id="hangs up in the body"),
+        pytest.param(hangs_up(b"what?\r\n\r\n"), id="garbage"),
+        pytest.param(answer(200, b"x" * 3000), id="too large"),
+        pytest.param(chunked([b"x" * 900] * 4), id="too large in chunks"),
+        pytest.param(stalls(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), id="no gzip"),
+    ],
+)
+async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply) -> None:
+    """After any failure of a connection, the next inference goes over a new one and the old one is gone."""
+    async with loopback(reply, says("a new one")) as server:
+        settings = {"timeout": 0.03, "max_response_bytes": 2000, "patience": ONCE}
+        async with bound(inference_for(server, **settings)) as (inference,):
+            with pytest.raises(InferenceError):
+                await inference.infer(QUESTION)
+            await server.all_closed()
+            assert (await inference.infer(QUESTION)).text == "a new one"
+        assert server.connections == 2
+
+
+async def test_a_connection_that_the_server_closed_in_the_meantime_costs_no_attempt() -> None:
+    """A kept connection that is closed from the other side is noticed before it is used."""
+    attempts: list[FailedAttempt] = []
+    answers = says(), says("as if nothing had happened")
+    async with loopback(*answers) as server, bound(inference_for(server)) as (inference,):
+        await inference.infer(QUESTION)
+        server.close_connections()
+        await server.all_closed()
+        response = await inference.with_retry_report(attempts.append).infer(QUESTION)
+        assert (response.text, attempts) == ("as if nothing had happened", [])
+
+
+async def test_a_connection_on_loan_is_closed_when_the_scope_has_ended() -> None:
+    """An inference that outlives its scope leaves no connection behind."""
+    held: list[Callable[[], None]] = []
+
+    def hold(connection: Any, request: Any) -> None:
+        held.append(lambda: says("late")(connection, request))
+
+    async with loopback(hold) as server:
+        async with bound(inference_for(server)) as (inference,):
+            asking = asyncio.create_task(inference.infer(QUESTION))
+            await server.received(1)
+        held[0]()
+        assert (await asking).text == "late"
+        await server.all_closed()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(stalls(), id="before the answer"),
+        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), id="in the middle of the body"),
+    ],
+)
+@pytest.mark.parametrize("in_scope", [True, False])
+async def test_cancellation_leaves_no_task_and_no_open_socket(reply: Reply, *, in_scope: bool) -> None:
+    """Cancelled while it waits for the server, an inference ends as cancelled, and nothing of it goes on."""
+    async with loopback(reply) as server:
+        before = asyncio.all_tasks()
+        async with bound(inference_for(server)) as (inside,):
+            asking = asyncio.create_task((inside if in_scope else inference_for(server)).infer(QUESTION))
+            await server.received(1)
+            await turns_of_the_event_loop()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert asyncio.all_tasks() == before
+            await server.all_closed()
+
+
+async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
+    """Cancelled while it waits to try again, an inference ends at once and tries no more."""
+    async with loopback(as_json(429, {}, {"retry-after": "60"})) as server:
+        before = asyncio.all_tasks()
+        waiting = asyncio.Event()
+        inference = inference_for(server).with_retry_report(lambda _: waiting.set())
+        asking = asyncio.create_task(inference.infer(QUESTION))
+        await waiting.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert asyncio.all_tasks() == before
+        await server.all_closed()
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("reply", [says(), answer(500), hangs_up(), chunked([b"x" * 900] * 4)])
+async def test_an_inference_leaves_no_task_however_it_ends(reply: Reply) -> None:
+    """Tasks are as before after a success and after any failure."""
+    async with loopback(reply) as server:
+        before = asyncio.all_tasks()
+        inference = inference_for(server, max_response_bytes=2000, patience=ONCE)
+        await asyncio.gather(inference.infer(QUESTION), return_exceptions=True)
+        await turns_of_the_event_loop()
+        assert asyncio.all_tasks() == before
+
+
+def test_one_inference_serves_any_number_of_event_loops() -> None:
+    """Each execution has connections of its own, so an inference may be used in one event loop after the other."""
+    holder: list[HttpInference] = []
+
+    async def execution() -> str:
+        async with loopback(says("from here"), says("and again")) as server:
+            holder.append(inference_for(server) if not holder else evolve(holder[0], config=config_for(server)))
+            async with bound(holder[-1]) as (inference,):
+                await inference.infer(QUESTION)
+                return (await inference.infer(QUESTION)).text
+
+    assert [asyncio.run(execution()) for _ in range(3)] == ["and again"] * 3
+
+
+async def test_a_given_client_is_used_and_stays_open() -> None:
+    """A client of the user's keeps its connections beyond the scope, sends its own headers, and is not closed."""
+    async with loopback(says(), says()) as server, httpx.AsyncClient(headers={"x-mine": "yes"}) as client:
+        inference = inference_for(server, client=client)
+        for _ in range(2):
+            async with bound(inference) as (copy,):
+                assert (await copy.infer(QUESTION)).text == "hello"
+        assert not client.is_closed
+        assert (server.connections, server.open_connections) == (1, 1)
+        assert server.requests[0].headers["x-mine"] == "yes"
+        assert server.requests[0].headers["authorization"].startswith("Bearer sk-")
+
+
+async def test_a_given_client_does_not_follow_redirects_with_the_key() -> None:
+    """Redirects are not followed, whatever the given client is set to."""
+    async with loopback(says("stolen")) as other:
+        away = answer(307, b"", {"location": f"{other.url}/x"})
+        async with loopback(away) as server, httpx.AsyncClient(follow_redirects=True) as client:
+            with pytest.raises(InvalidResponse, match="HTTP 307"):
+                await inference_for(server, client=client).infer(QUESTION)
+        assert other.requests == []
+
+
+async def test_the_timeouts_of_the_configuration_hold_for_a_given_client() -> None:
+    """A client that would wait for ever waits as long as the configuration says."""
+    async with loopback(stalls()) as server, httpx.AsyncClient(timeout=None) as client:  # what is tested
+        with pytest.raises(ProviderUnavailable, match=r"for 0\.03 seconds"):
+            await inference_for(server, client=client, timeout=0.03, patience=ONCE).infer(QUESTION)
+
+
+class _HouseClient(httpx.AsyncClient):
+    """A client as larger programs have them: a subclass in a module of their own."""
+
+
+@frozen(eq=False)
+class _Wrapper:
+    """A client of no known package: it has the two methods that are needed."""
+
+    inner: httpx.AsyncClient
+
+    def build_request(self, method: str, url: str, **how: Any) -> httpx.Request:
+        return self.inner.build_request(method, url, **how)
+
+    def send(self, request: httpx.Request, **how: Any) -> Awaitable[httpx.Response]:
+        return self.inner.send(request, **how)
+
+
+@pytest.mark.parametrize("made", ["httpx2", "a subclass", "a wrapper"])
+async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(made: str) -> None:
+    """Whatever looks like an httpx client can be given, and its failures are told in agentloop's words."""
+    package: Any = pytest.importorskip("httpx2") if made == "httpx2" else httpx
+    kind = _HouseClient if made == "a subclass" else package.AsyncClient
+    broken = hangs_up(head(200, {"content-length": "9"}) + b"{")
+    async with loopback(hangs_up(), says("it works"), broken, stalls()) as server, kind() as inner:
+        client = _Wrapper(inner) if made == "a wrapper" else inner
+        attempts: list[FailedAttempt] = []
+        inference = inference_for(server, client=client)
+        assert (await inference.with_retry_report(attempts.append).infer(QUESTION)).text == "it works"
+        assert [type(failed.error) for failed in attempts] == [ProviderUnavailable]
+        impatient = inference_for(server, client=client, timeout=0.03, patience=ONCE)
+        with pytest.raises(InvalidResponse, match="broke off"):
+            await impatient.infer(QUESTION)
+        with pytest.raises(ProviderUnavailable, match="no answer"):
+            await impatient.infer(QUESTION)
+
+
+async def test_a_client_in_the_process_needs_no_network() -> None:
+    """An in-process client answers from a function of path and body."""
+
+    def provider(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        return 200, {}, completion(f"{path} was asked of {json.loads(body)['model']}")
+
+    inference = inference_for("http://nowhere/v1", client=in_process_client(provider))
+    assert (await inference.infer(QUESTION)).text == "/v1/chat/completions was asked of loopback"
+
+
+async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With HTTP_PROXY set, requests go to the proxy, which gets the whole address, and its connection is kept and closed."""
+    async with loopback(says("through the proxy"), says()) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        async with bound(inference_for("http://model.invalid/v1")) as (inference,):
+            assert (await inference.infer(QUESTION)).text == "through the proxy"
+            await inference.infer(QUESTION)
+            assert proxy.connections == 1
+        await proxy.all_closed()
+        assert proxy.requests[0].target == "http://model.invalid/v1/chat/completions"
+        assert proxy.requests[0].headers["host"] == "model.invalid"
+
+
+async def test_an_address_that_needs_no_proxy_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_PROXY is honoured."""
+    async with loopback(says("directly")) as server, loopback() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert (await inference_for(server).infer(QUESTION)).text == "directly"
+        assert proxy.connections == 0
+
+
+async def test_more_requests_go_through_a_proxy_at_once_than_a_default_pool_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of executions behind a proxy do not wait for each other."""
+    count = 120
+    async with loopback(*[echoes] * count) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        async with bound(inference_for("http://model.invalid/v1")) as (inference,):
+            await asyncio.gather(*[inference.infer(QUESTION) for _ in range(count)])
+            assert proxy.connections == count
+
+
+async def test_a_proxy_that_cannot_be_used_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy address that means nothing is told as what it is, without its password."""
+    monkeypatch.setenv("HTTP_PROXY", "gopher://me:secret@proxy")
+    with pytest.raises(ConfigurationError, match="a proxy that the environment names") as caught:
+        await inference_for("http://model.invalid/v1").infer(QUESTION)
+    assert "secret" not in str(caught.value)
+
+
+@tool(effect="pure")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+CALL = completion(None, tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}])
+
+
+async def test_an_execution_goes_over_one_connection_that_ends_with_it() -> None:
+    """A loop of several steps opens one connection, and closes it when the execution ends."""
+    async with loopback(answer(200, CALL), echoes) as server:
+        state = await AgentLoop(ToolCallingDriver(inference_for(server)), [add]).execute("1 + 2?")
+        assert (state.final_text, server.connections) == ("answer to 3", 1)
+        await server.all_closed()
+
+
+async def test_a_loop_that_is_entered_keeps_its_connection_over_executions() -> None:
+    """Executions of an entered loop go over the same connection, which is closed when the loop is left."""
+    async with loopback(says(), says()) as server:
+        async with AgentLoop(ToolCallingDriver(inference_for(server))) as loop:
+            for _ in range(2):
+                await loop.execute("hello?")
+            assert (server.connections, server.open_connections) == (1, 1)
+        await server.all_closed()
+
+
+async def turns_of_the_event_loop() -> None:
+    """Let whatever is ready run."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,231 @@
+"""Typed errors from HTTP statuses, headers and bodies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentloop.errors import (
+    AuthenticationError,
+    BadRequest,
+    ContextLengthExceeded,
+    InferenceError,
+    InvalidResponse,
+    ProviderUnavailable,
+    RateLimited,
+)
+from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, request_id, retry_after
+from tests.inference.generated_requests import json_values
+
+TOO_LONG = [
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Please reduce the length of the messages or completion.",
+    "Prompt contains 70000 tokens, too large for model with 32768 maximum context length",
+    "request (40217 tokens) exceeds the available context size (8192 tokens), try increasing it",
+    "Invalid request: Your request exceeded model token limit: 131072",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000",
+    "too many tokens: size limit exceeded by 112 tokens",
+    "Input is too long for requested model.",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+]
+NOT_TOO_LONG = [
+    "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+    "Image exceeds the maximum size of 20 MB",
+    "the number of tools exceeds the maximum of 128",
+    "temperature exceeds the model's range",
+    "missing parameter: messages",
+]
+
+
+def body(message: str, **entries: object) -> bytes:
+    """Spell an error as most providers do."""
+    return json.dumps({"error": {"message": message, **entries}}).encode()
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_conversation_that_is_too_long_is_recognised_in_the_words_of_any_provider(message: str, status: int) -> None:
+    """Providers say it in many ways; a program has to act on one."""
+    assert type(error_of(status, {}, body(message))) is ContextLengthExceeded
+    assert type(error_in_answer(json.loads(body(message)), 200, {})) is ContextLengthExceeded
+
+
+def test_a_conversation_that_is_too_long_is_recognised_by_its_code() -> None:
+    """The code says it where the message does not."""
+    assert type(error_of(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
+
+
+@pytest.mark.parametrize("message", NOT_TOO_LONG)
+def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
+    """Not everything that is too much is too much conversation."""
+    assert type(error_of(400, {}, body(message))) is BadRequest
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***yz."},
+        {"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.", "status": "INVALID"}},
+        {"error": {"message": "no", "code": "invalid_api_key"}},
+        {"error": "No API key provided"},
+    ],
+)
+def test_a_refused_key_is_recognised_under_another_status(told: object) -> None:
+    """Some providers refuse a key with status 400; it is still the key that is refused."""
+    assert type(error_of(400, {}, json.dumps(told).encode())) is AuthenticationError
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"error": {"message": "m", "type": "t", "code": "c"}}, "m (c)"),
+        ({"error": {"message": "m", "type": "t", "code": None}}, "m (t)"),
+        ({"error": {"message": "m", "type": "t", "code": ""}}, "m (t)"),
+        ({"error": {"message": "m", "code": 42}}, "m (42)"),
+        ({"error": {"message": "the c of m", "code": "c"}}, "the c of m"),
+        ({"error": {"code": "c"}}, '{"error": {"code": "c"}}'),
+        ({"error": {"message": "m", "metadata": {"raw": "upstream"}, "code": 502}}, "m: upstream (502)"),
+        ({"error": "m"}, "m"),
+        ({"errors": [{"message": "m"}]}, "m"),
+        ([{"error": {"message": "m", "status": "S"}}], "m (S)"),
+        ({"object": "error", "message": "m", "type": "t"}, "m (t)"),
+        ({"detail": "m"}, "m"),
+        ({"detail": [{"loc": ["body"], "msg": "m"}]}, '[{"loc":["body"],"msg":"m"}]'),
+        ("m", "m"),
+        ({}, "{}"),
+        ([], "[]"),
+        (5, "5"),
+        (None, "null"),
+    ],
+)
+def test_the_message_is_found_where_providers_put_it(data: object, told: str) -> None:
+    """Message and code come from wherever they are, and the body itself is shown when there is none."""
+    error = error_of(400, {}, json.dumps(data).encode())
+    assert str(error) == f"the provider answered with HTTP 400: {told}"
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        (b"", "nothing"),
+        (b"  \n ", "nothing"),
+        (b"upstream\n  connect error", "upstream connect error"),
+        (b"<!DOCTYPE html><html><head><title> 502 Bad\nGateway </title>", "an HTML page titled '502 Bad\\nGateway'"),
+        (b"<html><body>", "an HTML page"),
+        (b"\xff\xfe", "��"),
+    ],
+)
+def test_a_body_that_is_not_json_is_shown_on_one_line(page: bytes, told: str) -> None:
+    """Pages of gateways are named, other text is shown, and all of it on one line."""
+    error = error_of(502, {}, page)
+    assert str(error) == f"the provider answered with HTTP 502: {told}"
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "token count " * 1000])
+@pytest.mark.parametrize("place", ["message", "code", "error", "page"])
+def test_long_texts_are_cut(text: str, place: str) -> None:
+    """An error is a line to read, whatever a provider sends."""
+    spelled = {
+        "message": body(text),
+        "code": body("m", code=text),
+        "error": json.dumps({"error": text}).encode(),
+        "page": text.encode(),
+    }[place]
+    assert len(str(error_of(400, {}, spelled))) < 1200
+    assert len(str(error_in_answer({"error": text}, 200, {}))) < 1200
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "status"),
+    [
+        ({"message": "m", "code": 429}, RateLimited, 429),
+        ({"message": "m", "code": "503"}, ProviderUnavailable, 503),
+        ({"message": "m", "code": 401}, AuthenticationError, 401),
+        ({"message": "Rate limit reached"}, RateLimited, 200),
+        ({"message": "You exceeded your current quota"}, RateLimited, 200),
+        ({"message": "m", "type": "insufficient_quota"}, RateLimited, 200),
+        ({"message": "Invalid API key"}, AuthenticationError, 200),
+        ({"message": "m", "type": "authentication_error"}, AuthenticationError, 200),
+        ({"message": "m", "type": "overloaded_error"}, ProviderUnavailable, 200),
+        ({"message": "Internal error encountered"}, ProviderUnavailable, 200),
+        ({"message": "unknown field"}, BadRequest, 200),
+        ({"message": "m", "code": "9" * 5000}, BadRequest, 200),
+        ({"message": "m", "code": 42}, BadRequest, 200),
+    ],
+)
+def test_an_error_in_an_answer_is_typed_by_its_code_or_its_words(
+    told: dict[str, object], kind: type[InferenceError], status: int
+) -> None:
+    """Without a status of its own, an error has the type that its code says, or else its words."""
+    error = error_in_answer({"error": told}, 200, {"retry-after": "2"})
+    assert (type(error), error.status, error.retry_after) == (kind, status, 2.0)
+
+
+def test_an_error_in_an_answer_may_give_no_reason() -> None:
+    """An error that says nothing is told as such."""
+    assert str(error_in_answer({"error": True}, 200, {})) == "the provider answered with an error: it gives no reason"
+
+
+@pytest.mark.parametrize("status", [100, 199, 301, 302, 304, 399])
+def test_a_status_that_is_neither_success_nor_error_is_no_answer(status: int) -> None:
+    """What is not an answer is an invalid response."""
+    assert type(error_of(status, {}, b"")) is InvalidResponse
+
+
+@pytest.mark.parametrize("name", ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "cf-ray"])
+def test_the_request_id_is_found_under_the_names_of_providers(name: str) -> None:
+    """Each provider has its own header for it."""
+    assert request_id({"server": "x", name: "r"}) == "r"
+    assert request_id({"server": "x"}) is None
+
+
+def test_the_request_id_of_the_body_is_taken_when_no_header_has_one() -> None:
+    """Anthropic repeats it in the body."""
+    assert error_of(400, {}, b'{"request_id": "r"}').request_id == "r"
+    assert error_of(400, {"request-id": "h"}, b'{"request_id": "r"}').request_id == "h"
+    assert error_of(400, {}, b'{"request_id": 5}').request_id is None
+
+
+@given(st.text(), st.text(), st.text())
+@example("Mon, 01 Jan 2020 00:00:00 +99999999999999", "Mon, 01 Jan 2020 00:00:00 GMT", "")
+@example("Mon, 01 Jan 99999 00:00:00 GMT", "Mon, 01 Jan 2020 00:00:00 GMT", "")
+@example("Mon, 01 Jan 2020 00:00:00 -0000", "Mon, 01 Jan 2020 00:00:00 GMT", "nan")
+@example("9" * 5000, "", "9" * 5000)
+@example("²", "", "²")
+@example(" ", " ", " ")
+def test_any_header_is_a_time_to_wait_or_none(value: str, date: str, milliseconds: str) -> None:
+    """No header, however odd, is an error or a time before now."""
+    for headers in ({"retry-after": value, "date": date}, {"retry-after-ms": milliseconds}):
+        seconds = retry_after(headers)
+        assert seconds is None or seconds >= 0
+
+
+@given(st.integers(100, 599), st.binary() | json_values.map(lambda data: json.dumps(data).encode()))
+@example(400, b'{"error": {"code": ' + b"9" * 4000 + b"}}")
+@example(400, b'{"error": {"message": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}}")
+@example(400, b'{"error": {"message": {"a": "\\ud800"}, "code": true}}')
+@example(400, b"[" * 100_000)
+def test_any_body_is_an_error_of_some_type(status: int, content: bytes) -> None:
+    """No body, however odd, keeps an error from being made."""
+    error = error_of(status, {}, content)
+    assert isinstance(error, InferenceError)
+    assert error.status == status
+    assert str(error).startswith(f"the provider answered with HTTP {status}: ")
+
+
+@given(json_values)
+@example({"error": {"code": "9" * 5000}})
+@example({"error": [[]]})
+@example({"error": {"message": [[[1]]], "metadata": [], "code": []}})
+def test_any_error_object_is_an_error_of_some_type(data: object) -> None:
+    """No error object, however odd, keeps an error from being made."""
+    assert isinstance(error_in_answer(data, 200, {}), InferenceError)

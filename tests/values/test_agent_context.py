@@ -1,0 +1,45 @@
+"""What a model may see."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from agentloop.testing.strategies import agent_contexts, messages, response_formats
+from agentloop.values.agent_context import AgentContext
+from agentloop.values.inference_request import ResponseFormat
+from agentloop.values.message import Message
+from agentloop.values.serialisation import to_json
+
+
+@given(agent_contexts(), messages(), response_formats())
+def test_each_change_replaces_one_thing_in_a_copy(
+    context: AgentContext, message: Message, response_format: ResponseFormat
+) -> None:
+    """The rest is kept, and the context it began with is as before."""
+    before = to_json(context)
+    prompt, conversation, metadata, form = (
+        context.system_prompt,
+        context.messages,
+        context.metadata,
+        context.response_format,
+    )
+    changed = {
+        context.with_system_prompt("new"): AgentContext("new", conversation, metadata, form),
+        context.with_message(message): AgentContext(prompt, (*conversation, message), metadata, form),
+        context.with_messages([message]): AgentContext(prompt, (message,), metadata, form),
+        context.with_metadata(x=[1]): AgentContext(prompt, conversation, {**metadata, "x": (1,)}, form),
+        context.with_response_format(response_format): AgentContext(prompt, conversation, metadata, response_format),
+        context.with_response_format(None): AgentContext(prompt, conversation, metadata, None),
+    }
+    for made, expected in changed.items():
+        assert made == expected
+    assert to_json(context) == before
+
+
+def test_a_conversation_is_copied() -> None:
+    """Changing the list and the dict it was made of changes nothing."""
+    conversation, metadata = [Message.user("a")], {"a": [1]}
+    context = AgentContext("", conversation, metadata)
+    conversation.clear()
+    metadata["a"].append(2)
+    assert context == AgentContext("", (Message.user("a"),), {"a": (1,)})

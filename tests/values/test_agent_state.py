@@ -1,0 +1,241 @@
+"""The whole of an agent, its transitions and its accessors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentloop.errors import ContractViolation
+from agentloop.testing.strategies import agent_states, agent_steps, messages, stop_signals
+from agentloop.values.agent_context import AgentContext
+from agentloop.values.agent_state import AgentState, ExecutionFailed
+from agentloop.values.agent_step import AgentStep, OpenTurn
+from agentloop.values.clock import Clock
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.id_source import IdSource
+from agentloop.values.inference_request import ResponseFormat
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.serialisation import to_json
+from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.usage import Usage
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+CALL = ToolCall("c", "find")
+
+
+class StandingClock(Clock):
+    """Always tells the same time."""
+
+    def now(self) -> datetime:
+        return NOW
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Counting(IdSource):
+    """Draws `agent 1` and so on."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def new_id(self, kind: str) -> str:
+        self.drawn += 1
+        return f"{kind} {self.drawn}"
+
+
+def begun() -> AgentState:
+    """Return a state in an execution."""
+    return AgentState.start("hello", clock=StandingClock(), ids=Counting()).with_execution_begun("run", NOW)
+
+
+def step(**fields: Any) -> AgentStep:
+    """Make a step."""
+    return AgentStep(**{"id": "s", "number": 1, "started_at": NOW, "ended_at": LATER, **fields})
+
+
+TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
+    "context": lambda state: state.with_context(AgentContext("other")),
+    "message": lambda state: state.with_message("more"),
+    "messages": lambda state: state.with_messages([Message.user("other")]),
+    "system prompt": lambda state: state.with_system_prompt("other"),
+    "metadata": lambda state: state.with_metadata(seen=[1]),
+    "response format": lambda state: state.with_response_format(ResponseFormat(name="other")),
+    "execution": lambda state: state.with_execution_begun("next", LATER),
+    "step": lambda state: state.with_step(step(message=Message.assistant("done"))),
+    "last step": lambda state: state.with_last_step(step(message=Message.assistant("done"))),
+    "stop signal": lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR)),
+    "continuation": lambda state: state.with_continuation_requested(),
+    "no continuation": lambda state: state.with_continuation_cleared(),
+    "status": lambda state: state.with_status(ExecutionStatus.FAILED, LATER),
+}
+
+
+@settings(max_examples=20)
+@given(agent_states())
+def test_no_transition_changes_the_state_it_was_given(state: AgentState) -> None:
+    """What the state says before, it says after, whether the transition is legal or refused (law 3)."""
+    before, text = to_json(state), repr(state)
+    for transition in TRANSITIONS.values():
+        with suppress(ContractViolation):
+            assert isinstance(transition(state), AgentState)
+        assert to_json(state) == before
+        assert repr(state) == text
+
+
+def test_every_transition_is_in_the_list() -> None:
+    """A new `with_…` method has to be tested above."""
+    methods = {name for name in dir(AgentState) if name.startswith("with_")}
+    assert len(methods) == len(TRANSITIONS)
+
+
+def test_an_agent_begins_with_what_it_is_given() -> None:
+    """Message, prompt, id and time are put in; no execution has begun."""
+    state = AgentState.start("hello", system_prompt="be kind", clock=StandingClock(), ids=Counting())
+    assert state.messages == (Message.user("hello"),)
+    assert state.context.system_prompt == "be kind"
+    assert (state.agent_id, state.created_at, state.updated_at) == ("agent 1", NOW, NOW)
+    assert (state.execution, state.execution_count, state.parent_agent_id) == (None, 0, None)
+    assert AgentState.start(Message.system("x"), agent_id="mine").messages == (Message.system("x"),)
+    assert AgentState.start(agent_id="mine").agent_id == "mine"
+    assert AgentState.start().messages == ()
+    assert AgentState.start().agent_id != AgentState.start().agent_id
+
+
+def test_before_the_first_execution_there_is_nothing_to_tell() -> None:
+    """Every accessor answers."""
+    state = AgentState.start("hello")
+    assert (state.status, state.execution_id, state.steps, state.step_count) == (ExecutionStatus.PENDING, "", (), 0)
+    assert (state.last_step, state.final_response, state.final_text) == (None, None, "")
+    assert (state.usage, state.tool_call_count) == (Usage.none(), 0)
+    assert (state.stop_signal, state.errors, state.pending) == (None, (), ())
+    assert state.has_final_response is False
+    assert state.raise_for_failure() is state
+
+
+@pytest.mark.parametrize(
+    "transition", ["step", "last step", "stop signal", "continuation", "no continuation", "status"]
+)
+def test_what_belongs_to_an_execution_needs_one(transition: str) -> None:
+    """A step before the first execution is refused, with what to do."""
+    with pytest.raises(ContractViolation, match=r"no execution yet: pass it to AgentLoop\.execute"):
+        TRANSITIONS[transition](AgentState.start("hello"))
+
+
+def test_replacing_the_last_step_needs_a_step() -> None:
+    """An execution that has just begun has none."""
+    with pytest.raises(ContractViolation, match="no step yet"):
+        TRANSITIONS["last step"](begun())
+
+
+@settings(max_examples=20)
+@given(agent_states(), st.text(min_size=1, max_size=3))
+def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
+    """It is counted, knows how long the history is, and has none of the last one's steps, signals and sums."""
+    after = state.with_execution_begun(execution_id, LATER)
+    assert after.execution is not None
+    assert (after.execution_id, after.status) == (execution_id, ExecutionStatus.IN_PROGRESS)
+    assert after.execution_count == state.execution_count + 1
+    assert after.execution.history_length == len(state.messages)
+    assert (after.steps, after.usage, after.tool_call_count, after.stop_signal) == ((), Usage.none(), 0, None)
+    assert (after.execution.started_at, after.execution.ended_at, after.updated_at) == (LATER, None, LATER)
+    assert after.context == state.context
+
+
+@given(st.lists(agent_steps(), max_size=3))
+def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) -> None:
+    """The conversation grows by each step's message, the totals are running sums over the steps."""
+    state = begun()
+    for one in steps:
+        state = state.with_step(one)
+    assert state.steps == tuple(steps)
+    assert state.step_count == len(steps)
+    assert state.messages[1:] == tuple(one.message for one in steps if one.message is not None)
+    assert state.usage == sum([one.usage for one in steps], Usage.none())
+    assert state.tool_call_count == sum(len(one.executions) + len(one.pending) for one in steps)
+    assert state.errors == tuple(error for one in steps for error in one.errors)
+    assert state.updated_at == (steps[-1].ended_at if steps else NOW)
+
+
+def test_a_turn_that_waited_adds_its_message_when_it_is_settled() -> None:
+    """While calls wait there is no message; afterwards there is one, once, and the calls are counted once."""
+    waits = step(open_turn=OpenTurn([CALL], [PendingCall("run/1/0", CALL)]))
+    state = begun().with_step(waits)
+    assert (len(state.messages), state.tool_call_count, len(state.pending)) == (1, 1, 1)
+    outcome = ToolExecution(id="e", key="run/1/0", call=CALL, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
+    message = Message.of_response([CALL], [outcome])
+    settled = state.with_last_step(evolve(waits, open_turn=None, message=message))
+    assert settled.messages[1:] == (message,)
+    assert (settled.step_count, settled.tool_call_count, settled.pending) == (1, 1, ())
+    noted = evolve(settled.steps[-1], model="another")
+    assert settled.with_last_step(noted).messages == settled.messages
+    assert settled.with_last_step(noted).last_step == noted
+
+
+def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
+    """Calls, errors and turns that wait are no answer."""
+    done, failed = Message.assistant("done"), ErrorInfo("ValueError", "no")
+    outcome = ToolExecution(id="e", key="k", call=CALL, status=ToolStatus.FAILED, started_at=NOW, ended_at=NOW)
+    answered = begun().with_step(step(message=done))
+    assert (answered.final_response, answered.final_text, answered.has_final_response) == (done, "done", True)
+    for other in (
+        step(message=Message.of_response([CALL], [outcome])),
+        step(message=done, errors=[failed]),
+        step(open_turn=OpenTurn([CALL], [PendingCall("k", CALL)])),
+    ):
+        state = answered.with_step(other)
+        assert (state.final_response, state.final_text, state.has_final_response) == (None, "", False)
+
+
+@settings(max_examples=20)
+@given(agent_states(), stop_signals())
+def test_signals_and_requests_are_kept_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
+    """They add up within a step and are cleared as a whole."""
+    state = state.with_execution_begun("run", NOW)
+    asked = state.with_stop_signal(signal).with_continuation_requested()
+    assert asked.execution is not None
+    assert asked.execution.continuation == Continuation((signal,), True)  # noqa: FBT003  # the field is named `requested`
+    assert asked.stop_signal == signal
+    cleared = asked.with_continuation_cleared()
+    assert cleared.execution is not None
+    assert cleared.execution.continuation == NO_SIGNALS
+    assert cleared == state
+
+
+@settings(max_examples=20)
+@given(agent_states(), messages())
+def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -> None:
+    """Messages, prompt, metadata and form are changed one by one; the rest of the state stays."""
+    assert state.with_messages([message]).messages == (message,)
+    assert state.with_message(message).messages == (*state.messages, message)
+    assert state.with_message("text").messages[-1] == Message.user("text")
+    assert state.with_metadata(x=1).context.metadata["x"] == 1
+    form = ResponseFormat(name="form")
+    assert state.with_response_format(form).context.response_format == form
+    assert evolve(state.with_system_prompt("new"), context=state.context) == state
+
+
+def test_a_failure_can_be_raised() -> None:
+    """Who wants exceptions gets one, with the state; any other ending gives the state back."""
+    failed = begun().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
+    failed = failed.with_status(ExecutionStatus.FAILED, LATER)
+    with pytest.raises(ExecutionFailed) as caught:
+        failed.raise_for_failure()
+    assert caught.value.state is failed
+    assert str(caught.value) == "execution run failed after 1 steps: RateLimited: slow down"
+    with pytest.raises(ExecutionFailed, match="no error was recorded"):
+        begun().with_status(ExecutionStatus.FAILED, LATER).raise_for_failure()
+    for status in set(ExecutionStatus) - {ExecutionStatus.FAILED}:
+        state = begun().with_status(status, LATER)
+        assert state.raise_for_failure() is state

@@ -1,0 +1,88 @@
+"""One run of the loop, written down."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.errors import ContractViolation
+from agentloop.testing.strategies import agent_steps, continuations, usages
+from agentloop.values.agent_step import AgentStep
+from agentloop.values.execution_state import NO_TOTALS, ExecutionState, ExecutionStatus, Totals
+from agentloop.values.serialisation import to_json
+from agentloop.values.stop import Continuation
+from agentloop.values.usage import Usage
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+
+
+def begun(*steps: AgentStep) -> ExecutionState:
+    """Make an execution that has taken these steps."""
+    state = ExecutionState(id="run", status=ExecutionStatus.IN_PROGRESS, started_at=NOW)
+    return reduce(ExecutionState.with_step, steps, state)
+
+
+def counted(steps: list[AgentStep]) -> Totals:
+    """Add up the history."""
+    usage = sum([step.usage for step in steps], Usage.none())
+    return Totals(usage, sum(len(step.executions) + len(step.pending) for step in steps))
+
+
+@given(st.lists(agent_steps(), max_size=4))
+def test_totals_are_running_sums(steps: list[AgentStep]) -> None:
+    """After any number of steps, the totals are what adding up the history gives."""
+    state = begun(*steps)
+    assert state.steps == tuple(steps)
+    assert state.totals == (counted(steps) if steps else NO_TOTALS)
+
+
+@given(st.lists(agent_steps(), min_size=1, max_size=3), usages())
+def test_replacing_the_last_step_keeps_the_sums_right(steps: list[AgentStep], usage: Usage) -> None:
+    """The usage is that of the steps that are there; calls that were counted stay counted."""
+    before = begun(*steps)
+    last = evolve(steps[-1], usage=usage, model="another")
+    after = before.with_last_step(last)
+    assert after.steps == (*steps[:-1], last)
+    assert after.totals == counted([*steps[:-1], last])
+    assert before.steps == tuple(steps)
+
+
+def test_without_a_step_there_is_no_last_one() -> None:
+    """Replacing nothing is told, not an IndexError."""
+    made = AgentStep(id="s", number=1, started_at=NOW, ended_at=NOW)
+    with pytest.raises(ContractViolation, match="no step yet"):
+        begun().with_last_step(made)
+
+
+@pytest.mark.parametrize("status", ExecutionStatus)
+def test_an_execution_has_ended_when_its_status_is_terminal(status: ExecutionStatus) -> None:
+    """Completed, stopped and failed end it; a suspended one goes on."""
+    state = begun().with_status(status, LATER)
+    terminal = status in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED}
+    assert status.is_terminal is terminal
+    assert state.status is status
+    assert state.ended_at == (LATER if terminal else None)
+
+
+def test_an_execution_that_goes_on_again_has_not_ended() -> None:
+    """A later status takes the end away."""
+    ended = begun().with_status(ExecutionStatus.STOPPED, NOW)
+    assert ended.with_status(ExecutionStatus.IN_PROGRESS, LATER).ended_at is None
+
+
+@given(agent_steps(), continuations())
+def test_transitions_leave_the_execution_they_were_given(step: AgentStep, continuation: Continuation) -> None:
+    """Each returns another value; the first can be used again."""
+    state = begun(step)
+    before = to_json(state)
+    assert state.with_continuation(continuation).continuation == continuation
+    state.with_step(step)
+    state.with_last_step(step)
+    state.with_status(ExecutionStatus.FAILED, LATER)
+    assert to_json(state) == before

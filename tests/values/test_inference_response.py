@@ -1,0 +1,60 @@
+"""Answers of a model, whole and in pieces."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.testing.strategies import inference_deltas, inference_responses
+from agentloop.values.inference_delta import InferenceDelta
+from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.parts import ProviderPart, Reasoning, Text
+from agentloop.values.serialisation import to_json
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.usage import Usage
+
+CALL = ToolCall("1", "find")
+
+
+@given(inference_responses())
+def test_text_thoughts_and_calls_are_those_of_the_parts(response: InferenceResponse) -> None:
+    """The accessors sift the parts and keep their order."""
+    assert response.text == "".join(part.text for part in response.parts if isinstance(part, Text))
+    assert response.reasoning == "".join(part.text for part in response.parts if isinstance(part, Reasoning))
+    assert list(response.tool_calls) == [part for part in response.parts if isinstance(part, ToolCall)]
+
+
+@given(inference_responses(), st.text(max_size=5))
+def test_a_replaced_text_stands_where_the_first_one_stood(response: InferenceResponse, text: str) -> None:
+    """There is one text part afterwards; all other parts keep their order."""
+    before = to_json(response)
+    changed = response.with_text(text)
+    others = [part for part in response.parts if not isinstance(part, Text)]
+    assert changed.text == text
+    assert [part for part in changed.parts if not isinstance(part, Text)] == others
+    assert len(changed.parts) == len(others) + 1
+    first = next((place for place, part in enumerate(response.parts) if isinstance(part, Text)), 0)
+    assert changed.parts[first] == Text(text)
+    assert (changed.finish_reason, changed.usage, changed.id) == (response.finish_reason, response.usage, response.id)
+    assert to_json(response) == before
+
+
+def test_a_text_that_was_not_there_comes_first() -> None:
+    """Before calls, and before reasoning."""
+    response = InferenceResponse([Reasoning("hm"), CALL, ProviderPart("f", 1)])
+    assert response.with_text("new").parts == (Text("new"), Reasoning("hm"), CALL, ProviderPart("f", 1))
+    assert response.with_parts(CALL, CALL).parts == (CALL, CALL)
+
+
+def test_an_answer_that_tells_little_is_an_answer() -> None:
+    """Unknown tokens are unknown, and reasons may be given by name."""
+    assert InferenceResponse([]) == InferenceResponse((), FinishReason.STOP, Usage(), "", "", None)
+    assert InferenceResponse([], "length").finish_reason is FinishReason.LENGTH
+
+
+@given(inference_deltas(), st.integers(1, 3))
+def test_a_piece_can_be_given_to_another_attempt(delta: InferenceDelta, attempt: int) -> None:
+    """Only the number of the attempt changes."""
+    moved = delta.with_attempt(attempt)
+    assert moved.attempt == attempt
+    assert moved.with_attempt(delta.attempt) == delta

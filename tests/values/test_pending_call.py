@@ -1,0 +1,63 @@
+"""Calls that wait, decisions about them, and verdicts before they run."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import attrs
+import pytest
+
+from agentloop.errors import NotJson
+from agentloop.values.decision import Answer, Approve, Deny, Edit, answer, approve, deny, edit
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.verdict import Block, Suspend
+
+CALL = ToolCall("1", "pay", '{"amount": 5}')
+WAITING = PendingCall("run/1/0", CALL)
+
+
+def test_a_digest_binds_key_tool_and_arguments() -> None:
+    """The same call has the same digest; another key, tool or argument another one."""
+    assert WAITING.digest == PendingCall("run/1/0", ToolCall("2", "pay", '{"amount": 5}'), "why").digest
+    others = [
+        attrs.evolve(WAITING, key="run/1/1"),
+        attrs.evolve(WAITING, call=attrs.evolve(CALL, name="refund")),
+        attrs.evolve(WAITING, call=CALL.with_arguments_json('{"amount": 6}')),
+        attrs.evolve(WAITING, call=CALL.with_arguments_json('{"amount":5}')),
+    ]
+    assert len({WAITING.digest, *[other.digest for other in others]}) == 5
+
+
+def test_a_digest_is_stable_over_time() -> None:
+    """Approvals outlive the process, so what is digested and how is fixed."""
+    assert WAITING.digest == sha256(b'run/1/0\x00pay\x00{"amount": 5}').hexdigest()
+
+
+def test_a_call_with_half_a_character_has_a_digest() -> None:
+    """Lone surrogates in arguments are no reason to fail."""
+    assert len(PendingCall("k", CALL.with_arguments_json('{"a": "\ud800"}')).digest) == 64
+
+
+def test_decisions_are_made_by_their_verbs() -> None:
+    """Each function makes its decision, with JSON frozen."""
+    assert approve() == Approve("")
+    assert approve(WAITING.digest) == Approve(WAITING.digest)
+    assert deny("too much") == Deny("too much")
+    assert answer([1, {"a": 2}]) == Answer((1, {"a": 2}))
+    assert edit({"amount": 4}) == Edit({"amount": 4})
+    assert len({approve(), deny(), answer(None), edit({})}) == 4
+
+
+def test_decisions_hold_json_only() -> None:
+    """An answer or an edit that could not be stored is refused."""
+    with pytest.raises(NotJson):
+        answer({1})
+    with pytest.raises(NotJson):
+        edit({"a": float("nan")})
+
+
+def test_verdicts_are_told_apart() -> None:
+    """To block and to suspend for the same reason are two things."""
+    assert Block("no") != Suspend("no")
+    assert Suspend() == Suspend("")

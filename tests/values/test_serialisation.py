@@ -1,0 +1,288 @@
+"""The JSON form of values (law 4)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+import agentloop.values
+from agentloop.errors import InvalidDocument, JournalError, NotJson, SchemaTooNew
+from agentloop.testing import strategies
+from agentloop.values import json_text, points, serialisation
+from agentloop.values.agent_context import AgentContext
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import AgentStep, OpenTurn
+from agentloop.values.decision import Answer, Approve, Deny, Edit
+from agentloop.values.encode_once import EncodeOnce
+from agentloop.values.event import Event, EventHead
+from agentloop.values.execution_state import ExecutionState, Totals
+from agentloop.values.inference_delta import InferenceDelta
+from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
+from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.json_value import JsonObject
+from agentloop.values.message import Message
+from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.points import (
+    AfterInference,
+    AfterToolUse,
+    AroundInference,
+    AroundToolUse,
+    BeforeInference,
+    BeforeToolUse,
+    OnError,
+)
+from agentloop.values.serialisation import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
+from agentloop.values.stop import Continuation, StopSignal
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution
+from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.usage import Usage
+from agentloop.values.value import Value
+from agentloop.values.verdict import Block, Suspend
+
+GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+
+texts = st.text(max_size=5)
+states = strategies.agent_states(max_steps=1)
+requests = strategies.inference_requests()
+specs = strategies.tool_specs()
+calls = strategies.tool_calls()
+verdicts = st.builds(Block, texts) | st.builds(Suspend, texts) | st.builds(Answer, strategies.json_values())
+contents = st.lists(strategies.content_parts(), max_size=2)
+media = {"media_type": texts.filter(bool), "data": st.binary(max_size=5), "name": texts}
+heads = st.builds(EventHead, texts, texts, st.none() | texts, st.integers(0), st.integers(1), strategies.moments())
+pending = st.builds(PendingCall, texts, calls, texts, texts, st.none() | strategies.decisions())
+
+STRATEGIES: dict[type, SearchStrategy[Any]] = {
+    AgentContext: strategies.agent_contexts(),
+    AgentState: strategies.agent_states(),
+    AgentStep: strategies.agent_steps(),
+    Answer: st.builds(Answer, strategies.json_values()),
+    Approve: st.builds(Approve, texts),
+    Audio: st.builds(Audio, **media),
+    Block: st.builds(Block, texts),
+    Continuation: strategies.continuations(),
+    Deny: st.builds(Deny, texts),
+    Document: st.builds(Document, **media),
+    Edit: st.builds(Edit, strategies.json_objects()),
+    ErrorInfo: strategies.error_infos(),
+    Event: st.builds(Event, heads),
+    EventHead: heads,
+    ExecutionState: states.map(lambda state: state.execution).filter(bool),
+    Image: st.builds(Image, **media),
+    InferenceDelta: strategies.inference_deltas(),
+    InferenceOptions: strategies.inference_options(),
+    InferenceRequest: requests,
+    InferenceResponse: strategies.inference_responses(),
+    Media: st.builds(Media, url=texts, provider_data=strategies.json_objects()),
+    Message: strategies.messages(),
+    OpenTurn: strategies.open_turns(),
+    PendingCall: pending,
+    ProviderPart: st.builds(ProviderPart, texts, strategies.json_values()),
+    Reasoning: st.builds(Reasoning, texts, provider_data=strategies.json_objects()),
+    ResponseFormat: strategies.response_formats(),
+    StopSignal: strategies.stop_signals(),
+    Suspend: st.builds(Suspend, texts),
+    Text: st.builds(Text, texts, provider_data=strategies.json_objects()),
+    ToolCall: calls,
+    ToolCalls: st.builds(
+        lambda call, key, decided: ToolCalls([call], [key], {key: decided}), calls, texts, strategies.decisions()
+    ),
+    ToolChoice: requests.map(lambda request: request.tool_choice),
+    ToolExchange: strategies.tool_exchanges(),
+    ToolExecution: strategies.tool_executions(),
+    ToolExecutions: st.builds(
+        ToolExecutions, st.lists(strategies.tool_executions(), max_size=2), st.lists(pending, max_size=1), states
+    ),
+    ToolResult: st.builds(ToolResult, strategies.json_values(), st.none() | contents),
+    ToolSpec: specs,
+    Totals: st.builds(Totals, strategies.usages(), st.integers(0)),
+    Usage: strategies.usages(),
+    **{
+        kind: st.builds(kind, states)
+        for kind in (
+            points.Point,
+            points.StatePoint,
+            points.BeforeExecution,
+            points.BeforeStep,
+            points.AfterStep,
+            points.OnStop,
+            points.AfterExecution,
+        )
+    },
+    BeforeInference: st.builds(BeforeInference, states, requests, st.none() | strategies.inference_responses()),
+    AroundInference: st.builds(AroundInference, states, requests),
+    AfterInference: st.builds(AfterInference, states, requests, strategies.inference_responses()),
+    BeforeToolUse: st.builds(
+        BeforeToolUse,
+        states,
+        calls,
+        specs,
+        texts,
+        st.integers(0),
+        st.none() | verdicts,
+        st.none() | strategies.decisions(),
+    ),
+    AroundToolUse: st.builds(AroundToolUse, states, calls, specs, texts, texts, strategies.moments()),
+    AfterToolUse: st.builds(AfterToolUse, states, strategies.tool_executions(), st.none() | specs),
+}
+NOT_DATA: set[type] = {EncodeOnce, OnError}
+"""A base without fields, and the point that holds an exception."""
+
+
+def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> bytes:
+    """Write an envelope around plain data."""
+    return json.dumps({"schema_version": version, "kind": kind, "value": value}).encode()
+
+
+def test_every_value_class_is_in_the_table() -> None:
+    """A value class that is added later has to be given a strategy here."""
+    found: set[type] = set()
+    for module in pkgutil.iter_modules(agentloop.values.__path__, "agentloop.values."):
+        members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+        found |= {one for _, one in members if issubclass(one, Value) and one.__module__ == module.name}
+    assert found - {Value} == STRATEGIES.keys() | NOT_DATA
+
+
+@pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_what_is_written_is_read_again(kind: type[Any], data: st.DataObject) -> None:
+    """Every value comes back equal, and written again gives the same bytes (law 4)."""
+    value = data.draw(STRATEGIES[kind])
+    written = to_json(value)
+    again = from_json(written, kind)
+    assert again == value
+    assert type(again) is kind
+    assert to_json(again) == written
+    assert from_json(written.decode(), kind) == value
+    assert from_plain(to_plain(value), kind) == value
+
+
+@settings(max_examples=20)
+@given(state=strategies.agent_states())
+def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
+    """What one implementation writes, the other reads."""
+    fast = to_json(state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_text, "_fast_dumps", None)
+        patch.setattr(json_text, "_fast_loads", None)
+        plain = to_json(state)
+        assert from_json(fast, AgentState) == state
+    assert from_json(plain, AgentState) == state
+    assert json.loads(plain) == json.loads(fast)
+
+
+def test_the_form_names_its_version_and_kind_and_no_class_path() -> None:
+    """An envelope stands around the value; parts are told apart by a tag."""
+    assert to_json(Message.user("hello")) == (
+        b'{"schema_version":1,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
+    )
+    assert b"agentloop" not in GOLDEN.read_bytes()
+
+
+def test_what_is_as_by_default_is_left_out() -> None:
+    """Small values have small forms."""
+    assert to_plain(Usage()) == {}
+    assert to_plain(AgentContext()) == {}
+    assert to_plain(Usage.none())["input_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OnError(AgentState.start("x"), ValueError("no")),
+        EventHead("a", "e", None, 0, 1, object()),  # type: ignore[arg-type]  # what a careless caller gives
+        Text({1, 2}),  # type: ignore[arg-type]  # the same
+    ],
+)
+def test_a_value_that_holds_what_json_cannot_is_not_written(value: Any) -> None:
+    """An exception, or an object in a wrong place, is told by the class it stands in."""
+    with pytest.raises(NotJson, match=f"this {type(value).__name__} has no JSON form"):
+        to_json(value)
+
+
+def test_metadata_nested_beyond_what_can_be_written_is_told() -> None:
+    """Values put into one another without end are an error of ours, not the end of the program."""
+    metadata = JsonObject()
+    for _ in range(5000):
+        metadata = JsonObject(a=metadata)
+    with pytest.raises(NotJson, match="this AgentContext has no JSON form"):
+        to_json(AgentContext("", (), metadata))
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, SCHEMA_VERSION + 99])
+def test_a_newer_document_is_refused_by_name(version: int) -> None:
+    """It is not read in part, whatever it holds: the version alone decides."""
+    for value in ({"text": "x"}, {"shape": "of the future"}, None):
+        with pytest.raises(SchemaTooNew) as caught:
+            from_json(document("Text", value, version), Text)
+        assert (caught.value.found, caught.value.supported) == (version, SCHEMA_VERSION)
+        assert isinstance(caught.value, JournalError)
+        assert f"schema version {version}" in str(caught.value)
+
+
+def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each migration makes a document of the next version; one of today's version is left alone."""
+
+    def rename(kind: str, value: Any) -> Any:
+        return {"text": value["words"]} if kind == "Text" else value
+
+    def shout(kind: str, value: Any) -> Any:
+        return {**value, "text": value["text"].upper()}
+
+    monkeypatch.setattr(serialisation, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(serialisation, "MIGRATIONS", {1: rename, 2: shout})
+    assert from_json(document("Text", {"words": "a"}, 1), Text) == Text("A")
+    assert from_json(document("Text", {"text": "a"}, 2), Text) == Text("A")
+    assert from_json(document("Text", {"text": "a"}, 3), Text) == Text("a")
+    assert to_json(Text("a")).startswith(b'{"schema_version":3,')
+
+
+@pytest.mark.parametrize("damaged", [None, [], {}, "x"])
+def test_a_damaged_older_document_is_told_as_such(monkeypatch: pytest.MonkeyPatch, damaged: Any) -> None:
+    """A migration that stumbles over damage is no crash."""
+    monkeypatch.setattr(serialisation, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(serialisation, "MIGRATIONS", {1: lambda kind, value: {"text": value["words"].upper()}})
+    with pytest.raises(InvalidDocument, match="a damaged document of schema version 1"):
+        from_json(document("Text", damaged, 1), Text)
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_version_that_never_was_is_refused(version: int) -> None:
+    """Nothing was ever written below version 1."""
+    with pytest.raises(InvalidDocument, match=f"nothing here reads schema version {version}"):
+        from_json(document("Text", {"text": "x"}, version), Text)
+
+
+@attrs.frozen
+class Order:
+    """A class of a program."""
+
+    message: Message
+    number: int = 0
+
+
+def test_a_converter_of_ones_own_knows_every_value() -> None:
+    """Classes of a program may hold values, and hooks go to a copy."""
+    converter, other = make_converter(), make_converter()
+    order = Order(Message.assistant(Reasoning("hm"), "hello"), 3)
+    assert converter.structure(converter.unstructure(order), Order) == order
+    converter.register_unstructure_hook(Text, lambda text: text.text)
+    assert other.unstructure(Text("x")) == {"text": "x"}
+    assert to_plain(Text("x")) == {"text": "x"}

@@ -1,0 +1,110 @@
+"""The strategies that generate values: what they promise of every value holds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from agentloop.testing import strategies
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import AgentStep, StepKind
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.serialisation import to_json
+from agentloop.values.tool_call import ToolCall, parse_arguments
+from agentloop.values.tool_execution import ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.usage import Usage
+
+T = TypeVar("T")
+PUBLIC = {
+    name: made
+    for name, made in vars(strategies).items()
+    if inspect.isfunction(made) and made.__module__ == strategies.__name__ and not name.startswith("_")
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_strategy_is_documented_and_works_without_arguments(name: str) -> None:
+    """A user calls it with nothing and gets values."""
+    made = PUBLIC[name]
+    assert made.__doc__
+    assert seen(made(), lambda value: [type(value)], examples=5)
+
+
+@settings(max_examples=25)
+@given(strategies.agent_states(max_steps=3))
+def test_states_hang_together(state: AgentState) -> None:
+    """Sums are those of the steps, keys are made by position, times do not go back, a suspended state waits."""
+    assert state.created_at <= state.updated_at
+    assert (state.status is ExecutionStatus.SUSPENDED) is bool(state.pending)
+    if state.execution is None:
+        return
+    assert state.usage == sum([step.usage for step in state.steps], Usage.none())
+    assert state.tool_call_count == sum(len(step.executions) + len(step.pending) for step in state.steps)
+    assert [step.number for step in state.steps] == list(range(1, state.step_count + 1))
+    last = state.created_at
+    for step in state.steps:
+        assert last <= step.started_at <= step.ended_at
+        last = step.ended_at
+        assert_step_hangs_together(step, state.execution_id)
+    assert last == state.updated_at
+    to_json(state)
+
+
+def assert_step_hangs_together(step: AgentStep, execution_id: str) -> None:
+    """Check the keys and times of one step."""
+    slots: Any = step.open_turn.slots if step.open_turn is not None else step.executions
+    for index, slot in enumerate(slots):
+        assert slot.key == f"{execution_id}/{step.number}/{index}"
+        if isinstance(slot, ToolExecution):
+            assert step.started_at <= slot.started_at <= slot.ended_at <= step.ended_at
+
+
+@given(strategies.tool_executions())
+def test_executions_hang_together(execution: ToolExecution) -> None:
+    """Exactly a success has no error, and nothing else has a value."""
+    assert execution.succeeded is (execution.error is None)
+    assert execution.succeeded or (execution.value, execution.content) == (None, None)
+    assert execution.started_at <= execution.ended_at
+
+
+@given(strategies.tool_calls(names=st.just("find")))
+def test_calls_can_be_read(call: ToolCall) -> None:
+    """Arguments are a JSON object, and names are those asked for."""
+    parse_arguments(call.arguments_json)
+    assert call.name == "find"
+
+
+def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], examples: int = 400) -> set[object]:
+    """Return the kinds that come up among as many examples."""
+    found: set[object] = set()
+
+    @settings(max_examples=examples, phases=[Phase.generate])
+    @given(strategy)
+    def collect(value: T) -> None:
+        found.update(kinds(value))
+
+    collect()
+    return found
+
+
+def test_everything_comes_up() -> None:
+    """No status, no kind of step and no kind of part is left out."""
+    begun = strategies.agent_states().filter(lambda state: state.execution is not None)
+    assert seen(begun, lambda state: [state.status]) == set(ExecutionStatus)
+    assert seen(strategies.agent_steps(), lambda step: [step.kind]) == set(StepKind)
+    assert seen(strategies.tool_executions(), lambda execution: [execution.status]) == set(ToolStatus)
+    parts = {Text, Image, Audio, Document, Reasoning, ProviderPart, ToolExchange}
+    assert seen(strategies.messages(), lambda message: map(type, message.parts)) == parts
+
+
+def test_steps_that_may_not_suspend_do_not() -> None:
+    """The strategy can be told to leave waiting calls out."""
+    assert seen(strategies.agent_steps(), lambda step: [bool(step.pending)]) == {True, False}
+    assert seen(strategies.agent_steps(may_suspend=False), lambda step: [bool(step.pending)]) == {False}

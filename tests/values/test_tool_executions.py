@@ -1,0 +1,117 @@
+"""Batches of calls and what came of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agentloop.errors import ContractViolation, ToolError
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import AgentStep
+from agentloop.values.decision import Approve, Deny
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_executions import BatchFailed, ToolCalls, ToolExecutions, key_place
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+CALLS = (ToolCall("1", "a"), ToolCall("1", "b"))
+
+
+def begun() -> AgentState:
+    """Return a state in its execution `run`."""
+    return AgentState.start("hello").with_execution_begun("run", NOW)
+
+
+def execution(status: ToolStatus, name: str = "a") -> ToolExecution:
+    """Make an execution that ended like this."""
+    error = None if status is ToolStatus.SUCCEEDED else ErrorInfo("ToolFailed", f"{name} is broken")
+    call = ToolCall("1", name)
+    return ToolExecution(id=name, key=name, call=call, status=status, error=error, started_at=NOW, ended_at=NOW)
+
+
+def test_keys_are_made_by_position_in_the_step_that_comes_next() -> None:
+    """The key of a call names its execution, its step and its place, whatever id the provider gave."""
+    state = begun()
+    assert ToolCalls.of(CALLS, state).keys == ("run/1/0", "run/1/1")
+    step = AgentStep(id="s", number=1, message=Message.assistant("x"), started_at=NOW, ended_at=NOW)
+    assert ToolCalls.of(CALLS, state.with_step(step)).keys == ("run/2/0", "run/2/1")
+
+
+def test_a_batch_is_its_calls_in_order() -> None:
+    """It can be counted and gone through."""
+    batch = ToolCalls.of(list(CALLS), begun())
+    assert len(batch) == 2
+    assert tuple(batch) == batch.calls == CALLS
+    assert len(ToolCalls.of([], begun())) == 0
+
+
+def test_every_call_of_a_batch_has_a_key() -> None:
+    """A batch with a missing key cannot be made."""
+    with pytest.raises(ContractViolation, match="2 calls need as many keys, there are 1"):
+        ToolCalls(CALLS, ("x",))
+
+
+def test_what_a_batch_is_made_of_can_be_changed_without_changing_the_batch() -> None:
+    """Lists and dicts are copied to what is immutable, so a batch can be hashed."""
+    calls, keys, decisions = list(CALLS), ["x", "y"], {"x": Approve()}
+    batch: Any = ToolCalls(calls, keys, decisions)
+    same = hash(batch)
+    calls.clear()
+    keys.clear()
+    decisions["y"] = Approve("z")
+    assert batch == ToolCalls(CALLS, ("x", "y"), {"x": Approve()})
+    assert hash(batch) == same
+    with pytest.raises(TypeError, match="immutable"):
+        batch.decisions["y"] = Deny()
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("run/1/0", (1, 0)),
+        ("a/b/c/12/3", (12, 3)),
+        ("/1/0", (1, 0)),
+        ("run/1", None),
+        ("run", None),
+        ("", None),
+        ("run/x/0", None),
+        ("run/1/-1", None),
+        ("run/1/", None),
+        ("run/1/²", None),
+    ],
+)
+def test_a_key_tells_its_place(key: str, place: tuple[int, int] | None) -> None:
+    """Step and index are read from the end; keys of another form tell nothing."""
+    assert key_place(key) == place
+
+
+def test_outcomes_can_be_counted_gone_through_and_sifted() -> None:
+    """Failures are all that did not succeed, in order."""
+    good, bad, blocked = execution(ToolStatus.SUCCEEDED), execution(ToolStatus.FAILED), execution(ToolStatus.BLOCKED)
+    outcome = ToolExecutions((good, bad, blocked), (PendingCall("k", CALLS[0]),), begun())
+    assert len(outcome) == 3
+    assert list(outcome) == [good, bad, blocked]
+    assert outcome.failures == (bad, blocked)
+
+
+def test_another_state_goes_with_the_same_outcomes() -> None:
+    """The outcome is kept, the state replaced in a copy."""
+    state, other = begun(), begun().with_message("more")
+    outcome = ToolExecutions((), (), state)
+    changed = outcome.with_state(other)
+    assert (changed.executions, changed.pending, changed.state) == ((), (), other)
+    assert outcome.state is state
+
+
+def test_a_failed_batch_carries_all_of_its_outcomes() -> None:
+    """The error names the call that failed and has every execution with it."""
+    failed = execution(ToolStatus.TIMED_OUT, "slow")
+    outcome = ToolExecutions((execution(ToolStatus.SUCCEEDED), failed), (), begun())
+    error = BatchFailed(outcome, failed)
+    assert str(error) == "the tool 'slow' timed_out: slow is broken"
+    assert error.tool_executions is outcome
+    assert isinstance(error, ToolError)
