@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import AsyncGenerator
+
+from attrs import define, field, frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
 from agentloop.drivers.step_draft import StepDraft
+from agentloop.errors import InvalidResponse
 from agentloop.events.inference_events import (
+    InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
     InferenceResponseReceived,
@@ -17,10 +21,18 @@ from agentloop.events.inference_events import (
 )
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.agent_state import AgentState
+from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
 from agentloop.values.tool_execution import ErrorInfo
+
+
+@define(eq=False)
+class Counter:
+    """The number of the attempt that is being made, from 1."""
+
+    number: int = 1
 
 
 @frozen(eq=False)
@@ -32,12 +44,15 @@ class Asking:
         inference: the model.
         interceptor: the points.
         events: the bus.
+        streaming: whether the answer is taken in pieces.
     """
 
     draft: StepDraft
     inference: CanInfer
     interceptor: InterceptorStack
     events: CanHandleEvents
+    streaming: bool = False
+    _attempt: Counter = field(factory=Counter, init=False)
 
     async def ask(self, request: InferenceRequest) -> InferenceResponse:
         """Ask the model inside of the points, and return its answer, final.
@@ -74,7 +89,7 @@ class Asking:
             inference = inference.with_retry_report(lambda failed: self._tell_retry(draft.state, failed))
         if "around_inference" in self.interceptor.points:
             return await self._asked_inside(request, inference)
-        response = await inference.infer(request)
+        response = await self._answered(request, inference)
         draft.count(response)
         return response
 
@@ -82,9 +97,16 @@ class Asking:
         """Ask inside of the layers; each time that one of them proceeds is an inference and counts."""
         draft = self.draft
         counted = draft.usage
+        failed: list[Exception] = []
 
         async def proceed() -> InferenceResponse:
-            response = await inference.infer(request)
+            if failed:
+                self._tell_retry(draft.state, FailedAttempt(self._attempt.number, failed.pop(), 0.0))
+            try:
+                response = await self._answered(request, inference)
+            except Exception as error:
+                failed[:] = [error]
+                raise
             draft.count(response)
             return response
 
@@ -92,6 +114,25 @@ class Asking:
         if draft.usage is counted:
             draft.count(response)
         return response
+
+    async def _answered(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        if not self.streaming:
+            return await inference.infer(request)
+        stream = inference.stream(request)
+        try:
+            async for piece in stream:
+                if isinstance(piece, InferenceResponse):
+                    return piece
+                await self._tell_delta(piece)
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+        raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
+
+    async def _tell_delta(self, delta: InferenceDelta) -> None:
+        if self.events.due(InferenceDeltaReceived):
+            head = self.events.head(self.draft.state)
+            await self.events.emit(InferenceDeltaReceived(head, delta.with_attempt(self._attempt.number)))
 
     async def _tell_response(self, response: InferenceResponse) -> None:
         draft, events = self.draft, self.events
@@ -102,7 +143,8 @@ class Asking:
             await events.emit(TokenUsageReported(events.head(draft.state), response.usage, total))
 
     def _tell_retry(self, state: AgentState, failed: FailedAttempt) -> None:
+        self._attempt.number += 1
         if self.events.due(InferenceRetried):
             head = self.events.head(state)
             told = ErrorInfo.of(failed.error)
-            self.events.emit_soon(InferenceRetried(head, failed.attempt, told, failed.delay))
+            self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay))

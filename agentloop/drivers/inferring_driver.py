@@ -21,9 +21,12 @@ class InferringDriver(Driver):
 
     Attributes:
         inference: the model.
+        streaming: whether answers are taken while they are written, so that `InferenceDeltaReceived` tells their pieces; what
+            comes of a run is the same.
     """
 
     inference: CanInfer = field(kw_only=False)
+    streaming: bool = False
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses this clock, these ids and these resources, and whose model does too."""
@@ -48,4 +51,4 @@ class InferringDriver(Driver):
         """
         from agentloop.drivers.asking import Asking
 
-        return await Asking(draft, self.inference, self.interceptor, self.events).ask(request)
+        return await Asking(draft, self.inference, self.interceptor, self.events, self.streaming).ask(request)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentloop.events.execution_events import ContinuationEvaluated as ContinuationEvaluated
     from agentloop.events.execution_events import ExecutionEnded as ExecutionEnded
     from agentloop.events.execution_events import StopSignalReceived as StopSignalReceived
+    from agentloop.events.inference_events import InferenceDeltaReceived as InferenceDeltaReceived
     from agentloop.events.inference_events import InferenceFailed as InferenceFailed
     from agentloop.events.inference_events import InferenceRequestStarted as InferenceRequestStarted
     from agentloop.events.inference_events import InferenceResponseReceived as InferenceResponseReceived
@@ -38,7 +39,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "agentloop.events.bus": "EventBus",
         "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
-        "agentloop.events.inference_events": "InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
+        "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
         "agentloop.events.interceptor_events": "InterceptorRan",
         "agentloop.events.monitor": "ProtocolMonitor",
         "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",

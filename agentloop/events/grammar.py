@@ -21,6 +21,7 @@ from agentloop.events.execution_events import (
     StopSignalReceived,
 )
 from agentloop.events.inference_events import (
+    InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
     InferenceResponseReceived,
@@ -78,7 +79,12 @@ ANSWERED = "answered"
 
 INFERENCE: Grammar = {
     IDLE: {InferenceRequestStarted: ASKED, InferenceResponseReceived: ANSWERED, InferenceFailed: IDLE},
-    ASKED: {InferenceRetried: ASKED, InferenceResponseReceived: ANSWERED, InferenceFailed: IDLE},
+    ASKED: {
+        InferenceDeltaReceived: ASKED,
+        InferenceRetried: ASKED,
+        InferenceResponseReceived: ANSWERED,
+        InferenceFailed: IDLE,
+    },
     ANSWERED: {TokenUsageReported: IDLE},
 }
 """The inferences of one step, one after the other. A response without a request was given by an interceptor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from agentloop.values.event import Event
+from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.tool_execution import ErrorInfo
@@ -20,6 +21,17 @@ class InferenceRequestStarted(Event):
     """
 
     request: InferenceRequest
+
+
+@frozen(eq=False, repr=False)
+class InferenceDeltaReceived(Event):
+    """A piece of an answer came while it is still being written; what it says is provisional.
+
+    Attributes:
+        delta: the piece.
+    """
+
+    delta: InferenceDelta
 
 
 @frozen(eq=False, repr=False)

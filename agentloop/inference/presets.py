@@ -19,9 +19,11 @@ class Quirks(Value):
 
     Attributes:
         max_tokens_field: what the service calls the limit of tokens to write.
+        stream_usage: whether it has to be asked to report the tokens of a streamed answer, and takes the question.
     """
 
     max_tokens_field: str = "max_tokens"
+    stream_usage: bool = True
 
 
 @frozen(eq=False, repr=False, kw_only=True)

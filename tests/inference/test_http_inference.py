@@ -18,7 +18,8 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference import EncodedRequest, HttpInference, LLMConfig, Patience, WireFormat
+from agentloop.inference import EncodedRequest, HttpInference, LLMConfig, Patience
+from agentloop.inference.wire_formats.openai_chat.format import OpenAIChat
 from agentloop.values import InferenceRequest, InferenceResponse, Message
 from tests.inference.at_loopback import QUESTION, config_for, inference_for
 from tests.inference.loopback import (
@@ -65,12 +66,14 @@ async def test_a_request_is_a_post_of_json_with_the_key_to_the_path_of_the_wire_
 async def test_headers_of_the_wire_format_are_sent_besides_those_of_the_configuration() -> None:
     """A wire format's own headers go out with each request, before those of the configuration."""
 
-    class Dated(WireFormat):
+    class Dated(OpenAIChat):
         @property
         def name(self) -> str:
             return "dated"
 
-        def encode_request(self, request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+        def encode_request(
+            self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False
+        ) -> EncodedRequest:
             return EncodedRequest("/dated", b"{}", headers={"x-version": "2026-01-01", "accept": "text/plain"})
 
         def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -89,12 +92,14 @@ async def test_headers_of_the_wire_format_are_sent_besides_those_of_the_configur
 async def test_a_header_that_is_not_http_is_a_bad_request() -> None:
     """What a wire format cannot send is refused, once, and without the key that was to go with it."""
 
-    class Broken(WireFormat):
+    class Broken(OpenAIChat):
         @property
         def name(self) -> str:
             return "broken"
 
-        def encode_request(self, request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+        def encode_request(
+            self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False
+        ) -> EncodedRequest:
             return EncodedRequest("/", b"{}", headers={"x-broken": f"a\n{KEY}"})
 
         def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:

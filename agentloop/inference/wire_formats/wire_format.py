@@ -10,8 +10,10 @@ from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.json_value import EMPTY_OBJECT
 from agentloop.values.value import Value
 
 
@@ -50,8 +52,13 @@ class WireFormat(ABC):
         """The name, such as `openai-chat`."""
 
     @abstractmethod
-    def encode_request(self, request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+    def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
         """Spell a request.
+
+        Args:
+            request: the request.
+            config: the model and how to reach it.
+            stream: whether the answer is to come in pieces.
 
         Raises:
             BadRequest: when the request holds what the format cannot carry; names the part.
@@ -68,6 +75,14 @@ class WireFormat(ABC):
 
         Raises:
             InferenceError: typed by status and body: an error the provider tells, or `InvalidResponse`.
+        """
+
+    @abstractmethod
+    def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
+        """Return a reader of one streamed answer, which came with a status of success.
+
+        Args:
+            headers: the HTTP headers, by names in lower case.
         """
 
 

@@ -29,7 +29,7 @@ _AUDIO = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """What Chat Completions calls kinds of sound whose MIME types say otherwise."""
 
 
-def encode_request(request: InferenceRequest, config: LLMConfig) -> EncodedRequest:
+def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
     """Spell a request: a join of segments, each encoded once.
 
     Raises:
@@ -45,7 +45,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig) -> EncodedReque
     if request.tools:
         pieces += [b',"tools":[', b",".join(encode_each(request.tools, mark, _tool)), b"]"]
     pieces += [b',"messages":[', b",".join(messages), b"]"]
-    rest = format_json(_checked(_rest(request, config), request))
+    rest = format_json(_checked(_rest(request, config, stream=stream), request))
     pieces += [b"," + rest[1:]] if len(rest) > len(b"{}") else [b"}"]
     names = renamed(spec.name for spec in request.tools)
     return EncodedRequest(PATH, b"".join(pieces), tool_names=names)
@@ -56,8 +56,12 @@ def _fingerprint(quirks: Quirks) -> str:
     return f"openai-chat {quirks}"
 
 
-def _rest(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
+def _rest(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> dict[str, Any]:
     rest: dict[str, Any] = {}
+    if stream:
+        rest["stream"] = True
+        if config.quirks.stream_usage:
+            rest["stream_options"] = {"include_usage": True}
     if request.tools:
         choice = _tool_choice(request.tool_choice)
         if choice is not None:

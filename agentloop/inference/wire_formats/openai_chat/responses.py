@@ -49,7 +49,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
         data = parse_json(body)
     except ValueError as error:
         raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    failed = _failed(data)
+    failed = failure_in(data)
     if failed:
         raise error_in_answer(failed, status, headers)
     try:
@@ -58,7 +58,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
         raise not_an_answer("the answer has not the shape of a chat completion", status, headers, body) from error
 
 
-def _failed(data: Any) -> dict[str, Any] | None:
+def failure_in(data: Any) -> dict[str, Any] | None:
     """Find what tells an error: the answer itself, when it has no choices, or a choice of it, where a router puts it."""
     if not isinstance(data, dict):
         return None
@@ -91,7 +91,7 @@ def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         parts.append(Reasoning(reasoning))
-    parts.extend(_content(message.get("content")))
+    parts.extend(content_parts(message.get("content")))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
         parts.append(Text(refusal))
@@ -140,10 +140,11 @@ def arguments_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else format_json(arguments).decode()
 
 
-def _content(content: Any) -> list[ResponsePart]:
+def content_parts(content: Any) -> list[Text | Reasoning]:
+    """Read the content of a message, as text or as a list of pieces."""
     if isinstance(content, str):
         return [Text(content)] if content else []
-    found: list[ResponsePart] = []
+    found: list[Text | Reasoning] = []
     for part in [content] if isinstance(content, dict) else content or ():
         text = part if isinstance(part, str) else part.get("text") or part.get("refusal")
         if isinstance(text, str) and text:

@@ -1,0 +1,110 @@
+"""What the judge of the corpus asks of an implementation, on the public API of agentloop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    HttpInference,
+    LLMConfig,
+    Message,
+    ToolCall,
+    ToolCallingDriver,
+    ToolExecutor,
+    tool,
+)
+from agentloop.contracts import CanInfer, Tool, Tools
+from agentloop.inference import Patience
+from agentloop.tools import SchemaValidator
+from agentloop.values import InferenceRequest, InferenceResponse, ToolCalls
+
+ONCE = Patience(attempts=1)
+
+
+def format_name(wire_format: str) -> str:
+    """Return our name of a wire format; the corpus has one of its own for Ollama's."""
+    return "ollama" if wire_format == "ollama_chat" else wire_format.replace("_", "-")
+
+
+def inference_for(wire_format: str, base_url: str, body: Mapping[str, Any] | None = None) -> HttpInference:
+    """Return the way to a server that replays recorded answers."""
+    name = format_name(wire_format)
+    if name not in KNOWN:
+        raise NotImplementedError(wire_format)
+    model = str((body or {}).get("model") or "recorded")
+    return HttpInference(
+        LLMConfig(model=model, base_url=base_url, wire_format=name, api_key="not-a-key", patience=ONCE)
+    )
+
+
+KNOWN = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
+
+
+def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Ask once, and tell what came back."""
+    response = asyncio.run(_asked(inference_for(wire_format, base_url, body), stream))
+    return {
+        "text": response.text,
+        "tool_calls": [
+            {"id": call.id or None, "name": call.name, "arguments": call.arguments} for call in response.tool_calls
+        ],
+        "finish": response.provider_finish_reason,
+        "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens},
+    }
+
+
+async def _asked(inference: CanInfer, stream: bool) -> InferenceResponse:
+    request = InferenceRequest([Message.user("What was recorded?")])
+    if not stream:
+        return await inference.infer(request)
+    pieces = [piece async for piece in inference.stream(request)]
+    assert isinstance(pieces[-1], InferenceResponse)
+    return pieces[-1]
+
+
+def run_loop(
+    wire_format: str, base_url: str, stream: bool, system: str | None, user: str, tools: Sequence[Mapping[str, Any]]
+) -> str:
+    """Run a recorded conversation, and return its last words."""
+    driver = ToolCallingDriver(inference_for(wire_format, base_url), streaming=stream)
+    loop = AgentLoop(driver, [_tool(**described) for described in tools], system_prompt=system or "", max_steps=None)
+    state = loop.execute_sync(user)
+    state.raise_for_failure()
+    return state.final_text or ""
+
+
+def _tool(
+    name: str, fn: Callable[..., str], description: str = "", parameters: Mapping[str, Any] | None = None
+) -> Tool:
+    def run(**arguments: Any) -> str:
+        return fn(**arguments)
+
+    schema = parameters or {"type": "object", "properties": {}}
+    return tool(name=name, description=description or "As it was recorded.", schema=schema, effect="pure")(run)
+
+
+def validate(schema: Mapping[str, Any], arguments: Any) -> bool:
+    """Say whether arguments fit a schema."""
+    return SchemaValidator(schema).accepts(arguments)
+
+
+def parse_text(text: str, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Read calls out of a text."""
+    raise NotImplementedError
+
+
+def execute(functions: Mapping[str, Callable[..., Any]], calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Run calls as one batch, and return what the model is shown of each."""
+    made = Tools.of([_tool(name, fn, parameters={"type": "object"}) for name, fn in functions.items()])
+    state = AgentState.start()
+    batch = ToolCalls.of(
+        [ToolCall(call["id"] or "", call["name"], json.dumps(call["arguments"])) for call in calls], state
+    )
+    executor = ToolExecutor().with_tools(made)
+    executions = asyncio.run(executor.execute_tools(batch, state))
+    return [execution.text for execution in executions.executions]
