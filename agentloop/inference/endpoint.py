@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 from attrs import evolve, frozen
 
 from agentloop.contracts.can_report_retries import RetryReport
 from agentloop.errors import InferenceError, ProviderUnavailable
+from agentloop.inference.answer_stream import AnswerStream
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import HttpClient
 from agentloop.inference.retrying import Patience, retried, worth_retrying
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.tool_call import ToolCall
+
+T = TypeVar("T")
+
+_OK = range(200, 300)
 
 
 @frozen(eq=False)
@@ -47,33 +54,70 @@ class Endpoint:
             InferenceError: typed by what went wrong at the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config)
+        asked = self._repeated(lambda: self._attempt(encoded), jitter, report)
+        if self.config.deadline is None:
+            return await asked
+        return await self._before(asyncio.get_running_loop().time() + self.config.deadline, asked)
+
+    async def stream(
+        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport
+    ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Send a request and take the answer in pieces; what fails before the first piece is tried again.
+
+        Args:
+            request: the request.
+            jitter: a number from 0 to 1 each time it is called; `random.random` for None.
+            report: told before each repetition.
+
+        Raises:
+            InferenceError: typed by what went wrong at the last attempt, or after the first piece.
+        """
+        encoded = self.wire_format.encode_request(request, self.config, stream=True)
         seconds = self.config.deadline
-        jitter = jitter or random.random
-        if seconds is None:
-            return await self._asked(encoded, jitter, report)
+        end = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        opened = self._repeated(lambda: self._begun(encoded), jitter, report)
+        answer = await (opened if end is None else self._before(end, opened))
         try:
-            async with asyncio.timeout(seconds) as limit:
-                return await self._asked(encoded, jitter, report)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ProviderUnavailable(f"no answer from {self.config.address} within {seconds:g} seconds") from error
+            while deltas := await (answer.next() if end is None else self._before(end, answer.next())):
+                for delta in deltas:
+                    yield delta
+            yield _with_own_names(answer.response, encoded)
+        except InferenceError as error:
+            raise self._redacted(error) from error.__cause__
+        finally:
+            await answer.aclose()
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.http.aclose()
 
-    async def _asked(
-        self, encoded: EncodedRequest, jitter: Callable[[], float], report: RetryReport
-    ) -> InferenceResponse:
+    async def _before(self, end: float, work: Awaitable[T]) -> T:
+        """Do some work before the deadline.
+
+        Raises:
+            ProviderUnavailable: when it comes first.
+        """
         try:
-            return await self._attempt(encoded)
+            async with asyncio.timeout_at(end) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ProviderUnavailable(
+                f"no whole answer from {self.config.address} within {self.config.deadline:g} seconds"
+            ) from error
+
+    async def _repeated(
+        self, attempt: Callable[[], Awaitable[T]], jitter: Callable[[], float] | None, report: RetryReport
+    ) -> T:
+        try:
+            return await attempt()
         except InferenceError as error:
             patience = self._patience()
             if not worth_retrying(error, patience):
                 raise
             first = error
-        return await retried(first, lambda: self._attempt(encoded), patience, jitter=jitter, report=report)
+        return await retried(first, attempt, patience, jitter=jitter or random.random, report=report)
 
     def _patience(self) -> Patience:
         """Return the patience of the configuration; to wait longer than until the deadline would be in vain."""
@@ -87,15 +131,37 @@ class Endpoint:
             raw = await self.http.post(encoded.path, encoded.headers, encoded.body)
             response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
         except InferenceError as error:
-            if self.config.api_key is not None:
-                self.config.api_key.redact_error(error)
-            raise
-        return _with_own_names(response, encoded) if encoded.tool_names else response
+            raise self._redacted(error) from error.__cause__
+        return _with_own_names(response, encoded)
+
+    async def _begun(self, encoded: EncodedRequest) -> AnswerStream:
+        """Make an attempt up to the first delta."""
+        try:
+            raw = await self.http.open(encoded.path, encoded.headers, encoded.body)
+            answer = AnswerStream(raw, self.wire_format.stream_decoder(raw.headers), encoded.tool_names)
+            try:
+                if raw.status not in _OK:
+                    told = await raw.read()
+                    self.wire_format.decode_response(told.status, told.headers, told.body)
+                await answer.begin()
+            except BaseException:
+                await answer.aclose()
+                raise
+        except InferenceError as error:
+            raise self._redacted(error) from error.__cause__
+        return answer
+
+    def _redacted(self, error: InferenceError) -> InferenceError:
+        if self.config.api_key is not None:
+            self.config.api_key.redact_error(error)
+        return error
 
 
 def _with_own_names(response: InferenceResponse, encoded: EncodedRequest) -> InferenceResponse:
     """Give tools that went by another name on the wire their own names back."""
     names = encoded.tool_names
+    if not names:
+        return response
     return response.with_parts(
         *[evolve(p, name=names[p.name]) if isinstance(p, ToolCall) and p.name in names else p for p in response.parts]
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ssl
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
-
-from attrs import field, frozen
 
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.http_errors import request_id
-from agentloop.values.value import Value
+from agentloop.inference.connections import Connections
+from agentloop.inference.raw_answer import RawAnswer, RawResponse, told_by
 
 if TYPE_CHECKING:
     import httpx
@@ -26,21 +24,6 @@ _HEADERS = {
 }
 _IDLE_SECONDS = 60.0
 _MOST_IDLE = 100
-
-
-@frozen(eq=False, repr=False)
-class RawResponse(Value):
-    """An HTTP answer.
-
-    Attributes:
-        status: the status.
-        headers: the headers, by names in lower case.
-        body: the whole body.
-    """
-
-    status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=lambda body: f"<{len(body)} bytes>")
 
 
 class HttpClient:
@@ -79,20 +62,45 @@ class HttpClient:
             InvalidResponse: when the answer breaks off, which is worth another attempt, is not HTTP, or is larger than the
                 limit.
         """
-        response = None
+        answer = await self.open(path, headers, body)
+        try:
+            return await answer.read()
+        finally:
+            await answer.aclose()
+
+    async def open(self, path: str, headers: Mapping[str, str], body: bytes) -> RawAnswer:
+        """Send a request and wait for the head of the answer; its body is there to be read, and it has to be closed.
+
+        Args:
+            path: the path of the endpoint, after the base URL.
+            headers: headers to send besides those of the configuration.
+            body: the body.
+
+        Raises:
+            BadRequest: when the headers are not HTTP.
+            ProviderUnavailable: when there is no connection, or no answer in time.
+            InvalidResponse: when the answer is not HTTP.
+        """
         sent = {**self._headers, **headers} if headers else self._headers
         try:
             if isinstance(self._own, Connections):
-                async with self._own.borrowed() as transport:
-                    response = await transport.handle_async_request(self._request(path, sent, body))
-                    return await self._read(response)
+                return await self._open_over(self._own, self._request(path, sent, body))
             client, url = self._own or self._given, self._config.url(path)
             request = client.build_request("POST", url, headers=sent, content=body, extensions=self._limits)
             response = await client.send(request, stream=True, follow_redirects=False)
-            return await self._read(response)
         except self._package.HTTPError as error:
             error.request = None  # it holds the key
-            raise (self._unanswered(error) if response is None else self._broken_off(error, response)) from error
+            raise self._unanswered(error) from error
+        return RawAnswer(response, self._config, self._package)
+
+    async def _open_over(self, connections: Connections, request: httpx.Request) -> RawAnswer:
+        connection = connections.take()
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException:
+            await connections.give_back(connection, usable=False)
+            raise
+        return RawAnswer(response, self._config, self._package, partial(connections.give_back, connection))
 
     async def aclose(self) -> None:
         """Close the connections, if they were made here."""
@@ -119,27 +127,9 @@ class HttpClient:
         )
         return made
 
-    async def _read(self, response: Any) -> RawResponse:
-        most = self._config.max_response_bytes
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            async for piece in response.aiter_bytes():
-                size += len(piece)
-                if size > most:
-                    raise InvalidResponse(
-                        f"the answer is larger than {most:,} bytes and was given up; raise max_response_bytes if it is right",
-                        status=response.status_code,
-                        request_id=request_id(response.headers),
-                    )
-                pieces.append(piece)
-        finally:
-            await response.aclose()
-        return RawResponse(response.status_code, response.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
     def _unanswered(self, error: Exception) -> InferenceError:
         """Translate what kept an answer from beginning."""
-        package, where, what = self._package, self._config.address, _told_by(error)
+        package, where, what = self._package, self._config.address, told_by(error)
         if isinstance(error, package.ConnectTimeout):
             return ProviderUnavailable(f"no connection to {where} within {self._config.connect_timeout:g} seconds")
         if isinstance(error, package.TimeoutException):
@@ -153,75 +143,6 @@ class HttpClient:
         if isinstance(error, package.RemoteProtocolError) and "disconnected" not in what:
             return InvalidResponse(f"the answer from {where} is not HTTP: {what}")
         return ProviderUnavailable(f"the connection to {where} failed: {what}")
-
-    def _broken_off(self, error: Exception, response: Any) -> InferenceError:
-        """Translate what kept an answer from ending."""
-        where, status, of = self._config.address, response.status_code, request_id(response.headers)
-        if isinstance(error, self._package.TimeoutException):
-            why = f"the answer from {where} stopped for {self._config.timeout:g} seconds"
-            return ProviderUnavailable(why, status=status, request_id=of)
-        if isinstance(error, self._package.DecodingError):
-            why = f"the answer from {where} cannot be decompressed: {_told_by(error)}"
-            return InvalidResponse(why, status=status, request_id=of)
-        broken = InvalidResponse(f"the answer from {where} broke off: {_told_by(error)}", status=status, request_id=of)
-        broken.retryable = True
-        return broken
-
-
-class Connections:
-    """Connections, each in an httpx transport of its own.
-
-    httpx's pool looks through all of its connections for each request, so that with hundreds of requests under way most
-    of the time goes there; a list of idle ones costs the same for ten and for a thousand.
-    """
-
-    def __init__(self, tls: ssl.SSLContext) -> None:
-        self._httpx = _httpx()
-        self._tls = tls
-        self._idle: list[httpx.AsyncHTTPTransport] = []
-        self._closed = False
-
-    def borrowed(self) -> _Borrowed:
-        """Lend a connection for the length of an `async with`; one that failed does not come back."""
-        return _Borrowed(self)
-
-    def take(self) -> httpx.AsyncHTTPTransport:
-        """Take an idle connection, or a new one."""
-        if self._idle:
-            return self._idle.pop()
-        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_SECONDS)
-        made: httpx.AsyncHTTPTransport = self._httpx.AsyncHTTPTransport(verify=self._tls, limits=limits)
-        return made
-
-    async def give_back(self, transport: httpx.AsyncHTTPTransport, *, usable: bool) -> None:
-        """Take a connection back, and close it when it is not usable, not wanted any more, or one too many."""
-        if usable and not self._closed and len(self._idle) < _MOST_IDLE:
-            self._idle.append(transport)
-        else:
-            await transport.aclose()
-
-    async def aclose(self) -> None:
-        """Close the idle connections; those on loan are closed when they come back."""
-        self._closed = True
-        idle, self._idle = self._idle, []
-        for transport in idle:
-            await transport.aclose()
-
-
-class _Borrowed:
-    """A connection on loan."""
-
-    __slots__ = ("_connections", "_transport")
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._transport = connections.take()
-
-    async def __aenter__(self) -> httpx.AsyncHTTPTransport:
-        return self._transport
-
-    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
-        await self._connections.give_back(self._transport, usable=error is None)
 
 
 def in_process_client(answer: Callable[[str, bytes], tuple[int, Mapping[str, str], bytes]]) -> httpx.AsyncClient:
@@ -261,7 +182,10 @@ def _own(config: LLMConfig) -> Connections | httpx.AsyncClient:
 
     if getproxies():
         return _proxied()
-    return Connections(_tls() if config.base_url.startswith("https:") else _no_tls())
+    tls = _tls() if config.base_url.startswith("https:") else _no_tls()
+    package = _httpx()
+    limits = package.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_SECONDS)
+    return Connections(lambda: package.AsyncHTTPTransport(verify=tls, limits=limits))
 
 
 def _proxied() -> httpx.AsyncClient:
@@ -285,10 +209,6 @@ def _tls() -> ssl.SSLContext:
 @cache
 def _no_tls() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def _told_by(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _timeouts(config: LLMConfig) -> dict[str, Any]:

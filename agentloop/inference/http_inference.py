@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from attrs import evolve, field, frozen
@@ -13,6 +13,7 @@ from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttem
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
+from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 
@@ -73,6 +74,22 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
             return await endpoint.ask(request, jitter=self.jitter, report=self._report)
         finally:
             await endpoint.aclose()
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Ask the model and take its answer while it is written: deltas, then the whole response.
+
+        Raises:
+            InferenceError: as `infer` does; after the first delta nothing is tried again.
+        """
+        endpoint = self._endpoint or self._opened()
+        pieces = endpoint.stream(request, jitter=self.jitter, report=self._report)
+        try:
+            async for piece in pieces:
+                yield piece
+        finally:
+            await pieces.aclose()
+            if self._endpoint is None:
+                await endpoint.aclose()
 
     def _opened(self) -> Endpoint:
         """Open the way to the model; the HTTP stack is loaded with the first one."""
