@@ -21,9 +21,10 @@ from agentloop import (
 from agentloop.contracts import CanInfer, Tool, Tools
 from agentloop.inference import Patience
 from agentloop.tools import SchemaValidator
-from agentloop.values import InferenceRequest, InferenceResponse, ToolCalls
+from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolCalls, thaw
 
 ONCE = Patience(attempts=1)
+KNOWN = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
 
 
 def format_name(wire_format: str) -> str:
@@ -42,20 +43,23 @@ def inference_for(wire_format: str, base_url: str, body: Mapping[str, Any] | Non
     )
 
 
-KNOWN = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
-
-
 def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any] | None) -> dict[str, Any]:
     """Ask once, and tell what came back."""
     response = asyncio.run(_asked(inference_for(wire_format, base_url, body), stream))
     return {
-        "text": response.text,
+        "text": "".join(part.text for part in response.parts if isinstance(part, Text) and not is_refusal(part)),
         "tool_calls": [
-            {"id": call.id or None, "name": call.name, "arguments": call.arguments} for call in response.tool_calls
+            {"id": call.id or None, "name": call.name, "arguments": thaw(call.arguments)}
+            for call in response.tool_calls
         ],
         "finish": response.provider_finish_reason,
         "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens},
     }
+
+
+def is_refusal(part: Text) -> bool:
+    """Say whether a text came as a refusal, which the judge keeps apart."""
+    return any(isinstance(data, Mapping) and data.get("type") == "refusal" for data in part.provider_data.values())
 
 
 async def _asked(inference: CanInfer, stream: bool) -> InferenceResponse:

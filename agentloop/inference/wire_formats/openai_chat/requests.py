@@ -132,7 +132,7 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
     exchanges, text = message.exchanges, message.text
     if not exchanges and not text:
         return []
-    spelled: dict[str, Any] = {"role": "assistant", "content": text or None}
+    spelled: dict[str, Any] = {"role": "assistant", **_said(message)}
     if not exchanges:
         return [spelled]
     ids = turn_ids(exchanges)
@@ -149,6 +149,14 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
         for call_id, exchange in zip(ids, exchanges, strict=True)
     ]
     return [spelled, *results]
+
+
+def _said(message: Message) -> dict[str, Any]:
+    """Spell the text of an assistant; a refusal has a place of its own."""
+    texts = [part for part in message.parts if isinstance(part, Text)]
+    refused = [part.text for part in texts if "openai-chat" in part.provider_data]
+    text = "".join(part.text for part in texts if "openai-chat" not in part.provider_data)
+    return {"content": text or None, **({"refusal": "".join(refused)} if refused else {})}
 
 
 def _result(execution: ToolExecution) -> str:

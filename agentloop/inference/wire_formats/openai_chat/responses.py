@@ -35,6 +35,8 @@ _FINISH: Mapping[str, FinishReason] = {
     "error": FinishReason.ERROR,
 }
 _OK = range(200, 300)
+REFUSAL: Mapping[str, Any] = {"openai-chat": {"type": "refusal"}}
+"""What marks a text that came as a refusal."""
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -94,12 +96,9 @@ def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
     parts.extend(content_parts(message.get("content")))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
-        parts.append(Text(refusal))
+        parts.append(Text(refusal, provider_data=REFUSAL))
     calls = message.get("tool_calls") or ()
     parts.extend(_call(call) for call in ([calls] if isinstance(calls, dict) else calls))
-    older = message.get("function_call")
-    if not calls and isinstance(older, dict) and older.get("name"):
-        parts.append(_call(older))
     return tuple(parts)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentloop.inference.wire_formats.openai_chat.responses import (
+    REFUSAL,
     arguments_json,
     content_parts,
     failure_in,
@@ -20,8 +21,6 @@ from agentloop.inference.wire_formats.stream_decoder import JsonEventDecoder, Pl
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.parts import Reasoning
-
-_OLDER_CALL = "function_call"
 
 
 class ChatStreamDecoder(JsonEventDecoder):
@@ -91,13 +90,11 @@ class ChatStreamDecoder(JsonEventDecoder):
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refused = True
-            found += self.builder.text(refusal)
+            found += self.builder.text(refusal, "refusal")
+            self.builder.mark("refusal", REFUSAL)
         calls = delta.get("tool_calls") or ()
         for call in [calls] if isinstance(calls, dict) else calls:
             found += self._take_call(call, call.get("index"))
-        older = delta.get(_OLDER_CALL)
-        if isinstance(older, dict):
-            found += self._take_call(older, _OLDER_CALL)
         return found
 
     def _take_call(self, call: dict[str, Any], index: object) -> list[InferenceDelta]:
@@ -106,7 +103,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         Pieces with one index are one call, unless another id comes: then a new one begins. Pieces without an index go on with
         the last call, unless they bring an id or a name of their own.
         """
-        function = call.get("function") or (call if index == _OLDER_CALL else {})
+        function = call.get("function") or {}
         call_id, name = _id_of(call), text_of(function.get("name"))
         place = self._places.get(index, -1)
         if place < 0 or self._is_another((index, place), index, call_id, name):

@@ -31,11 +31,8 @@ def decode(exchange: Mapping[str, Any]) -> InferenceResponse:
 
 
 def expected_calls(exchange: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Return the calls of an answer; the SDK leaves the older spelling of a call, which is one too, where it was."""
-    calls = [(call["id"], call["name"], call["arguments"]) for call in exchange["expect"]["tool_calls"] or []]
-    message = exchange["response"]["body"]["choices"][0].get("message") or {}
-    older = message.get("function_call") or {}
-    return calls or ([("", older["name"], json.loads(older["arguments"]))] if older.get("name") else [])
+    """Return the calls of an answer."""
+    return [(call["id"], call["name"], call["arguments"]) for call in exchange["expect"]["tool_calls"] or []]
 
 
 def differences(exchange: Mapping[str, Any]) -> Iterator[str]:
