@@ -14,6 +14,7 @@ test: $(VENV)/ready
 	$(BIN)/ruff check agentloop tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/plain

@@ -73,7 +73,7 @@ def test_no_name_of_a_room_is_also_the_name_of_one_of_its_files(room: str) -> No
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """A misspelt name is told as Python tells it."""
     with pytest.raises(AttributeError, match="module 'agentloop' has no attribute 'AgentLop'"):
-        _ = agentloop.AgentLop
+        _ = agentloop.AgentLop  # type: ignore[attr-defined]  # type checkers see it as well
 
 
 def test_importing_agentloop_loads_no_third_party_module() -> None:

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from agentloop.compilers.conversation import (
         ConversationWithCurrentToolTrace as ConversationWithCurrentToolTrace,
     )
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.compilers.conversation": "ConversationWithCurrentToolTrace",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.compilers.conversation": "ConversationWithCurrentToolTrace",
+        },
+    )

@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from agentloop.contracts.tool_policy import OrderingKey as OrderingKey
     from agentloop.contracts.tool_policy import ToolPolicy as ToolPolicy
     from agentloop.contracts.tools import Tools as Tools
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptToolRuntime CanAcceptTools",
-        "agentloop.contracts.can_compile_messages": "CanCompileMessages",
-        "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
-        "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
-        "agentloop.contracts.can_infer": "CanInfer",
-        "agentloop.contracts.can_intercept": "CanIntercept Plain",
-        "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
-        "agentloop.contracts.can_use_tools": "CanUseTools",
-        "agentloop.contracts.execution_scope": "ExecutionScope Resources",
-        "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanPrepareArguments CanPresentResult CanUseThread Tool",
-        "agentloop.contracts.tool_context": "ToolContext",
-        "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",
-        "agentloop.contracts.tools": "Tools",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptToolRuntime CanAcceptTools",
+            "agentloop.contracts.can_compile_messages": "CanCompileMessages",
+            "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
+            "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
+            "agentloop.contracts.can_infer": "CanInfer",
+            "agentloop.contracts.can_intercept": "CanIntercept Plain",
+            "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
+            "agentloop.contracts.can_use_tools": "CanUseTools",
+            "agentloop.contracts.execution_scope": "ExecutionScope Resources",
+            "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanPrepareArguments CanPresentResult CanUseThread Tool",
+            "agentloop.contracts.tool_context": "ToolContext",
+            "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",
+            "agentloop.contracts.tools": "Tools",
+        },
+    )

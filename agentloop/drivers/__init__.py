@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
     from agentloop.drivers.step_draft import StepDraft as StepDraft
     from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.drivers.driver": "Driver",
-        "agentloop.drivers.inferring_driver": "InferringDriver",
-        "agentloop.drivers.scripted": "ScenarioStep ScriptedDriver",
-        "agentloop.drivers.step_draft": "StepDraft",
-        "agentloop.drivers.tool_calling": "ToolCallingDriver",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.drivers.driver": "Driver",
+            "agentloop.drivers.inferring_driver": "InferringDriver",
+            "agentloop.drivers.scripted": "ScenarioStep ScriptedDriver",
+            "agentloop.drivers.step_draft": "StepDraft",
+            "agentloop.drivers.tool_calling": "ToolCallingDriver",
+        },
+    )

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from agentloop.events.tool_events import ToolCallRejected as ToolCallRejected
     from agentloop.events.tool_events import ToolCallSettled as ToolCallSettled
     from agentloop.events.tool_events import ToolCallStarted as ToolCallStarted
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.events.bus": "EventBus",
-        "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
-        "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
-        "agentloop.events.interceptor_events": "InterceptorRan",
-        "agentloop.events.monitor": "ProtocolMonitor",
-        "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
-        "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.events.bus": "EventBus",
+            "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
+            "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
+            "agentloop.events.interceptor_events": "InterceptorRan",
+            "agentloop.events.monitor": "ProtocolMonitor",
+            "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
+            "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",
+        },
+    )

@@ -18,7 +18,7 @@ from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.event import Event, EventHead
 from agentloop.values.value import Value
 
-logger = logging.getLogger("agentloop.events")
+logger: logging.Logger = logging.getLogger("agentloop.events")
 
 _LAST = float("inf")
 
@@ -29,9 +29,9 @@ class Receiver:
     __slots__ = ("awaits", "listener", "order")
 
     def __init__(self, listener: Callable[[Any], Any], order: int) -> None:
-        self.listener = listener
-        self.order = order
-        self.awaits = iscoroutinefunction(listener) or iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
+        self.listener: Callable[[Any], Any] = listener
+        self.order: int = order
+        self.awaits: bool = iscoroutinefunction(listener) or iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
 
     def __call__(self, _bus: object, event: Event) -> Awaitable[Any] | Any:
         """Take an event from a blinker signal."""
@@ -63,9 +63,9 @@ class EventBus(CanHandleEvents):
     """
 
     def __init__(self, *, clock: Clock | None = None, strict: bool = False) -> None:
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self.strict = strict
-        self.every = Signal()
+        self.every: Signal = Signal()
         self.signals: dict[type[Event], Signal] = {}
         self._orders = count()
         self._stream = ExecutionBus(self)

@@ -8,10 +8,10 @@ from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
     from agentloop.executors.tool_executor import ToolExecutor as ToolExecutor
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.executors.tool_executor": "ToolExecutor",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.executors.tool_executor": "ToolExecutor",
+        },
+    )

@@ -19,12 +19,12 @@ class _Work:
     __slots__ = ("begun", "call", "context", "dropped", "future", "loop")
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.call = call
-        self.loop = loop
+        self.call: Callable[[], Any] = call
+        self.loop: asyncio.AbstractEventLoop = loop
         self.future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         self.context: Context = copy_context()
-        self.begun = False
-        self.dropped = False
+        self.begun: bool = False
+        self.dropped: bool = False
 
 
 class ThreadAbandoned(Exception):  # it is not an error of the function
@@ -112,7 +112,7 @@ class _Worker(threading.Thread):
 
     def __init__(self, pool: ThreadPool, first: _Work) -> None:
         super().__init__(name="agentloop-tool", daemon=True)
-        self.busy = True
+        self.busy: bool = True
         self._pool = pool
         self._first = first
 

@@ -106,7 +106,7 @@ class Toolbox:
     __slots__ = ("_ready", "tools")
 
     def __init__(self, tools: Tools) -> None:
-        self.tools = tools
+        self.tools: Tools = tools
         self._ready: dict[str, ReadyTool] = {}
 
     def ready(self, name: str) -> ReadyTool:

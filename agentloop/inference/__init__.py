@@ -8,26 +8,31 @@ from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
     from agentloop.inference.config import LLMConfig as LLMConfig
+    from agentloop.inference.fallback import FallbackInference as FallbackInference
     from agentloop.inference.http_inference import HttpInference as HttpInference
     from agentloop.inference.presets import PRESETS as PRESETS
     from agentloop.inference.presets import Preset as Preset
     from agentloop.inference.presets import Quirks as Quirks
+    from agentloop.inference.recording import RecordingInference as RecordingInference
+    from agentloop.inference.recording import ReplayInference as ReplayInference
     from agentloop.inference.retrying import Patience as Patience
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
     from agentloop.inference.secret import Secret as Secret
     from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
     from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat
     from agentloop.inference.wire_formats.wire_format import wire_format as wire_format
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.inference.config": "LLMConfig",
-        "agentloop.inference.http_inference": "HttpInference",
-        "agentloop.inference.presets": "PRESETS Preset Quirks",
-        "agentloop.inference.retrying": "Patience",
-        "agentloop.inference.scripted": "ScriptedInference",
-        "agentloop.inference.secret": "Secret",
-        "agentloop.inference.wire_formats.wire_format": "EncodedRequest WireFormat wire_format",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.inference.config": "LLMConfig",
+            "agentloop.inference.fallback": "FallbackInference",
+            "agentloop.inference.http_inference": "HttpInference",
+            "agentloop.inference.presets": "PRESETS Preset Quirks",
+            "agentloop.inference.recording": "RecordingInference ReplayInference",
+            "agentloop.inference.retrying": "Patience",
+            "agentloop.inference.scripted": "ScriptedInference",
+            "agentloop.inference.secret": "Secret",
+            "agentloop.inference.wire_formats.wire_format": "EncodedRequest WireFormat wire_format",
+        },
+    )

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
     from agentloop.interception.token_limit import TokenLimit as TokenLimit
     from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.interception.audit_log": "AuditLog",
-        "agentloop.interception.cancellation": "Cancellation",
-        "agentloop.interception.finish_reason_stop": "FinishReasonStop",
-        "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
-        "agentloop.interception.interceptor": "Interceptor POINTS",
-        "agentloop.interception.permissions": "Permissions Rule",
-        "agentloop.interception.stack": "InterceptorStack",
-        "agentloop.interception.step_limit": "StepLimit",
-        "agentloop.interception.time_limit": "TimeLimit",
-        "agentloop.interception.token_limit": "TokenLimit",
-        "agentloop.interception.tool_call_limit": "ToolCallLimit",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.interception.audit_log": "AuditLog",
+            "agentloop.interception.cancellation": "Cancellation",
+            "agentloop.interception.finish_reason_stop": "FinishReasonStop",
+            "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
+            "agentloop.interception.interceptor": "Interceptor POINTS",
+            "agentloop.interception.permissions": "Permissions Rule",
+            "agentloop.interception.stack": "InterceptorStack",
+            "agentloop.interception.step_limit": "StepLimit",
+            "agentloop.interception.time_limit": "TimeLimit",
+            "agentloop.interception.token_limit": "TokenLimit",
+            "agentloop.interception.tool_call_limit": "ToolCallLimit",
+        },
+    )

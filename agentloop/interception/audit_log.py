@@ -11,7 +11,7 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json_text import format_json
 from agentloop.values.points import AfterToolUse
 
-logger = logging.getLogger("agentloop.audit")
+logger: logging.Logger = logging.getLogger("agentloop.audit")
 
 Sink: TypeAlias = Callable[[Mapping[str, Any]], object] | str | Path | TextIO
 

@@ -27,7 +27,7 @@ class FinishReasonStop(Interceptor):
         *,
         priority: int = 0,
     ) -> None:
-        self.reasons = frozenset(FinishReason(reason) for reason in reasons)
+        self.reasons: frozenset[FinishReason] = frozenset(FinishReason(reason) for reason in reasons)
         self.priority = priority
 
     def after_step(self, point: AfterStep) -> AfterStep:

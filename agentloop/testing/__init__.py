@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from agentloop.testing.toy_tools import Toy as Toy
     from agentloop.testing.toy_tools import call as call
     from agentloop.testing.toy_tools import toys as toys
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
-        "agentloop.testing.driver_kit": "DriverKit Journey",
-        "agentloop.testing.executor_bench": "ExecutorBench",
-        "agentloop.testing.executor_kit": "ExecutorKit",
-        "agentloop.testing.interceptor_kit": "InterceptorKit",
-        "agentloop.testing.kit": "Kit",
-        "agentloop.testing.laws": "LAWS LawBroken require",
-        "agentloop.testing.scenario": "SCENARIOS Scenario Turn",
-        "agentloop.testing.toy_tools": "Ledger Toy call toys",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
+            "agentloop.testing.driver_kit": "DriverKit Journey",
+            "agentloop.testing.executor_bench": "ExecutorBench",
+            "agentloop.testing.executor_kit": "ExecutorKit",
+            "agentloop.testing.interceptor_kit": "InterceptorKit",
+            "agentloop.testing.kit": "Kit",
+            "agentloop.testing.laws": "LAWS LawBroken require",
+            "agentloop.testing.scenario": "SCENARIOS Scenario Turn",
+            "agentloop.testing.toy_tools": "Ledger Toy call toys",
+        },
+    )

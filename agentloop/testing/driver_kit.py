@@ -82,7 +82,7 @@ class DriverKit(Kit):
         max_inferences_per_step: how often the driver says it consults the model in one step.
     """
 
-    laws = (2, 3, 5, 6, 7, 8, 9, 13, 19, 20)
+    laws: tuple[int, ...] = (2, 3, 5, 6, 7, 8, 9, 13, 19, 20)
 
     def __init__(
         self, make: Callable[[Scenario], CanUseTools], *, examples: int = 100, max_inferences_per_step: int = 1

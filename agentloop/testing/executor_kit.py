@@ -101,7 +101,7 @@ class ExecutorKit(Kit):
         examples: how many examples are tried for each law.
     """
 
-    laws = (1, 3, 8, 9, 10, 11, 17, 19)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 17, 19)
 
     def __init__(self, make: Callable[[], CanExecuteToolCalls], *, examples: int = 100) -> None:
         super().__init__(examples=examples)

@@ -28,7 +28,7 @@ class InterceptorKit(Kit):
         examples: how many examples are tried for each law.
     """
 
-    laws = (3, 8, 9)
+    laws: tuple[int, ...] = (3, 8, 9)
 
     def __init__(self, make: Callable[[], CanIntercept], *, examples: int = 100) -> None:
         super().__init__(examples=examples)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from agentloop.tools.schema_builder import json_schema as json_schema
     from agentloop.tools.typed_tool import TypedTool as TypedTool
     from agentloop.tools.validation import SchemaValidator as SchemaValidator
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.tools.check": "check_tools",
-        "agentloop.tools.decorator": "tool",
-        "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
-        "agentloop.tools.schema_builder": "json_schema",
-        "agentloop.tools.typed_tool": "TypedTool",
-        "agentloop.tools.validation": "SchemaValidator",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.tools.check": "check_tools",
+            "agentloop.tools.decorator": "tool",
+            "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
+            "agentloop.tools.schema_builder": "json_schema",
+            "agentloop.tools.typed_tool": "TypedTool",
+            "agentloop.tools.validation": "SchemaValidator",
+        },
+    )

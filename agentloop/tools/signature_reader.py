@@ -45,9 +45,9 @@ class SignatureReader:
         self, function: Callable[..., Any], *, described: bool = False, documentation: str | None = None
     ) -> None:
         self.function = function
-        self.name = str(getattr(_inside(function), "__name__", type(function).__name__))
-        self.label = f"{getattr(_inside(function), '__qualname__', self.name)}()"
-        self.documentation = _documentation(function) if documentation is None else documentation
+        self.name: str = str(getattr(_inside(function), "__name__", type(function).__name__))
+        self.label: str = f"{getattr(_inside(function), '__qualname__', self.name)}()"
+        self.documentation: str = _documentation(function) if documentation is None else documentation
         self.schema: Schema = {}
         self.problems: list[str] = []
         if not described and not _tells_something(self.documentation):

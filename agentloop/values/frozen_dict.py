@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 K = TypeVar("K")
@@ -37,5 +38,11 @@ class FrozenDict(dict[K, V]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this is part of an immutable value; change a copy made with dict(…) or thaw(…) instead")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    __setitem__: Callable[..., NoReturn] = _refuse
+    __delitem__: Callable[..., NoReturn] = _refuse
+    __ior__: Callable[..., NoReturn] = _refuse
+    clear: Callable[..., NoReturn] = _refuse
+    pop: Callable[..., NoReturn] = _refuse
+    popitem: Callable[..., NoReturn] = _refuse
+    setdefault: Callable[..., NoReturn] = _refuse
+    update: Callable[..., NoReturn] = _refuse

@@ -136,7 +136,7 @@ class AgentStop(AgentLoopError):
         context: JsonObject = EMPTY_OBJECT,
     ) -> None:
         super().__init__(message or f"stop: {reason.value}")
-        self.signal = StopSignal(reason, message, source, context)
+        self.signal: StopSignal = StopSignal(reason, message, source, context)
 
     def sign(self, source: str) -> None:
         """Name who raised it, unless it says so itself."""

@@ -98,7 +98,7 @@ class JsonEventDecoder(StreamDecoder):
     """With what a body begins that is no stream."""
 
     def __init__(self, plain: PlainDecoder, headers: Mapping[str, str]) -> None:
-        self.builder = ResponseBuilder()
+        self.builder: ResponseBuilder = ResponseBuilder()
         self.headers = headers
         self._decode_plain = plain
         self._whole: bytearray | None = None
