@@ -3,6 +3,7 @@
     AgentLoopError
     ├── ContractViolation          an implementer or a caller broke a stated contract
     ├── ConfigurationError         a loop, model or tool is set up in a way that cannot work
+    │   └── InvalidDescriptor      a file that describes tools has mistakes in it
     ├── InterceptorFailed          an interceptor raised, so what it guards did not happen
     ├── NotJson                    a value that has no JSON form
     ├── InvalidDocument            bytes that are not the JSON form of the value asked for
@@ -13,6 +14,7 @@
     │   ├── InvalidArguments
     │   ├── ToolBlocked
     │   ├── ToolTimedOut
+    │   ├── ToolUnavailable
     │   └── ToolFailed
     ├── InferenceError             a model that could not be asked, or did not answer
     │   ├── AuthenticationError
@@ -31,6 +33,8 @@ that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchFailed`) s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class AgentLoopError(Exception):
     """The root: catch it to catch everything that agentloop raises on purpose."""
@@ -42,6 +46,23 @@ class ContractViolation(AgentLoopError):
 
 class ConfigurationError(AgentLoopError):
     """Something is set up in a way that cannot work: a missing key, an unknown model string, a wrong option."""
+
+
+class InvalidDescriptor(ConfigurationError):
+    """A file that describes tools has mistakes in it; nothing that it names was imported.
+
+    Attributes:
+        mistakes: for each, the file, the key (dotted), the line (0 where there is none) and what is wrong.
+    """
+
+    def __init__(self, mistakes: Sequence[tuple[str, str, int, str]]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(_located(*mistake) for mistake in self.mistakes))
+
+
+def _located(file: str, key: str, line: int, message: str) -> str:
+    at = f"{file}, line {line}" if line else file
+    return f"{at}: {key}: {message}" if key else f"{at}: {message}"
 
 
 class InterceptorFailed(AgentLoopError):
@@ -101,6 +122,10 @@ class ToolBlocked(ToolError):
 
 class ToolTimedOut(ToolError):
     """The tool did not end within its time limit."""
+
+
+class ToolUnavailable(ToolError):
+    """The group that the tool belongs to could not be started; the tool did not run."""
 
 
 class ToolFailed(ToolError):

@@ -37,6 +37,10 @@ class Resources:
             self._closers.append(lambda: close(made))
         return cast("T", self._opened[key])
 
+    def holds(self, key: Hashable) -> bool:
+        """Say whether something was opened under this key."""
+        return key in self._opened
+
     async def aclose(self) -> None:
         """Close everything; one that cannot be closed does not keep the others open.
 

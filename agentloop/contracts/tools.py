@@ -6,12 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Self
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import Tool
+from agentloop.contracts.tool_group import ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.tool_spec import ToolSpec
 from agentloop.values.value import Value
+
+
+def _single(given: Iterable[Tool | ToolGroup]) -> Iterator[Tool]:
+    for one in given:
+        if isinstance(one, ToolGroup):
+            yield from one.offered
+        else:
+            yield one
 
 
 @frozen(eq=False, repr=False)
@@ -20,13 +29,15 @@ class Tools(Value):
 
     Attributes:
         by_name: the tools.
+        groups: the groups that some of them came in; they have to be held while their tools are called.
     """
 
     by_name: Mapping[str, Tool]
+    groups: tuple[ToolGroup, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, tools: Tools | Iterable[Tool]) -> Tools:
-        """Collect tools.
+    def of(cls, tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
+        """Collect tools, single ones and those of groups.
 
         Raises:
             TypeError: when something is not a `Tool`.
@@ -34,8 +45,9 @@ class Tools(Value):
         """
         if isinstance(tools, Tools):
             return tools
+        given = list(tools)
         by_name: dict[str, Tool] = {}
-        for tool in tools:
+        for tool in _single(given):
             if not isinstance(tool, Tool):
                 raise TypeError(f"{tool!r} in the tools list is not a Tool; {_hint(tool)}")
             name = tool.name
@@ -45,7 +57,7 @@ class Tools(Value):
                     "with @tool(name=…)"
                 )
             by_name[name] = tool
-        return cls(by_name)
+        return cls(by_name, tuple([group for group in given if isinstance(group, ToolGroup)]))
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -84,15 +96,16 @@ class Tools(Value):
 
         return get_close_matches(name, self.by_name, n=most, cutoff=0.5)
 
-    def plus(self, *tools: Tool) -> Tools:
+    def plus(self, *tools: Tool | ToolGroup) -> Tools:
         """Return the set with more tools at the end."""
-        return Tools.of([*self, *tools])
+        more = Tools.of(tools)
+        return evolve(Tools.of([*self, *more]), groups=(*self.groups, *more.groups))
 
     def only(self, names: Iterable[str]) -> Self:
         """Return the tools of these names, in the order in which they stand here."""
         wanted = set(names)
         kept = {name: tool for name, tool in self.by_name.items() if name in wanted}
-        return type(self)(kept)
+        return type(self)(kept, self.groups)
 
 
 NO_TOOLS = Tools.of(())

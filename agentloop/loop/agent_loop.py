@@ -35,7 +35,8 @@ class AgentLoop(LoopParts):
     number of executions at the same time. Every way to end is a state with a reason; `state.raise_for_failure()` makes an
     exception of a failure.
 
-    Connections are opened for each execution and closed at its end; `async with loop` keeps them open between executions.
+    Connections are opened, and groups of tools started, for each execution and closed at its end; `async with loop` keeps
+    them open between executions.
     """
 
     async def execute(
@@ -168,7 +169,15 @@ class AgentLoop(LoopParts):
         return self.events.on(kind, listener)
 
     async def __aenter__(self) -> Self:
-        self._entered.enter()
+        resources = self._entered.enter()
+        if self.tools.groups:
+            from agentloop.loop.groups import hold_groups
+
+            try:
+                await hold_groups(self.tools.groups, resources)
+            except BaseException:  # a loop that could not be entered is not left by anybody else
+                await self._entered.leave()
+                raise
         return self
 
     async def __aexit__(
@@ -221,7 +230,7 @@ class AgentLoop(LoopParts):
         driver = bound_driver(
             self.driver, self.tools, executor, self.compiler, interceptor=stack, events=events, scope=scope
         )
-        return Run(state, driver, stack, events, scope, resumed)
+        return Run(state, driver, stack, events, scope, resumed, self.tools.groups)
 
 
 async def _last(run: Run) -> AgentState:

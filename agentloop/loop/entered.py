@@ -17,12 +17,13 @@ class Entered:
         self._resources: WeakKeyDictionary[asyncio.AbstractEventLoop, Resources] = WeakKeyDictionary()
         self._depths: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 
-    def enter(self) -> None:
-        """Hold resources open in the running event loop."""
+    def enter(self) -> Resources:
+        """Hold resources open in the running event loop; return them."""
         running = asyncio.get_running_loop()
         self._depths[running] = self._depths.get(running, 0) + 1
         if running not in self._resources:
             self._resources[running] = Resources()
+        return self._resources[running]
 
     async def leave(self) -> None:
         """Close them when as often left as entered."""

@@ -15,6 +15,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool
+from agentloop.contracts.tool_group import ToolGroup
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.events.bus import EventBus
@@ -32,7 +33,7 @@ def _as_interceptors(interceptors: Iterable[CanIntercept]) -> tuple[CanIntercept
     return tuple(interceptors)
 
 
-def _as_tools(tools: Tools | Iterable[Tool]) -> Tools:
+def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
     return Tools.of(tools)
 
 
@@ -50,7 +51,7 @@ class LoopParts:
 
     Attributes:
         driver: decides what to do next.
-        tools: what the model can call.
+        tools: what the model can call: single tools and groups, such as ensembles, whose interceptors stand innermost.
         executor: runs the calls; a `ToolExecutor` when left out.
         interceptors: may change what happens.
         compiler: decides what a model sees of the state; the driver's own when left out.
@@ -82,14 +83,15 @@ class LoopParts:
     @_stack.default
     def _compiled_stack(self) -> InterceptorStack:
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
-        return InterceptorStack.of((*limit, *self.interceptors))
+        of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
+        return InterceptorStack.of((*limit, *self.interceptors, *of_groups))
 
     @classmethod
     def for_model(
         cls,
         model: str | LLMConfig | CanInfer,
         *,
-        tools: Tools | Iterable[Tool] = (),
+        tools: Tools | Iterable[Tool | ToolGroup] = (),
         base_url: str | None = None,
         api_key: str | None = None,
         **parts: Any,
@@ -115,7 +117,7 @@ class LoopParts:
         """Return a copy with another driver."""
         return evolve(self, driver=driver)
 
-    def with_tools(self, tools: Tools | Iterable[Tool]) -> Self:
+    def with_tools(self, tools: Tools | Iterable[Tool | ToolGroup]) -> Self:
         """Return a copy with these tools instead."""
         return evolve(self, tools=tools)
 

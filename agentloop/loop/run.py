@@ -11,6 +11,7 @@ from attrs import define
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tool_group import ToolGroup
 from agentloop.drivers.open_turns import closed
 from agentloop.events.execution_events import AgentExecutionStarted, ContinuationEvaluated, StopSignalReceived
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
@@ -18,6 +19,7 @@ from agentloop.executors.shielding import shielded
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.ending import status_of, tell_end
 from agentloop.loop.failures import attached, checked, with_error
+from agentloop.loop.groups import hold_groups
 from agentloop.values.agent_state import AgentState
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
@@ -38,6 +40,7 @@ class Run:
         events: the bus of this execution.
         scope: clock, ids and resources.
         resumed: whether the execution had begun before.
+        groups: the groups of its tools, held until it ends.
     """
 
     state: AgentState
@@ -46,6 +49,7 @@ class Run:
     events: CanHandleEvents
     scope: ExecutionScope
     resumed: bool = False
+    groups: tuple[ToolGroup, ...] = ()
     _step_number: int = 0
     _in_step: bool = False
     _driving: bool = False
@@ -82,6 +86,8 @@ class Run:
             head = self.events.head(self.state, step_number=self._step_number)
             newest = self.state.messages[-1] if self.state.messages else None
             await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
+        if self.groups:
+            await hold_groups(self.groups, self.scope.own)
         if not self.resumed:
             await self._pass(BeforeExecution, "before_execution", self.interceptor.before_execution)
 
