@@ -143,4 +143,4 @@ class Toolbox:
 
 
 def _validator(spec: ToolSpec) -> SchemaValidator:
-    return SchemaValidator(spec.parameters, f"the parameters of the tool {spec.name!r}")
+    return SchemaValidator(spec.parameters, f"the parameter schema of the tool {spec.name!r}")

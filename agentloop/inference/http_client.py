@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ _HEADERS = {
 }
 _IDLE_SECONDS = 60.0
 _MOST_IDLE = 100
+_TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
 class HttpClient:
@@ -201,8 +203,18 @@ def _proxied() -> httpx.AsyncClient:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the TLS settings of this process; to read the certificates takes 20 to 50 ms, once."""
-    made: ssl.SSLContext = _httpx().create_ssl_context()
+    """Return the TLS settings of this process; to read the certificates takes 20 to 50 ms, once.
+
+    Raises:
+        ConfigurationError: when a file that the environment names cannot be used.
+    """
+    try:
+        made: ssl.SSLContext = _httpx().create_ssl_context()
+    except OSError as error:
+        named = [f"{name}={os.environ[name]}" for name in _TLS_VARIABLES if os.environ.get(name)]
+        raise ConfigurationError(
+            f"the TLS settings of the environment cannot be used: {error}; look at {' and '.join(named) or 'the system'}"
+        ) from error
     return made
 
 

@@ -60,7 +60,7 @@ def _tool_problems(tool: Tool) -> list[str]:
     label = f"the tool {tool.name!r}"
     problems = [] if tool.description.strip() else [f"{label} has no description: say what it does and when to use it"]
     try:
-        SchemaValidator(tool.parameters, f"the parameters of {label}")
+        SchemaValidator(tool.parameters, f"the parameter schema of {label}")
     except ToolDefinitionError as error:
         problems.append(str(error))
     return problems

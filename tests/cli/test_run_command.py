@@ -206,7 +206,7 @@ def test_bad_usage_ends_with_2(command_line: CommandLine, arguments: list[str], 
             TOOLS
             + "@tool(schema={'type': 'object', 'properties': {'a': {'type': 7}}})\ndef g(a: int) -> int:\n    'G.'\n    return a\n",
             ":g",
-            "the parameters of the tool 'g'",
+            "the parameter schema of the tool 'g' is not a valid JSON Schema",
         ),
     ],
 )
@@ -247,6 +247,7 @@ def test_certificates_that_cannot_be_read_end_with_2() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: ")
+    assert "SSL_CERT_FILE" in done.stderr
     assert "Traceback" not in done.stderr
 
 

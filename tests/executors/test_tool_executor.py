@@ -554,7 +554,7 @@ def test_an_invalid_schema_is_found_before_anything_runs() -> None:
         name = "odd"
         parameters: Mapping[str, Any] = {"type": "objekt"}  # as a user writes it
 
-    with pytest.raises(ToolDefinitionError, match="the parameters of the tool 'odd' is not a valid JSON Schema"):
+    with pytest.raises(ToolDefinitionError, match="the parameter schema of the tool 'odd' is not a valid JSON Schema"):
         run_virtual(ExecutorBench([Odd()]).run(ToolCall("", "odd")))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference import HttpInference, Patience
-from agentloop.inference.http_client import in_process_client
+from agentloop.inference.http_client import _tls, in_process_client
 from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
     Reply,
@@ -372,3 +373,17 @@ async def turns_of_the_event_loop() -> None:
     """Let whatever is ready run."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), ("no certificate", "NO_CERTIFICATE")])
+async def test_certificates_that_cannot_be_read_are_told_with_the_variable_that_names_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, why: str
+) -> None:
+    """A file that SSL_CERT_FILE names and that is missing, or holds no certificate, is a mistake of configuration."""
+    certificates = tmp_path / "ca.pem"
+    if content is not None:
+        certificates.write_text(content, encoding="utf-8")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
+    _tls.cache_clear()
+    with pytest.raises(ConfigurationError, match=f"{why}.*SSL_CERT_FILE={certificates}"):
+        await inference_for("https://model.invalid/v1").infer(QUESTION)
