@@ -185,9 +185,11 @@ class LLMConfig(Value):
         return _without_query(self.base_url)
 
     def url(self, path: str) -> str:
-        """Return where requests to this path of the service go."""
-        base, mark, query = self.base_url.partition("?")
-        return f"{base}{path}{mark}{query}"
+        """Return where requests to this path of the service go; a query of the path stands before that of the base URL."""
+        base, _, query = self.base_url.partition("?")
+        place, _, asked = path.partition("?")
+        queries = "&".join(filter(None, (asked, query)))
+        return f"{base}{place}?{queries}" if queries else f"{base}{place}"
 
     def auth_headers(self) -> dict[str, str]:
         """Return the headers that carry the key, and those to send besides; for the one place that sends them."""

@@ -87,6 +87,8 @@ class WireFormat(ABC):
 
 
 _FORMATS: Mapping[str, str] = {
+    "gemini": "agentloop.inference.wire_formats.gemini.format:Gemini",
+    "ollama": "agentloop.inference.wire_formats.ollama.format:Ollama",
     "openai-chat": "agentloop.inference.wire_formats.openai_chat.format:OpenAIChat",
 }
 

@@ -1,0 +1,1 @@
+"""Gemini's generateContent, of the Gemini API and of Vertex AI."""

@@ -1,0 +1,90 @@
+"""Messages as contents of generateContent.
+
+Source: https://ai.google.dev/api/caching#Content
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentloop.inference.wire_formats.call_arguments import arguments_object
+from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.values.json_text import format_json
+from agentloop.values.message import Message, Part
+from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_execution import ToolExchange, ToolExecution
+
+NAME = "gemini"
+SIGNATURE = "thoughtSignature"
+
+
+def contents_of(message: Message) -> tuple[bytes, ...]:
+    """Spell a message: as a content of the user's, or as one of the model's and one with the results of its calls.
+
+    A system message amid the conversation is said by the user, since Gemini knows system words at the beginning only. A
+    message of which nothing is left is left out.
+    """
+    if message.role != "assistant":
+        return _content("user", map(_said, message.parts))
+    results = [_result(exchange) for exchange in message.exchanges]
+    return _content("model", map(_said, message.parts)) + _content("user", results)
+
+
+def _content(role: str, parts: Iterable[dict[str, Any] | None]) -> tuple[bytes, ...]:
+    spelled = [part for part in parts if part]
+    return (format_json({"role": role, "parts": spelled}),) if spelled else ()
+
+
+def _said(part: Part) -> Any:
+    """Spell a part; None for one that Gemini refuses, such as an empty text, or that another provider wrote."""
+    if isinstance(part, Text):
+        signed = _signed(part.provider_data)
+        return {"text": part.text, **signed} if part.text or signed else None
+    if isinstance(part, Reasoning):
+        signed = _signed(part.provider_data)
+        return {"text": part.text, "thought": True, **signed} if signed else None
+    if isinstance(part, ToolExchange):
+        return {"functionCall": _call(part.call), **_signed(part.call.provider_data)}
+    if isinstance(part, ProviderPart):
+        return part.payload if part.wire_format == NAME and isinstance(part.payload, Mapping) else None
+    return {**_media(part), **_signed(part.provider_data)}
+
+
+def _signed(provider_data: Mapping[str, Any]) -> dict[str, Any]:
+    held = provider_data.get(NAME)
+    signature = held.get(SIGNATURE) if isinstance(held, Mapping) else None
+    return {SIGNATURE: signature} if isinstance(signature, str) else {}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    spelled = {"name": wire_name(call.name, begins_with_letter=True), "args": arguments_object(call)}
+    return {"id": call.id, **spelled} if call.id else spelled
+
+
+def _result(exchange: ToolExchange) -> dict[str, Any]:
+    call, execution = exchange.call, exchange.execution
+    spelled: dict[str, Any] = {
+        "name": wire_name(call.name, begins_with_letter=True),
+        "response": {"error" if execution.has_error else "result": _shown(execution)},
+    }
+    if call.id:
+        spelled = {"id": call.id, **spelled}
+    media = [_media(part) for part in execution.parts if not isinstance(part, Text)]
+    if media:
+        spelled["parts"] = media
+    return {"functionResponse": spelled}
+
+
+def _shown(execution: ToolExecution) -> Any:
+    """Return what the model is shown: the value as JSON, or the text that stands for it or tells the error."""
+    return execution.text if execution.has_error or execution.content is not None else execution.value
+
+
+def _media(part: Image | Audio | Document) -> dict[str, Any]:
+    if part.data is not None:
+        return {"inlineData": {"mimeType": part.media_type, "data": base64.b64encode(part.data).decode()}}
+    spelled = {"fileUri": part.url if part.url is not None else part.file_id}
+    return {"fileData": {"mimeType": part.media_type, **spelled} if part.media_type else spelled}
