@@ -19,11 +19,13 @@ class FailedAttempt(Value):
         attempt: its number, from 1.
         error: why it failed.
         delay: seconds until the next attempt.
+        instead: what is asked next, when it is not the same again.
     """
 
     attempt: int
     error: Exception
     delay: float
+    instead: str = ""
 
 
 RetryReport: TypeAlias = Callable[[FailedAttempt], None]

@@ -147,4 +147,4 @@ class Asking:
         if self.events.due(InferenceRetried):
             head = self.events.head(state)
             told = ErrorInfo.of(failed.error)
-            self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay))
+            self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay, failed.instead))

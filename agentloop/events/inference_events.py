@@ -42,11 +42,13 @@ class InferenceRetried(Event):
         attempt: the number of the attempt that failed, from 1.
         error: why it failed.
         delay: seconds until the next attempt.
+        instead: what is asked next, when it is not the same again.
     """
 
     attempt: int
     error: ErrorInfo
     delay: float = 0.0
+    instead: str = ""
 
 
 @frozen(eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
@@ -140,14 +141,16 @@ class LLMConfig(Value):
             raise ConfigurationError(
                 f"there is no provider {name!r}{_suggestion(name.lower(), PRESETS)}; known are {', '.join(PRESETS)}"
             )
-        key = as_secret(api_key) or _key_from(preset, os.environ if environment is None else environment)
+        environment = os.environ if environment is None else environment
+        key = as_secret(api_key) or _key_from(preset, environment)
         if key is None and preset.key_variable and base_url is None:
             raise ConfigurationError(
-                f"{preset.name} needs a key: set the environment variable {preset.key_variable}, or pass api_key"
+                f"{preset.name} needs a key: set the environment variable {preset.key_variable} (in a program, the "
+                "argument api_key=… does as well)"
             )
         config = cls(
             model=model,
-            base_url=preset.base_url if base_url is None else base_url,
+            base_url=_url_from(preset, environment) if base_url is None else base_url,
             wire_format=preset.wire_format,
             api_key=key,
             provider=preset.name,
@@ -202,6 +205,18 @@ class LLMConfig(Value):
 
 def _key_from(preset: Preset, environment: Mapping[str, str]) -> Secret | None:
     return as_secret(environment.get(preset.key_variable)) if preset.key_variable else None
+
+
+def _url_from(preset: Preset, environment: Mapping[str, str]) -> str:
+    def value(name: re.Match[str]) -> str:
+        found = environment.get(name[1], "").rstrip("/")
+        if not found:
+            raise ConfigurationError(
+                f"{preset.name} needs an address: set the environment variable {name[1]}, or pass base_url"
+            )
+        return found
+
+    return re.sub(r"\{(\w+)\}", value, preset.base_url)
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

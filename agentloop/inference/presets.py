@@ -20,10 +20,12 @@ class Quirks(Value):
     Attributes:
         max_tokens_field: what the service calls the limit of tokens to write.
         stream_usage: whether it has to be asked to report the tokens of a streamed answer, and takes the question.
+        default_max_tokens: the limit of tokens to write where the wire format demands one and the options set none.
     """
 
     max_tokens_field: str = "max_tokens"
     stream_usage: bool = True
+    default_max_tokens: int = 16_384
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -32,7 +34,7 @@ class Preset(Value):
 
     Attributes:
         name: what stands before the colon in a model string such as `openai:gpt-5`.
-        base_url: where requests go, without the path of the endpoint.
+        base_url: where requests go, without the path of the endpoint; `{NAME}` stands for an environment variable.
         wire_format: how requests and responses are spelled.
         key_variable: the environment variable that holds the key; empty when no key is needed.
         auth: how the key is sent.
@@ -54,8 +56,61 @@ _ROWS = (
         key_variable="OPENAI_API_KEY",
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
+    Preset(
+        name="openai-responses",
+        base_url="https://api.openai.com/v1",
+        wire_format="openai-responses",
+        key_variable="OPENAI_API_KEY",
+    ),
+    Preset(
+        name="azure",
+        base_url="{AZURE_OPENAI_ENDPOINT}/openai/v1",
+        key_variable="AZURE_OPENAI_API_KEY",
+        auth="api-key",
+        quirks=Quirks(max_tokens_field="max_completion_tokens"),
+    ),
+    Preset(
+        name="anthropic",
+        base_url="https://api.anthropic.com/v1",
+        wire_format="anthropic-messages",
+        key_variable="ANTHROPIC_API_KEY",
+        auth="x-api-key",
+    ),
+    Preset(
+        name="gemini",
+        base_url="https://generativelanguage.googleapis.com/v1beta",
+        wire_format="gemini",
+        key_variable="GEMINI_API_KEY",
+        auth="x-goog-api-key",
+    ),
+    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
+    Preset(
+        name="groq",
+        base_url="https://api.groq.com/openai/v1",
+        key_variable="GROQ_API_KEY",
+        quirks=Quirks(max_tokens_field="max_completion_tokens"),
+    ),
+    Preset(
+        name="mistral",
+        base_url="https://api.mistral.ai/v1",
+        key_variable="MISTRAL_API_KEY",
+        quirks=Quirks(stream_usage=False),
+    ),
+    Preset(name="deepseek", base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
+    Preset(name="xai", base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
+    Preset(name="together", base_url="https://api.together.xyz/v1", key_variable="TOGETHER_API_KEY"),
+    Preset(name="fireworks", base_url="https://api.fireworks.ai/inference/v1", key_variable="FIREWORKS_API_KEY"),
+    Preset(
+        name="cerebras",
+        base_url="https://api.cerebras.ai/v1",
+        key_variable="CEREBRAS_API_KEY",
+        quirks=Quirks(max_tokens_field="max_completion_tokens"),
+    ),
     Preset(name="ollama", base_url="http://localhost:11434/v1"),
+    Preset(name="ollama-native", base_url="http://localhost:11434", wire_format="ollama"),
     Preset(name="vllm", base_url="http://localhost:8000/v1"),
+    Preset(name="lmstudio", base_url="http://localhost:1234/v1"),
+    Preset(name="llamacpp", base_url="http://localhost:8080/v1"),
 )
 
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}

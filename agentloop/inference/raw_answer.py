@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from attrs import field, frozen
@@ -84,8 +85,9 @@ class RawAnswer:
             InvalidResponse: when it breaks off, or is larger than the limit.
         """
         most, size = self._config.max_response_bytes, 0
+        body = self._response.aiter_bytes()
         try:
-            async for piece in self._response.aiter_bytes():
+            async for piece in body:
                 size += len(piece)
                 if size > most:
                     raise self._too_large(most)
@@ -93,7 +95,22 @@ class RawAnswer:
         except self._package.HTTPError as error:
             error.request = None  # it holds the key
             raise self._broken_off(error) from error
-        self._ended = True
+        else:
+            self._ended = True
+        finally:
+            if not self._ended:
+                await self._leave(body)
+
+    async def _leave(self, body: AsyncIterator[bytes]) -> None:
+        """Close the answer before its end.
+
+        A body is read through generators inside of generators. Left where they are, the event loop would have to end them, each
+        by a task of its own; reading on after the end of the connection ends them here.
+        """
+        await self._response.aclose()
+        with suppress(Exception):  # whatever reading from a closed connection raises
+            async for _ in body:
+                continue
 
     async def aclose(self) -> None:
         """Close the answer; a connection whose answer was not read to its end is not used again."""

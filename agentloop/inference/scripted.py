@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Self, TypeAlias
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ContractViolation
+from agentloop.inference.told_in_pieces import told_in_pieces
+from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import FinishReason, InferenceResponse
 from agentloop.values.parts import Text
@@ -70,6 +72,18 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
             raise line
         made = line(request) if callable(line) else line
         return made if isinstance(made, InferenceResponse) else self._response(made, number)
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Give the next answer in pieces: text by words.
+
+        Raises:
+            ContractViolation: when the script is at its end.
+            Exception: when the line is an error.
+        """
+        response = await self.infer(request)
+        for delta in told_in_pieces(response):
+            yield delta
+        yield response
 
     def _response(self, line: str | ToolCall | Sequence[str | ToolCall], number: int) -> InferenceResponse:
         items = [line] if isinstance(line, str | ToolCall) else line

@@ -13,6 +13,7 @@ from agentloop.errors import ConfigurationError
 from agentloop.inference import PRESETS, LLMConfig, Patience, Preset, Quirks, Secret, wire_format
 from agentloop.values import InferenceOptions
 
+RESOURCE = {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/"}
 KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items() if preset.key_variable}
 
 
@@ -20,10 +21,10 @@ KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items(
 def test_a_preset_fills_in_whatever_a_provider_needs(name: str) -> None:
     """The provider's name alone gives address, wire format, key, and how the key is sent."""
     preset = PRESETS[name]
-    config = LLMConfig.parse(f"{name}:some-model", environment=KEYS)
+    config = LLMConfig.parse(f"{name}:some-model", environment={**KEYS, **RESOURCE})
     assert (config.model, config.provider, config.name) == ("some-model", name, f"{name}:some-model")
     assert (config.base_url, config.wire_format, config.auth, config.quirks) == (
-        preset.base_url,
+        preset.base_url.format(AZURE_OPENAI_ENDPOINT="https://mine.openai.azure.com"),
         preset.wire_format,
         preset.auth,
         preset.quirks,
@@ -36,7 +37,8 @@ def test_a_preset_is_complete(preset: Preset) -> None:
     """Every row has a name in lower case, an address in its final form, and a wire format that exists."""
     assert PRESETS[preset.name] is preset
     assert re.fullmatch(r"[a-z0-9_-]+", preset.name)
-    assert LLMConfig(model="m", base_url=preset.base_url, auth=preset.auth).base_url == preset.base_url
+    if "{" not in preset.base_url:
+        assert LLMConfig(model="m", base_url=preset.base_url, auth=preset.auth).base_url == preset.base_url
     assert wire_format(preset.wire_format).name == preset.wire_format
 
 
@@ -48,6 +50,13 @@ def test_a_missing_key_is_told_with_the_variable_to_set(preset: Preset) -> None:
             LLMConfig.parse(f"{preset.name}:m", environment=environment)
     with pytest.raises(ConfigurationError, match="needs a key"):
         LLMConfig.parse(f"{preset.name}:m", environment={}, api_key="")
+
+
+def test_an_address_of_ones_own_is_taken_from_the_environment() -> None:
+    """A provider whose customers have an address each says which variable holds it, unless it is given."""
+    with pytest.raises(ConfigurationError, match=r"azure needs an address: .*AZURE_OPENAI_ENDPOINT.*base_url"):
+        LLMConfig.parse("azure:m", environment=KEYS)
+    assert LLMConfig.parse("azure:m", environment=KEYS, base_url="https://x.test/v1").base_url == "https://x.test/v1"
 
 
 def test_the_key_is_looked_for_in_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

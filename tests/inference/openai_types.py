@@ -1,0 +1,50 @@
+"""What OpenAI's own package says a request is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_type_hints
+
+from openai.types.chat import completion_create_params
+from openai.types.responses import response_create_params
+from pydantic import TypeAdapter
+
+KINDS: Mapping[str, tuple[Any, Any]] = {
+    "openai-chat": (
+        completion_create_params.CompletionCreateParamsNonStreaming,
+        completion_create_params.CompletionCreateParamsStreaming,
+    ),
+    "openai-responses": (
+        response_create_params.ResponseCreateParamsNonStreaming,
+        response_create_params.ResponseCreateParamsStreaming,
+    ),
+}
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates a type, made once."""
+    return TypeAdapter(kind)
+
+
+def check_request(wire_format: str, body: Mapping[str, Any]) -> None:
+    """Check that a body has the published type of a request, and no entry that the type does not have.
+
+    Raises:
+        pydantic.ValidationError: when it has not.
+    """
+    kind = KINDS[wire_format][bool(body.get("stream"))]
+    unknown = body.keys() - get_type_hints(kind).keys()
+    assert not unknown, unknown
+    walk(adapter(kind).validate_python(body))
+
+
+def walk(value: Any) -> None:
+    """Go through what pydantic validates only as it is gone through."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            walk(item)
+    elif not isinstance(value, str | bytes) and hasattr(value, "__iter__"):
+        for item in value:
+            walk(item)
