@@ -116,14 +116,14 @@ def usage_of(usage: Any) -> Usage:
     """Read token counts; what a service does not report stays unknown."""
     if not isinstance(usage, dict):
         return Usage()
-    read, written = _object(usage.get("prompt_tokens_details")), _object(usage.get("completion_tokens_details"))
+    read, written = object_of(usage.get("prompt_tokens_details")), object_of(usage.get("completion_tokens_details"))
     cached = (read.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
     return Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        next((count for count in map(_count, cached) if count is not None), None),
-        _count(read.get("cache_write_tokens")),
-        _count(written.get("reasoning_tokens")),
+        count_of(usage.get("prompt_tokens")),
+        count_of(usage.get("completion_tokens")),
+        next((count for count in map(count_of, cached) if count is not None), None),
+        count_of(read.get("cache_write_tokens")),
+        count_of(written.get("reasoning_tokens")),
     )
 
 
@@ -167,11 +167,12 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
     )
 
 
-def _object(value: Any) -> dict[str, Any]:
+def object_of(value: Any) -> dict[str, Any]:
+    """Return an object, or an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def _count(value: object) -> int | None:
+def count_of(value: object) -> int | None:
     """Return a count of tokens; what cannot be one is unknown."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)

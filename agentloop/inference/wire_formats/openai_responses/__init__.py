@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, used without state on the provider's side."""
