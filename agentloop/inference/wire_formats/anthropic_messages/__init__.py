@@ -1,0 +1,1 @@
+"""Anthropic's Messages, and the services that speak it."""
