@@ -1,0 +1,82 @@
+"""Ensembles: named groups of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from attrs import frozen
+
+from agentloop.errors import InvalidDescriptor
+from agentloop.tools.ensembles.building import Building
+from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, TomlFile
+from agentloop.tools.ensembles.ensemble_parts import EnsembleParts
+from agentloop.tools.ensembles.import_path import AllowedModules
+
+
+@frozen(eq=False)
+class Ensemble(EnsembleParts):
+    """A named group of tools that is configured, enabled and disabled together; give it to a loop among the tools.
+
+    It is immutable: its methods return changed copies. An ensemble with `start` and `stop` is started by the first
+    execution that has it and stopped by the last; a loop that is entered (`async with loop`) holds it all the while. When
+    starting fails, that is logged, and calls of its tools fail with `ToolUnavailable`; everything else goes on.
+
+        shop = Ensemble("shop", [find_order, refund], start=pool.open, stop=pool.close, defaults={"limit": 10})
+        loop = AgentLoop.for_model("openai:gpt-5", tools=[shop.without("refund"), add])
+    """
+
+    @classmethod
+    def from_toml(cls, path: str | PathLike[str], *, allow: Iterable[str] = (), allow_outside: bool = False) -> Self:
+        """Read the ensemble that a TOML file describes.
+
+        Args:
+            path: the file.
+            allow: the modules that its import paths may name, each with all below it, such as `myapp.tools`; the ensembles
+                of this package may always be named.
+            allow_outside: whether a `source` may lie outside of the folder of the file that names it.
+
+        Raises:
+            InvalidDescriptor: with every mistake in the file, each with its key and its line. Nothing is imported when an
+                import path is not allowed.
+            TypeError: when `allow` is not a list of modules.
+        """
+        reader = DescriptorReader(AllowedModules.of(allow), allow_outside)
+        return Building(cls).checked(_sound(reader, [reader.ensemble(reader.file(Path(path)))]))[0]
+
+
+def load_ensembles(
+    path: str | PathLike[str], *, allow: Iterable[str] = (), allow_outside: bool = False
+) -> tuple[Ensemble, ...]:
+    """Read the ensembles that a TOML file lists, in tables `[ensembles.NAME]`.
+
+    An ensemble whose modules cannot be imported is logged and offers no tools; its `failure` says why. The others work.
+
+    Arguments and errors are those of `Ensemble.from_toml`.
+    """
+    reader = DescriptorReader(AllowedModules.of(allow), allow_outside)
+    return tuple(Building(Ensemble).checked(_sound(reader, reader.ensembles(reader.file(Path(path))))))
+
+
+def read_descriptors(
+    path: str | PathLike[str], *, allow: Iterable[str] = (), allow_outside: bool = False
+) -> list[Descriptor]:
+    """Read what a TOML file of either kind says, importing nothing.
+
+    Arguments and errors are those of `Ensemble.from_toml`.
+    """
+    reader = DescriptorReader(AllowedModules.of(allow), allow_outside)
+    file = reader.file(Path(path))
+    return _sound(reader, reader.ensembles(file) if _lists(file) else [reader.ensemble(file)])
+
+
+def _lists(file: TomlFile) -> bool:
+    return "ensembles" in file.data
+
+
+def _sound(reader: DescriptorReader, descriptors: list[Descriptor]) -> list[Descriptor]:
+    if reader.mistakes:
+        raise InvalidDescriptor(reader.mistakes)
+    return descriptors
