@@ -88,7 +88,6 @@ class WireFormat(ABC):
 
 _FORMATS: Mapping[str, str] = {
     "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages.format:AnthropicMessages",
-    "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages.format:AnthropicMessages",
     "gemini": "agentloop.inference.wire_formats.gemini.format:Gemini",
     "ollama": "agentloop.inference.wire_formats.ollama.format:Ollama",
     "openai-chat": "agentloop.inference.wire_formats.openai_chat.format:OpenAIChat",
