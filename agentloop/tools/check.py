@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -57,12 +57,20 @@ def _problems(subject: Any) -> list[str]:
 
 
 def _tool_problems(tool: Tool) -> list[str]:
-    label = f"the tool {tool.name!r}"
-    problems = [] if tool.description.strip() else [f"{label} has no description: say what it does and when to use it"]
-    try:
-        SchemaValidator(tool.parameters, f"the parameter schema of {label}")
-    except ToolDefinitionError as error:
-        problems.append(str(error))
+    return _told_problems(tool.name, tool.description, tool.parameters)
+
+
+def _told_problems(name: object, description: object, parameters: object) -> list[str]:
+    """Return what is wrong with what a model is told, as far as that is known."""
+    label = f"the tool {name!r}"
+    problems = []
+    if isinstance(description, str) and not description.strip():
+        problems.append(f"{label} has no description: say what it does and when to use it")
+    if isinstance(parameters, Mapping):
+        try:
+            SchemaValidator(parameters, f"the parameter schema of {label}")
+        except ToolDefinitionError as error:
+            problems.append(str(error))
     return problems
 
 
@@ -72,7 +80,8 @@ def _class_problems(cls: type) -> list[str]:
         return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"]
     if issubclass(cls, TypedTool):
         read_typed_tool(cls)
-    return []
+    name, *others = [inspect.getattr_static(cls, attribute) for attribute in ("name", "description", "parameters")]
+    return _told_problems(name if isinstance(name, str) else cls.__qualname__, *others)
 
 
 def _is_tool_class_of(value: object, module: ModuleType) -> bool:

@@ -66,10 +66,13 @@ def to_json_data(value: Any, hint: Any = None) -> JsonValue:
     """
     try:
         return freeze(value)
-    except NotJson:
-        if hint is not None and hint is not Any and hint is not object:
-            return freeze(_converter().unstructure(value, hint))
-        return freeze(_converter().unstructure(value))
+    except NotJson as error:
+        try:
+            if hint is not None and hint is not Any and hint is not object:
+                return freeze(_converter().unstructure(value, hint))
+            return freeze(_converter().unstructure(value))
+        except RecursionError:
+            raise error from None
 
 
 def problems(error: BaseException, path: str = "$") -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
 from agentloop.tools import conversion
 from agentloop.tools.schema_builder import json_schema
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.json_value import JsonValue, thaw
+from agentloop.values.json_value import JsonValue, freeze, thaw
 from agentloop.values.parts import Media, Text
 from agentloop.values.tool_execution import ContentPart
 from agentloop.values.tool_result import ToolResult
@@ -67,22 +67,39 @@ class _Declared:
         if shown is not None:
             return shown
         try:
-            value = conversion.to_json_data(result, self.returns)
+            value, is_json = _json_of(result, self.returns)
         except Exception as error:
             raise _no_json(result, error, self.returns) from error
-        self._check(value)
+        self._check(thaw(value), is_json=is_json)
         return ToolResult(value)
 
-    def _check(self, value: JsonValue) -> None:
+    def _check(self, value: Any, *, is_json: bool) -> None:
         if self._validator is None and self._has_schema:
             try:
                 self._validator = SchemaValidator(json_schema(self.returns))
             except ToolDefinitionError:
                 self._has_schema = False
-        plain = thaw(value)
-        if self._validator is not None and not self._validator.accepts(plain):
-            path, message = self._validator.problems(plain)[0]
-            raise ToolFailed(f"the tool declares to return {_name(self.returns)}, but at {path}: {message}", path=path)
+        if self._validator is None:
+            return
+        if not self._validator.accepts(value):
+            raise self._unfit(self._validator.problems(value))
+        if is_json:  # it may have the form of the type and still be none: the text of a date that does not exist
+            try:
+                conversion.structure(value, self.returns)
+            except Exception as error:
+                raise self._unfit(conversion.problems(error)) from error
+
+    def _unfit(self, problems: Sequence[tuple[str, str]]) -> ToolFailed:
+        path, message = problems[0]
+        return ToolFailed(f"the tool declares to return {_name(self.returns)}, but at {path}: {message}", path=path)
+
+
+def _json_of(result: Any, returns: Any) -> tuple[JsonValue, bool]:
+    """Return the JSON form of a result, and whether the result was JSON itself."""
+    try:
+        return freeze(result), True
+    except NotJson:
+        return conversion.to_json_data(result, returns), False
 
 
 def _present_exact(result: Any, exact: Any, returns: Any) -> ToolResult:

@@ -1,0 +1,244 @@
+"""`@tool`: what a function becomes, and what can be said in place of what is read from it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from agentloop import Tool, ToolCall, tool
+from agentloop.contracts import CanUseThread
+from agentloop.errors import ToolDefinitionError
+from agentloop.testing import ExecutorBench
+from agentloop.tools import FunctionTool, PlainFunctionTool
+from agentloop.values import Effect
+
+RATES = {"EUR": 1.5, "USD": 2.0}
+
+
+@tool
+def convert(amount: Annotated[float, "pounds"], currency: Literal["EUR", "USD"] = "EUR", digits: int = 2) -> float:
+    """Convert an amount to another currency.
+
+    Uses the rates of the day.
+
+    Args:
+        amount: not shown, since the type says it better.
+        currency: the currency to convert to,
+            as its three letters.
+        digits: how many digits to keep.
+
+    Returns:
+        The amount in that currency.
+    """
+    return round(amount * RATES[currency], digits)
+
+
+@tool(effect="pure")
+async def fetch(word: str) -> str:
+    """Fetch a word."""
+    await asyncio.sleep(0)
+    return word.upper()
+
+
+def test_a_plain_function_is_described_by_its_docstring_and_its_hints() -> None:
+    """Name, description and schema are the function's; sections of the docstring are no part of the description."""
+    assert isinstance(convert, Tool)
+    assert convert.name == "convert"
+    assert convert.description == "Convert an amount to another currency.\n\nUses the rates of the day."
+    assert convert.parameters == {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number", "description": "pounds"},
+            "currency": {
+                "type": "string",
+                "enum": ("EUR", "USD"),
+                "default": "EUR",
+                "description": "the currency to convert to,\nas its three letters.",
+            },
+            "digits": {"type": "integer", "default": 2, "description": "how many digits to keep."},
+        },
+        "additionalProperties": False,
+        "required": ("amount",),
+    }
+
+
+@pytest.mark.parametrize(
+    "documentation",
+    [
+        "Look.\n\nArgs:\n    word: what to look up.",
+        "Look.\n\nParameters\n----------\nword : str\n    what to look up.",
+        "Look.\n\n:param word: what to look up.",
+        "Look.\n\n@param word: what to look up.",
+    ],
+    ids=["google", "numpy", "sphinx", "epydoc"],
+)
+def test_parameters_are_described_in_any_of_the_usual_styles(documentation: str) -> None:
+    """The parameter section is read in each style, and is no part of the description."""
+
+    def look(word: str) -> str:
+        return word
+
+    look.__doc__ = documentation
+    made = tool(look)
+    assert made.description == "Look."
+    assert made.parameters["properties"]["word"]["description"] == "what to look up."
+
+
+def test_a_decorated_function_stays_callable() -> None:
+    """Called directly it is the function it was: positional arguments, defaults, no validation, the value as it is."""
+    assert convert(10, "USD") == 20.0
+    assert convert(amount=10) == 15.0
+    assert asyncio.run(fetch("a")) == "A"
+    assert inspect.isfunction(convert.function)
+
+
+async def test_tools_can_call_tools() -> None:
+    """A tool that calls another gets its plain value."""
+
+    @tool
+    async def twice(word: str) -> list[str]:
+        """Fetch and convert."""
+        return [await fetch(word), str(convert(1))]
+
+    (outcome,) = (await ExecutorBench([twice]).run(ToolCall("", "twice", '{"word": "a"}'))).executions
+    assert outcome.value == ("A", "1.5")
+
+
+def test_a_plain_function_runs_in_a_thread_and_an_async_one_does_not() -> None:
+    """Only the tool of a plain function can be run in a thread."""
+    assert isinstance(convert, PlainFunctionTool)
+    assert isinstance(convert, CanUseThread)
+    assert isinstance(fetch, FunctionTool)
+    assert not isinstance(fetch, CanUseThread)
+
+
+async def test_a_tool_can_be_used_by_itself() -> None:
+    """Outside of any executor, `use` gives what the function returns, for plain and async functions alike."""
+    assert await fetch.use(word="b") == "B"
+    assert await convert.use(amount=2.0, currency="USD") == 4.0
+
+
+def test_overrides_stand_in_place_of_what_is_read() -> None:
+    """Name, description, schema, effect and the rules for running are as given."""
+    schema = {"type": "object", "properties": {"word": {"type": "string", "maxLength": 3}}, "required": ["word"]}
+
+    @tool(
+        name="short",
+        description="A short word.",
+        schema=schema,
+        effect="idempotent",
+        timeout=2.5,
+        sequential=True,
+        key="words",
+        max_result_bytes=100,
+    )
+    def shorten(word: str) -> str:
+        return word
+
+    assert (shorten.name, shorten.description, shorten.effect) == ("short", "A short word.", Effect.IDEMPOTENT)
+    assert shorten.parameters == {**schema, "required": ("word",)}
+    policy = shorten.policy
+    assert (policy.timeout, policy.sequential, policy.key, policy.max_result_bytes) == (2.5, True, "words", 100)
+
+
+async def test_a_schema_that_is_given_is_what_arguments_are_held_against() -> None:
+    """The schema decides, and what passes is still structured into the annotated type."""
+
+    @tool(schema={"type": "object", "properties": {"size": {"type": "integer", "maximum": 5}}})
+    async def kind(size: float = 0.5) -> str:
+        """Name the type."""
+        return f"{type(size).__name__} {size}"
+
+    bench = ExecutorBench([kind])
+    done = await bench.run(*[ToolCall("", "kind", text) for text in ('{"size": 4}', '{"size": 6}', "{}")])
+    assert [one.text for one in done.executions if one.succeeded] == ["float 4.0", "float 0.5"]
+    assert "6 is greater than the maximum of 5" in done.executions[1].error_message
+
+
+def test_effects_are_effect_unless_said_otherwise() -> None:
+    """What is not declared is taken to change the world."""
+    assert convert.effect is Effect.EFFECT
+    assert fetch.effect is Effect.PURE
+    assert tool(effect=Effect.IDEMPOTENT)(convert.function).effect is Effect.IDEMPOTENT
+
+
+def test_partials_methods_and_callable_objects_are_functions() -> None:
+    """What a partial fills in by name, and the object of a method, are no parameters."""
+
+    class Shop:
+        """Sells."""
+
+        def price(self, item: str) -> float:
+            """Tell the price of an item."""
+            return len(item) * 1.0
+
+        async def __call__(self, item: str) -> str:
+            """Sell an item."""
+            return item
+
+    def power(base: int, exponent: int) -> int:
+        """Raise to a power."""
+        return int(base**exponent)
+
+    price, sell, square = tool(Shop().price), tool(name="sell")(Shop()), tool(functools.partial(power, exponent=2))
+    assert (price.name, list(price.parameters["properties"])) == ("price", ["item"])
+    assert (sell.name, sell.description, isinstance(sell, CanUseThread)) == ("sell", "Sell an item.", False)
+    assert (square.name, list(square.parameters["properties"])) == ("power", ["base"])
+    assert square(base=3) == 9
+
+
+async def test_defaults_stand_where_an_argument_is_left_out() -> None:
+    """A default of any class with a JSON form is shown as JSON and given to the function as it is."""
+
+    @tool
+    async def sizes(of: frozenset[str] = frozenset({"b", "a"}), where: tuple[int, int] = (1, 2)) -> str:
+        """Tell the defaults."""
+        return f"{sorted(of)} {where}"
+
+    properties = sizes.parameters["properties"]
+    assert (properties["of"]["default"], properties["where"]["default"]) == (("a", "b"), (1, 2))
+    (outcome,) = (await ExecutorBench([sizes]).run(ToolCall("", "sizes", "{}"))).executions
+    assert outcome.value == "['a', 'b'] (1, 2)"
+
+
+def test_what_is_sent_to_a_model_is_one_value() -> None:
+    """The spec is made once, so that what is encoded of it is kept."""
+    assert convert.spec is convert.spec
+    assert (convert.spec.name, convert.spec.description) == (convert.name, convert.description)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"effect": "harmless"}, "'harmless' is not an effect; use one of 'pure', 'idempotent', 'effect'"),
+        ({"schema": {"type": "array"}}, "has to be of type object"),
+        ({"schema": {}}, "has to be of type object"),
+        ({"schema": 7}, "is not JSON"),
+        ({"schema": {"type": "object", "default": object()}}, "is not JSON"),
+        ({"schema": {"type": "object", "properties": 7}}, "the properties in the schema of 'f' have to be an object"),
+        ({"schema": {"type": "object", "properties": {"b": {}}}}, r"has \['b'\], which the function has no parameters"),
+    ],
+)
+def test_options_that_make_no_sense_are_definition_errors(options: dict[str, Any], words: str) -> None:
+    """A mistake in the options is told where the tool is defined."""
+
+    def f(a: int) -> int:
+        """Do."""
+        return a
+
+    with pytest.raises(ToolDefinitionError, match=words):
+        tool(**options)(f)
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [(convert, "is a tool already"), (7, "takes a function, not 7"), (dict, "becomes a tool by subclassing TypedTool")],
+)
+def test_what_is_no_function_is_refused(subject: Any, words: str) -> None:
+    """The error says what to do instead."""
+    with pytest.raises(ToolDefinitionError, match=words):
+        tool(subject)

@@ -1,0 +1,136 @@
+"""What keeps a function from being a tool is told where it is defined, with what to add."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentloop import tool
+from agentloop.errors import ToolDefinitionError
+
+
+def undocumented(a: int) -> int:
+    return a
+
+
+def only_sections(a: int) -> int:
+    """Args:
+    a: a number.
+    """
+    return a
+
+
+def unhinted(a) -> int:  # type: ignore[no-untyped-def]  # noqa: ANN001  # what the test is about
+    """Do."""
+    return int(a)
+
+
+def unreturned(a: int):  # type: ignore[no-untyped-def]  # noqa: ANN201  # what the test is about
+    """Do."""
+    return a
+
+
+def starred(*numbers: int) -> int:
+    """Do."""
+    return sum(numbers)
+
+
+def double_starred(**numbers: int) -> int:
+    """Do."""
+    return sum(numbers.values())
+
+
+def positional(a: int, /) -> int:
+    """Do."""
+    return a
+
+
+def odd_default(a: Any = len) -> int:
+    """Do."""
+    return int(a)
+
+
+def not_a_number(a: float = float("nan")) -> float:
+    """Do."""
+    return a
+
+
+def unresolved(a: Missing) -> int:  # type: ignore[name-defined]  # noqa: F821  # what the test is about
+    """Do."""
+    return int(a)
+
+
+def unsupported(a: Callable[[], int]) -> int:
+    """Do."""
+    return a()
+
+
+def number_keys(a: dict[int, str]) -> int:
+    """Do."""
+    return len(a)
+
+
+def generator(a: int) -> Iterator[int]:
+    """Do."""
+    yield a
+
+
+async def async_generator(a: int) -> AsyncIterator[int]:
+    """Do."""
+    yield a
+
+
+class Shop:
+    """Sells."""
+
+    def sell(self, item: str) -> str:
+        """Sell."""
+        return item
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (undocumented, "it has no docstring: say in one what the tool does, or pass description="),
+        (only_sections, "it has no docstring"),
+        (unhinted, "the parameter 'a' has no type hint"),
+        (unreturned, "it has no return annotation: add one, such as -> str"),
+        (starred, r"a model cannot fill \*numbers: name each parameter"),
+        (double_starred, r"a model cannot fill \*numbers: name each parameter"),
+        (positional, "arguments are given by name: remove the / after 'a'"),
+        (odd_default, "the default of 'a' has no JSON form"),
+        (not_a_number, "the default of 'a' has no JSON form"),
+        (unresolved, "a type hint cannot be resolved: name 'Missing' is not defined"),
+        (unsupported, "the parameter 'a' is .*Callable.*, which has no JSON Schema here; use one of: str, int"),
+        (number_keys, r"the keys of a JSON object are text: use dict\[str, …\]"),
+        (generator, "it yields, but a tool has one result: return a list"),
+        (async_generator, "it yields, but a tool has one result: return a list"),
+        (Shop.sell, r"the parameter 'self' has no type hint \(a method becomes a tool through its object"),
+        (print, "the parameter"),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_the_error_names_the_function_and_says_what_to_add(function: Any, words: str) -> None:
+    """The function is named, and each problem comes with what to do about it."""
+    with pytest.raises(ToolDefinitionError, match=words) as caught:
+        tool(function)
+    assert str(caught.value).startswith(f"{function.__qualname__}() cannot be a tool: ")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Nobody has to repair one thing to hear of the next."""
+
+    def everything(a, *rest: int, b: Any = object()):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, B008
+        return a
+
+    with pytest.raises(ToolDefinitionError) as caught:
+        tool(everything)
+    for words in ("no docstring", "'a' has no type hint", "*rest", "default of 'b'", "no return annotation"):
+        assert words in str(caught.value)
+
+
+def test_a_description_makes_up_for_a_docstring() -> None:
+    """A tool that is described where it is made needs no docstring."""
+    assert tool(description="Give it back.")(undocumented).description == "Give it back."

@@ -1,0 +1,215 @@
+"""Every type that a parameter or a result may have: the schema shown, the value given, the JSON that comes back."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
+from uuid import UUID
+
+import attrs
+import pytest
+from pydantic import BaseModel, Field
+
+from agentloop import ToolCall, tool
+from agentloop.testing import ExecutorBench
+from agentloop.tools import FunctionTool
+from agentloop.values.json_value import thaw
+
+
+class Colour(enum.Enum):
+    """By name."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    """By number."""
+
+    LOW = 1
+    HIGH = 2
+
+
+class Person(TypedDict):
+    """Somebody."""
+
+    name: str
+    age: NotRequired[int]
+
+
+@dataclass
+class Place:
+    """Somewhere.
+
+    Attributes:
+        x: how far to the east.
+    """
+
+    x: int
+    tags: list[str] = field(default_factory=list)
+
+
+@attrs.frozen
+class Trip:
+    """From here to there."""
+
+    start: Place
+    day: date
+    kind: Literal["train", "car"] = "train"
+
+
+@dataclass
+class Branch:
+    """Contains itself."""
+
+    name: str
+    branches: list[Branch] = field(default_factory=list)
+
+
+class Order(BaseModel):
+    """A model of pydantic's."""
+
+    number: int = Field(ge=1)
+    placed: datetime
+    lines: list[str] = []
+
+
+TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+UUID_TEXT = "12345678-1234-5678-1234-567812345678"
+MOMENT = "2026-05-04T10:20:30+00:00"
+PLACE = {
+    "type": "object",
+    "properties": {
+        "x": {**INTEGER, "description": "how far to the east."},
+        "tags": {"type": "array", "items": TEXT},
+    },
+    "additionalProperties": False,
+    "required": ["x"],
+}
+
+# hint, what the model is shown (None: told elsewhere), JSON that fits, the Python value, JSON that does not fit
+ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
+    (str, TEXT, "ä", "ä", 1),
+    (int, INTEGER, 3, 3, 3.5),
+    (float, NUMBER, 3, 3.0, "3"),
+    (bool, {"type": "boolean"}, True, True, 1),
+    (None, {"type": "null"}, None, None, 0),
+    (Any, {}, {"a": [1]}, {"a": [1]}, ...),
+    (bytes, {"type": "string", "contentEncoding": "base64"}, "aGk=", b"hi", "no base64!"),
+    (list[int], {"type": "array", "items": INTEGER}, [1, 2], [1, 2], [1, "2"]),
+    (list, {"type": "array"}, [1, "2"], [1, "2"], {}),
+    (tuple[int, ...], {"type": "array", "items": INTEGER}, [1, 2], (1, 2), ["a"]),
+    (
+        tuple[int, str],
+        {"type": "array", "prefixItems": [INTEGER, TEXT], "minItems": 2, "maxItems": 2},
+        [1, "a"],
+        (1, "a"),
+        [1],
+    ),
+    (set[str], {"type": "array", "items": TEXT, "uniqueItems": True}, ["a", "b"], {"a", "b"}, ["a", "a"]),
+    (frozenset[int], {"type": "array", "items": INTEGER, "uniqueItems": True}, [1, 2], frozenset({1, 2}), [1, 1]),
+    (dict[str, float], {"type": "object", "additionalProperties": NUMBER}, {"a": 1}, {"a": 1.0}, {"a": "1"}),
+    (Literal["a", 1], {"enum": ["a", 1]}, 1, 1, "b"),
+    (Colour, {"type": "string", "enum": ["red", "blue"]}, "red", Colour.RED, "RED"),
+    (Level, {"type": "integer", "enum": [1, 2]}, 2, Level.HIGH, 3),
+    (Optional[int], {"anyOf": [INTEGER, {"type": "null"}]}, None, None, "a"),  # noqa: UP045  # the older spelling
+    (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, 4, 4, "a"),
+    (Union[int, str], {"anyOf": [INTEGER, TEXT]}, "4", "4", 4.5),  # noqa: UP007  # the older spelling
+    (int | list[date], None, ["2026-05-04"], [date(2026, 5, 4)], ["never"]),
+    (Annotated[int, "how many"], {**INTEGER, "description": "how many"}, 1, 1, "1"),
+    (Annotated[int, Field(ge=1, lt=5)], {**INTEGER, "minimum": 1, "exclusiveMaximum": 5}, 1, 1, 5),
+    (Annotated[str, Field(max_length=2)], {**TEXT, "maxLength": 2}, "ab", "ab", "abc"),
+    (Person, None, {"name": "Ada"}, {"name": "Ada"}, {"age": 3}),
+    (Place, PLACE, {"x": 1, "tags": ["a"]}, Place(1, ["a"]), {"x": 1, "y": 2}),
+    (
+        Trip,
+        None,
+        {"start": {"x": 1, "tags": []}, "day": "2026-05-04", "kind": "car"},
+        Trip(Place(1), date(2026, 5, 4), "car"),
+        {"start": {}, "day": "2026-05-04"},
+    ),
+    (
+        Branch,
+        None,
+        {"name": "a", "branches": [{"name": "b", "branches": []}]},
+        Branch("a", [Branch("b")]),
+        {"name": "a", "branches": [{"name": 1}]},
+    ),
+    (
+        Order,
+        None,
+        {"number": 1, "placed": "2026-05-04T10:20:30Z", "lines": []},
+        Order(number=1, placed=datetime(2026, 5, 4, 10, 20, 30, tzinfo=UTC)),
+        {"number": 0, "placed": MOMENT},
+    ),
+    (datetime, {**TEXT, "format": "date-time"}, MOMENT, datetime(2026, 5, 4, 10, 20, 30, tzinfo=UTC), "soon"),
+    (date, {**TEXT, "format": "date"}, "2026-05-04", date(2026, 5, 4), "2026-13-04"),
+    (time, {**TEXT, "format": "time"}, "10:20:30", time(10, 20, 30), "25:00"),
+    (timedelta, {**NUMBER, "description": "a duration in seconds"}, 1.5, timedelta(seconds=1.5), "1 s"),
+    (UUID, {**TEXT, "format": "uuid"}, UUID_TEXT, UUID(UUID_TEXT), "1234"),
+    (Decimal, None, "1.10", Decimal("1.10"), "one"),
+    (Path, {**TEXT, "format": "path"}, "a/b.txt", Path("a/b.txt"), 1),
+]
+NAMES = [str(row[0]) for row in ROWS]
+
+
+def giving_back(hint: Any) -> tuple[FunctionTool[..., Any], list[Any]]:
+    """Make a tool that keeps its argument and gives it back."""
+    seen: list[Any] = []
+
+    async def same(value: Any) -> Any:
+        """Give it back."""
+        seen.append(value)
+        return value
+
+    same.__annotations__.update({"value": hint, "return": hint})
+    return tool(effect="pure")(same), seen
+
+
+def calls(value: Any) -> ToolCall:
+    return ToolCall("", "same", json.dumps({"value": value}))
+
+
+@pytest.mark.parametrize(("hint", "shown", "fits", "value", "wrong"), ROWS, ids=NAMES)
+async def test_a_parameter_of_the_type(hint: Any, shown: Any, fits: Any, value: Any, wrong: Any) -> None:
+    """JSON that fits becomes the type and comes back as JSON that fits; what does not fit never reaches the tool."""
+    made, seen = giving_back(hint)
+    if shown is not None:
+        assert thaw(made.parameters)["properties"]["value"] == shown
+    done = await ExecutorBench([made]).run(calls(fits))
+    assert done.executions[0].error_message == ""
+    assert seen == [value]
+    assert type(seen[0]) is type(value)
+    again = await ExecutorBench([made]).run(calls(thaw(done.executions[0].value)))
+    assert again.executions[0].value == done.executions[0].value
+    assert seen == [value, value]
+    if wrong is not ...:
+        (refused,) = (await ExecutorBench([made]).run(calls(wrong))).executions
+        assert (refused.status.value, len(seen)) == ("rejected", 2)
+        assert refused.error is not None
+        assert refused.error.type == "InvalidArguments"
+        assert refused.error.path.startswith("$.value")
+
+
+def test_what_contains_itself_is_a_definition_and_all_else_stands_inline() -> None:
+    """Models read inline schemas best; only recursion needs a reference."""
+    shown = thaw(giving_back(Branch)[0].parameters)
+    assert shown["properties"]["value"] == {"$ref": "#/$defs/Branch"}
+    assert shown["$defs"]["Branch"]["properties"]["branches"]["items"] == {"$ref": "#/$defs/Branch"}
+    assert "$defs" not in giving_back(Trip)[0].parameters
+
+
+def test_a_typed_dict_says_which_entries_may_be_left_out() -> None:
+    """NotRequired is read, also where hints are text."""
+    shown = thaw(giving_back(Person)[0].parameters)["properties"]["value"]
+    assert shown == {
+        "type": "object",
+        "properties": {"name": TEXT, "age": INTEGER},
+        "additionalProperties": False,
+        "required": ["name"],
+    }

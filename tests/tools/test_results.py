@@ -1,0 +1,186 @@
+"""What comes of a tool's result: JSON that fits the declared type, content that the model is shown, or a failure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from agentloop import ToolCall, tool
+from agentloop.errors import ToolFailed
+from agentloop.testing import ExecutorBench
+from agentloop.tools import FunctionTool
+from agentloop.values import Audio, Document, Image, Text
+from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_result import ToolResult
+
+PICTURE = Image(data=b"png", media_type="image/png")
+
+
+class Colour(enum.Enum):
+    """One of two."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Place:
+    """Somewhere."""
+
+    x: int
+    on: date | None = None
+
+
+class Named(TypedDict):
+    """Has a name."""
+
+    name: str
+
+
+class Model(BaseModel):
+    """A model."""
+
+    number: int
+
+
+class Opaque:
+    """Has no JSON form."""
+
+
+def returning(result: Any, hint: Any = Any) -> FunctionTool[[], Any]:
+    """Make a tool that declares one thing and returns another, or the same."""
+
+    async def made() -> Any:
+        """Return it."""
+        return result
+
+    made.__annotations__["return"] = hint
+    return tool(effect="pure")(made)
+
+
+async def outcome_of(result: Any, hint: Any = Any) -> ToolExecution:
+    (outcome,) = (await ExecutorBench([returning(result, hint)]).run(ToolCall("", "made"))).executions
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("hint", "result", "value"),
+    [
+        (str, "a", "a"),
+        (float, 3, 3),
+        (None, None, None),
+        (Any, {"a": [1, (2, 3)]}, {"a": (1, (2, 3))}),
+        (Any, Place(1), {"x": 1, "on": None}),
+        (object, {date(2026, 1, 1)}, ("2026-01-01",)),
+        (Place, Place(1, date(2026, 1, 1)), {"x": 1, "on": "2026-01-01"}),
+        (Place, {"x": 1, "on": "2026-01-01"}, {"x": 1, "on": "2026-01-01"}),
+        (list[Place], [Place(1)], ({"x": 1, "on": None},)),
+        (dict[str, Colour], {"a": Colour.RED}, {"a": "red"}),
+        (Named, {"name": "a"}, {"name": "a"}),
+        (Model, Model(number=1), {"number": 1}),
+        (set[str], {"b", "a"}, ("a", "b")),
+        (Iterable[int], [1, 2], (1, 2)),
+        (Literal["a", "b"], "b", "b"),
+        (int | None, None, None),
+        (Decimal, Decimal("1.10"), "1.10"),
+        (Path, Path("a/b"), "a/b"),
+        (bytes, b"hi", "aGk="),
+        (ToolResult, ToolResult({"a": 1}), {"a": 1}),
+    ],
+)
+async def test_a_result_that_fits_becomes_json(hint: Any, result: Any, value: Any) -> None:
+    """The type itself and its JSON form are both taken, and what is stored is immutable JSON."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.error_message == ""
+    assert outcome.value == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "result", "words"),
+    [
+        (str, 1, "the tool declares to return str, but returned a int"),
+        (int, True, "the tool declares to return int, but returned a bool"),
+        (int, 1.0, "the tool declares to return int, but returned a float"),
+        (bool, 1, "the tool declares to return bool, but returned a int"),
+        (None, "a", "but returned a str"),
+        (float, float("inf"), "inf at $ has no JSON form"),
+        (Place, {"x": "one"}, "declares to return Place, but at $.x: 'one' is not of type 'integer'"),
+        (Place, Place("one"), "declares to return Place, but at $.x"),  # type: ignore[arg-type]
+        (Place, {"x": 1, "on": "2026-13-01"}, "declares to return Place, but at $"),
+        (list[int], [1, "2"], "declares to return list[int], but at $[1]: '2' is not of type 'integer'"),
+        (date, "soon", "declares to return date, but at $: Invalid isoformat string: 'soon'"),
+        (Model, {"number": 1, "more": object()}, "cannot be turned into JSON"),
+        (Literal["a"], "b", "declares to return Literal['a'], but at $: 'b' is not one of ['a']"),
+        (int | None, "a", "declares to return int | None, but at $: 'a'"),
+        (Any, Opaque(), "the tool returned a Opaque that cannot be turned into JSON"),
+        (Any, float("nan"), "nan at $ has no JSON form"),
+        (Any, {1: 2}, "JSON keys are text"),
+        (dict[str, str], {"a": Opaque()}, "(declared: dict[str, str]) that cannot be turned into JSON"),
+    ],
+)
+async def test_a_result_that_does_not_fit_is_a_failure_of_the_tool(hint: Any, result: Any, words: str) -> None:
+    """The call fails, told as the tool's own mistake, with the declared type and the path."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.status.value == "failed"
+    assert outcome.error is not None
+    assert outcome.error.type == "ToolFailed"
+    assert words in outcome.error.message
+
+
+async def test_a_cycle_is_a_failure() -> None:
+    """What contains itself has no JSON form."""
+    ring: list[Any] = []
+    ring.append(ring)
+    assert "contains itself" in (await outcome_of(ring)).error_message
+
+
+@pytest.mark.parametrize(
+    ("result", "content", "value"),
+    [
+        (PICTURE, (PICTURE,), ({"type": "image", "media_type": "image/png", "bytes": 3},)),
+        (
+            [Text("see"), PICTURE],
+            (Text("see"), PICTURE),
+            ({"type": "text", "text": "see"}, {"type": "image", "media_type": "image/png", "bytes": 3}),
+        ),
+        (
+            (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
+            (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
+            (
+                {"type": "audio", "media_type": "audio/wav", "bytes": 3},
+                {"type": "document", "media_type": "application/pdf", "bytes": 3},
+            ),
+        ),
+        (ToolResult({"rows": 2}, [Text("two rows")]), (Text("two rows"),), {"rows": 2}),
+    ],
+    ids=["a part", "a list of parts", "other media", "a result of both"],
+)
+@pytest.mark.parametrize("hint", [Any, list[int], str], ids=["any", "declared", "scalar"])
+async def test_parts_go_to_the_model_and_a_description_to_the_program(
+    hint: Any, result: Any, content: Any, value: Any
+) -> None:
+    """Content passes whatever type is declared; the value says what it was, without its bytes."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.content == content
+    assert outcome.value == value
+
+
+async def test_an_empty_list_is_a_value_and_not_content() -> None:
+    """There are no parts in it to be shown."""
+    outcome = await outcome_of([], list[str])
+    assert (outcome.value, outcome.content) == ((), None)
+
+
+def test_the_check_can_be_had_without_an_executor() -> None:
+    """`present` raises what an executor would tell."""
+    with pytest.raises(ToolFailed, match="declares to return int") as caught:
+        returning("a", int).present("a")
+    assert caught.value.path in {"", "$"}

@@ -1,0 +1,135 @@
+"""Tools written as classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pytest
+
+from agentloop import Tool, ToolCall
+from agentloop.contracts import ToolPolicy
+from agentloop.errors import InvalidArguments, ToolDefinitionError, ToolFailed
+from agentloop.testing import ExecutorBench
+from agentloop.tools import TypedTool
+from agentloop.values import Effect
+
+
+class FindOrder(TypedTool):
+    """Not what the model is told: `use` says it."""
+
+    effect = Effect.PURE
+    policy = ToolPolicy(timeout=3.0)
+
+    def __init__(self, orders: Mapping[int, date]) -> None:
+        self.orders = orders
+
+    async def use(self, number: int, since: date = date(2020, 1, 1)) -> date | None:
+        """Find the day of an order.
+
+        Args:
+            number: the order's number.
+            since: older ones are not found.
+        """
+        found = self.orders[number]
+        return found if found >= since else None
+
+
+class Described(TypedTool):
+    """What the class says, where `use` says nothing."""
+
+    name = "another_name"
+
+    async def use(self) -> str:
+        return ""
+
+
+class Handmade(Tool):
+    """A subclass of the contract itself."""
+
+    name = "handmade"
+    description = "Takes a word."
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"word": {"type": "string"}}}
+
+    async def use(self, *_: Any, word: str = "none") -> dict[str, str]:
+        return {"word": word}
+
+
+ORDERS = FindOrder({1: date(2026, 5, 4), 2: date(2019, 1, 1)})
+
+
+def test_name_description_and_schema_are_read_from_the_class() -> None:
+    """The class's name in snake case, the docstring and the hints of `use`."""
+    assert (ORDERS.name, ORDERS.description) == ("find_order", "Find the day of an order.")
+    assert ORDERS.parameters["properties"] == {
+        "number": {"type": "integer", "description": "the order's number."},
+        "since": {
+            "type": "string",
+            "format": "date",
+            "default": "2020-01-01",
+            "description": "older ones are not found.",
+        },
+    }
+    assert (ORDERS.effect, ORDERS.policy.timeout) == (Effect.PURE, 3.0)
+    assert FindOrder({}).spec is ORDERS.spec
+
+
+def test_class_attributes_stand_in_place_of_what_is_read() -> None:
+    """A name of its own wins; the class's docstring serves where `use` has none."""
+    made = Described()
+    assert (made.name, made.description) == ("another_name", "What the class says, where `use` says nothing.")
+
+
+async def test_arguments_are_structured_and_results_presented() -> None:
+    """A class tool takes and gives the annotated types, as a function does."""
+    bench = ExecutorBench([ORDERS])
+    texts = ('{"number": 1}', '{"number": 1, "since": "2027-01-01"}', '{"number": 1, "since": "soon"}')
+    done = (await bench.run(*[ToolCall("", "find_order", text) for text in texts])).executions
+    assert [one.value for one in done[:2]] == ["2026-05-04", None]
+    assert done[2].error is not None
+    assert (done[2].status.value, done[2].error.path) == ("rejected", "$.since")
+
+
+def test_prepare_and_present_serve_outside_of_an_executor() -> None:
+    """Whoever runs tools elsewhere has the same checks."""
+    assert ORDERS.prepare({"number": 1, "since": "2026-01-01"}) == {"number": 1, "since": date(2026, 1, 1)}
+    with pytest.raises(InvalidArguments, match=r"\$.since"):
+        ORDERS.prepare({"since": "soon"})
+    assert ORDERS.present(date(2026, 1, 1)).value == "2026-01-01"
+    with pytest.raises(ToolFailed, match="Invalid isoformat"):
+        ORDERS.present("soon")
+
+
+async def test_a_tool_may_be_written_on_the_contract_alone() -> None:
+    """Name, description, parameters and `use` are enough; arguments are validated all the same."""
+    bench = ExecutorBench([Handmade()])
+    done = await bench.run(*[ToolCall("", "handmade", text) for text in ('{"word": "a"}', "{}", '{"word": 1}')])
+    assert [one.status.value for one in done.executions] == ["succeeded", "succeeded", "rejected"]
+    assert [one.value for one in done.executions[:2]] == [{"word": "a"}, {"word": "none"}]
+
+
+def test_definition_problems_of_a_class_are_told() -> None:
+    """As with functions, the error says what to add."""
+
+    class Plain(TypedTool):
+        def use(self, a: int) -> int:  # type: ignore[override]
+            """Do."""
+            return a
+
+    class Silent(TypedTool):
+        async def use(self, a: int) -> int:
+            return a
+
+    class Unhinted(TypedTool):
+        async def use(self, a):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            """Do."""
+            return a
+
+    for kind, words in (
+        (Plain, "use is not async; write it as async def"),
+        (Silent, "it has no docstring"),
+        (Unhinted, "the parameter 'a' has no type hint; it has no return annotation"),
+    ):
+        with pytest.raises(ToolDefinitionError, match=words):
+            _ = kind().spec

@@ -1,0 +1,145 @@
+"""Arguments against the whole JSON Schema, told with paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from agentloop import ToolCall, tool
+from agentloop.errors import InvalidArguments, ToolDefinitionError
+from agentloop.testing import ExecutorBench
+from agentloop.tools import SchemaValidator, json_schema
+from agentloop.values.tool_execution import ToolExecution
+
+
+@dataclass
+class Line:
+    """A line of an order."""
+
+    item: str
+    count: Annotated[int, Field(ge=1, le=9)] = 1
+
+
+class Address(BaseModel):
+    """Where to."""
+
+    street: str
+    zip: Annotated[str, Field(pattern=r"^\d{5}$")]
+
+
+@dataclass
+class Rate:
+    """Refuses what its type allows."""
+
+    percent: float
+
+    def __post_init__(self) -> None:
+        if self.percent > 100:
+            raise ValueError("nothing is more than all")
+
+
+@tool
+async def order(lines: list[Line], address: Address | None = None, notes: dict[str, str] | None = None) -> int:
+    """Order something."""
+    return len(lines)
+
+
+@tool
+async def rate(rates: list[Rate]) -> int:
+    """Rate something."""
+    return len(rates)
+
+
+async def outcome_of(name: str, arguments: str) -> ToolExecution:
+    (outcome,) = (await ExecutorBench([order, rate]).run(ToolCall("", name, arguments))).executions
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "path", "words"),
+    [
+        ("order", "{}", "$", "'lines' is a required property"),
+        ("order", '{"lines": [], "more": 1}', "$", "'more' was unexpected"),
+        ("order", '{"lines": {}}', "$.lines", "is not of type 'array'"),
+        ("order", '{"lines": [{"item": "a"}, {"count": 1}]}', "$.lines[1]", "'item' is a required property"),
+        ("order", '{"lines": [{"item": "a", "count": 0}]}', "$.lines[0].count", "less than the minimum of 1"),
+        ("order", '{"lines": [{"item": "a", "count": true}]}', "$.lines[0].count", "is not of type 'integer'"),
+        ("order", '{"lines": [{"item": "a", "size": 2}]}', "$.lines[0]", "'size' was unexpected"),
+        ("order", '{"lines": [], "notes": {"a": 1}}', "$.notes.a", "1 is not of type 'string'"),
+        ("order", '{"lines": [], "address": {"street": "a", "zip": "1"}}', "$.address.zip", "does not match"),
+        ("rate", '{"rates": [{"percent": 1}, {"percent": 101}]}', "$.rates[1]", "nothing is more than all"),
+    ],
+)
+async def test_what_does_not_fit_is_told_with_its_path(name: str, arguments: str, path: str, words: str) -> None:
+    """Every keyword of the schema counts, at any depth, and so does what the type itself refuses."""
+    outcome = await outcome_of(name, arguments)
+    assert outcome.status.value == "rejected"
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.path) == ("InvalidArguments", path)
+    assert f"at {path}: " in outcome.error.message
+    assert words in outcome.error.message
+
+
+async def test_several_problems_are_told_at_once() -> None:
+    """A model can repair all of them in one go."""
+    outcome = await outcome_of("order", '{"lines": [{"item": 1, "count": 10}], "notes": {"a": 1}}')
+    for words in ("$.lines[0].item: 1", "$.lines[0].count: 10", "$.notes.a: 1"):
+        assert words in outcome.error_message
+
+
+def test_a_long_value_is_shortened_in_the_message() -> None:
+    """A model is not sent its own ten thousand characters back."""
+    with pytest.raises(InvalidArguments) as caught:
+        SchemaValidator({"type": "object", "properties": {"a": {"type": "integer"}}}).validate({"a": "x" * 10_000})
+    assert len(str(caught.value)) < 400
+
+
+def test_nesting_without_end_is_refused_and_does_not_break_the_check() -> None:
+    """Data nested deeper than the interpreter can follow does not fit, for the validator as for the model."""
+    validator = SchemaValidator({"type": "object", "additionalProperties": {"$ref": "#"}})
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    assert not validator.accepts(deep)
+    with pytest.raises(InvalidArguments, match="nested too deeply"):
+        validator.validate(deep)
+    while deep:  # taken apart level by level: Python frees a chain this long by recursion
+        deep = deep["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": 7}, r"the schema is not a valid JSON Schema: at \$.type: 7"),
+        ({"properties": {"a": {"minimum": "1"}}}, r"at \$.properties.a.minimum: '1' is not of type 'number'"),
+        ({"properties": {"a": {"$ref": "#/$defs/Missing"}}}, r"refers to '#/\$defs/Missing', which is not in it"),
+        ({"$ref": "https://elsewhere.invalid/schema"}, "nothing is fetched: put the definition into"),
+        ({"$ref": "#"}, "refers to itself without end"),
+        ({"$schema": 7}, r"at \$.\$schema: it has to be a URL"),
+        ({"default": object()}, "cannot be a JSON Schema"),
+    ],
+)
+def test_a_schema_that_is_none_is_told_with_the_place(schema: dict[str, Any], words: str) -> None:
+    """The schema is checked when the validator is made, never at a call."""
+    with pytest.raises(ToolDefinitionError, match=words):
+        SchemaValidator(schema)
+
+
+def test_schemas_of_other_drafts_are_read_by_their_own_rules() -> None:
+    """`$schema` says which draft; without one it is 2020-12."""
+    items = {"type": "array", "items": [{"type": "integer"}]}
+    draft_7 = SchemaValidator({"$schema": "http://json-schema.org/draft-07/schema#", **items})
+    assert draft_7.accepts([1, "a"])
+    assert not draft_7.accepts(["a"])
+    with pytest.raises(ToolDefinitionError, match="the tool's schema is not a valid JSON Schema"):
+        SchemaValidator(items, "the tool's schema")
+
+
+def test_a_validator_of_a_type() -> None:
+    """The schema of a type serves by itself."""
+    validator = SchemaValidator(json_schema(dict[str, list[int]]))
+    assert validator.accepts({"a": [1]})
+    assert validator.problems({"a": [1, "b"]}) == [("$.a[1]", "'b' is not of type 'integer'")]
