@@ -1,0 +1,145 @@
+"""Strategies and helpers for conversations with everything that Messages can carry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+from hypothesis import strategies as st
+
+from agentloop.inference import LLMConfig
+from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.values import (
+    Document,
+    ErrorInfo,
+    Image,
+    InferenceRequest,
+    Message,
+    ProviderPart,
+    Reasoning,
+    ResponseFormat,
+    Text,
+    ToolCall,
+    ToolExchange,
+)
+from tests.inference.generated_requests import (
+    execution_of,
+    options,
+    system_messages,
+    tool_choices,
+    tool_exchanges,
+    tool_names,
+    tool_specs,
+)
+
+FORMAT = "anthropic-messages"
+CONFIG = LLMConfig(model="m", base_url="http://localhost/v1", wire_format=FORMAT, auth="x-api-key", api_key="k")
+HELLO = Message.user("hello")
+
+
+def own(**data: object) -> dict[str, Any]:
+    """Make the provider data that Anthropic wants back."""
+    return {FORMAT: data}
+
+
+def encoded(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> bytes:
+    """Encode a request to its body."""
+    return wire_format(FORMAT).encode_request(request, config, stream=stream).body
+
+
+def spelled(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> dict[str, Any]:
+    """Encode a request and parse what came of it."""
+    body: dict[str, Any] = json.loads(encoded(request, config, stream=stream))
+    return body
+
+
+def messages_of(*messages: Message) -> list[dict[str, Any]]:
+    """Encode a conversation and return its messages."""
+    found: list[dict[str, Any]] = spelled(InferenceRequest(messages))["messages"]
+    return found
+
+
+def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
+    """Join a call to an outcome."""
+    return ToolExchange(call, execution_of(call, value=value, error=error))
+
+
+def shown(*content: Text | Image | Document) -> ToolExchange:
+    """Make a call whose result is shown as this content."""
+    call = ToolCall("c", "add")
+    return ToolExchange(call, evolve(execution_of(call), content=content))
+
+
+def unpaired(messages: Sequence[dict[str, Any]]) -> str:
+    """Say where calls and results do not pair up, as the provider would; empty when they do."""
+    waiting: list[str] = []
+    for number, message in enumerate(messages):
+        results = [block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"]
+        if results != waiting or any(block["type"] != "tool_result" for block in message["content"][: len(results)]):
+            return f"messages[{number}] has the results {results} for the calls {waiting}"
+        waiting = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    return f"no results of {waiting}" if waiting else ""
+
+
+media: st.SearchStrategy[Image | Document] = st.one_of(
+    st.builds(Image, media_type=st.sampled_from(["image/png", "image/jpg", "IMAGE/WEBP"]), data=st.binary()),
+    st.builds(Image, url=st.just("https://example.com/a.png")),
+    st.builds(Image, file_id=st.just("file_1")),
+    st.builds(Document, media_type=st.just("application/pdf"), data=st.binary(), name=st.text(max_size=9)),
+    st.builds(Document, media_type=st.just("text/markdown"), data=st.text().map(lambda text: text.encode())),
+    st.builds(Document, url=st.just("https://example.com/a.pdf")),
+    st.builds(Document, file_id=st.just("file_2"), provider_data=st.just(own(citations={"enabled": True}))),
+)
+blocks = st.sampled_from(
+    [
+        {"type": "redacted_thinking", "data": "abc"},
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a"}},
+        {
+            "type": "web_search_tool_result",
+            "tool_use_id": "srvtoolu_1",
+            "content": [
+                {"type": "web_search_result", "title": "A", "url": "https://example.com", "encrypted_content": "e"}
+            ],
+        },
+    ]
+)
+citation = {"type": "char_location", "cited_text": "a", "document_index": 0, "document_title": None} | {
+    "start_char_index": 0,
+    "end_char_index": 1,
+}
+parts = st.one_of(
+    st.builds(Text, st.text()),
+    st.builds(Text, st.text(), provider_data=st.just(own(citations=[citation]))),
+    st.builds(Reasoning, st.text()),
+    st.builds(Reasoning, st.text(), provider_data=st.just({"gemini": {"signature": "theirs"}})),
+    st.builds(Reasoning, st.text(), provider_data=st.text(min_size=1).map(lambda text: own(signature=text))),
+    st.builds(ProviderPart, st.just(FORMAT), blocks),
+    st.builds(ProviderPart, st.just("gemini"), blocks),
+    tool_exchanges(),
+    st.lists(st.builds(Text, st.text()) | media, max_size=3).map(lambda content: shown(*content)),
+)
+messages = st.one_of(
+    st.lists(st.text() | media, max_size=3).map(lambda content: Message.user(*content)),
+    system_messages,
+    st.lists(parts, max_size=5).map(lambda held: Message.assistant(*held)),
+)
+conversations = st.lists(messages, max_size=6)
+response_formats = st.none() | st.builds(
+    ResponseFormat, st.just({"type": "object", "properties": {"a": {"type": "object"}}}), tool_names, st.booleans()
+)
+requests = st.builds(
+    InferenceRequest,
+    conversations,
+    st.text(),
+    tool_specs,
+    tool_choices,
+    st.none() | st.booleans(),
+    response_formats,
+    st.builds(
+        lambda given, cached: evolve(given, extra={"metadata": {"user_id": "me"}}, cache_prompt=cached),
+        options,
+        st.booleans(),
+    ),
+)
