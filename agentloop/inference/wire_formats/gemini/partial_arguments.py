@@ -29,7 +29,7 @@ class PartialArguments:
 
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {}
-        self._open = ""
+        self._open: str | None = None
         self._pieces: list[str] = []
 
     def take(self, fragment: Mapping[str, Any]) -> None:
@@ -41,6 +41,8 @@ class PartialArguments:
             TypeError: when its path is no text.
         """
         path = fragment["jsonPath"]
+        if not isinstance(path, str):
+            raise TypeError("a path is a text")
         if path != self._open:
             self._settle()
         text = fragment.get("stringValue")
@@ -66,9 +68,9 @@ class PartialArguments:
         return self._whole
 
     def _settle(self) -> None:
-        if self._open:
+        if self._open is not None:
             path, text = self._open, "".join(self._pieces)
-            self._open, self._pieces = "", []
+            self._open, self._pieces = None, []
             self._put(path, text)
 
     def _put(self, path: str, value: object) -> None:
