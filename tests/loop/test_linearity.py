@@ -1,0 +1,208 @@
+"""Work per message does not grow with the run (law 20), and requests extend each other to the byte (law 13)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import agentloop
+from agentloop import AgentLoop, AgentState, HttpInference, Message, ToolCallingDriver, tool
+from agentloop.compilers import conversation
+from agentloop.inference.http_client import in_process_client
+from agentloop.inference.wire_formats.openai_chat import requests, responses
+from agentloop.testing import CountingIds, ManualClock
+from agentloop.tools import SchemaValidator
+from agentloop.tools import conversion as tool_conversion
+from agentloop.values import serialisation
+from tests.inference.at_loopback import inference_for
+from tests.inference.loopback import completion
+
+PACKAGE = str(Path(agentloop.__file__).parent)
+CALLS_PER_STEP = 2
+
+
+@dataclass
+class Point:
+    """An argument that has to be structured."""
+
+    x: int
+    y: int
+
+
+@tool(effect="pure")
+async def move(by: Point, why: str) -> Point:
+    """Move.
+
+    Args:
+        by: how far.
+        why: the reason.
+    """
+    return Point(by.x + 1, by.y + 1)
+
+
+def provider(steps: int, bodies: list[bytes]) -> Callable[[str, bytes], tuple[int, dict[str, str], bytes]]:
+    """Play a provider that asks for two calls per step and then answers."""
+
+    def call(step: int, place: int) -> dict[str, Any]:
+        arguments = json.dumps({"by": {"x": step, "y": place}, "why": "because"})
+        return {"id": f"c{place}", "type": "function", "function": {"name": "move", "arguments": arguments}}
+
+    def answer(_path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        bodies.append(body)
+        step = len(bodies)
+        if step > steps:
+            return 200, {}, completion("done")
+        return 200, {}, completion(f"step {step}", tool_calls=[call(step, n) for n in range(CALLS_PER_STEP)])
+
+    return answer
+
+
+def driven(steps: int, state: AgentState | str = "Go.") -> tuple[AgentState, list[bytes]]:
+    """Run through real requests and responses of Chat Completions that never leave the process."""
+    bodies: list[bytes] = []
+    client = in_process_client(provider(steps, bodies))
+    inference: HttpInference = inference_for("http://model.invalid/v1", client=client)
+    loop = AgentLoop(
+        ToolCallingDriver(inference),
+        [move],
+        system_prompt="Move.",
+        max_steps=steps + 1,
+        clock=ManualClock(),
+        ids=CountingIds(),
+    )
+    final = loop.execute_sync(state)
+    final.raise_for_failure()
+    assert final.step_count == steps + 1
+    return final, bodies
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, counts: Counter[str], owner: Any, name: str) -> None:
+    """Have the calls of a function counted."""
+    original = getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        counts[name] += 1
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+@contextmanager
+def counting_all_calls(counts: Counter[str]) -> Iterator[None]:
+    """Count every call of a Python function of the package."""
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            counts[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("steps", [10, 40])
+def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Over a run of n steps each message and each spec is encoded once, each call validated and structured once (law 20)."""
+    encoded: Counter[int] = Counter()
+    kept: list[object] = []  # an id is one message's only as long as the message lives
+    encode = requests._message
+
+    def encoding(message: Message, **options: Any) -> bytes:
+        encoded[id(message)] += 1
+        kept.append(message)
+        return encode(message, **options)
+
+    counts: Counter[str] = Counter()
+    monkeypatch.setattr(requests, "_message", encoding)
+    counting(monkeypatch, counts, requests, "_tool")
+    counting(monkeypatch, counts, SchemaValidator, "validate")
+    counting(monkeypatch, counts, tool_conversion, "structure")
+    counting(monkeypatch, counts, conversation, "_without_trace")
+    counting(monkeypatch, counts, serialisation, "to_json")
+    final, _ = driven(steps)
+    calls = steps * CALLS_PER_STEP
+    assert len(encoded) == len(final.messages) - 1  # the answer itself was not sent
+    assert set(encoded.values()) == {1}
+    assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
+    assert counts["validate"] == calls
+    assert counts["structure"] == calls * 2  # each of the two parameters
+    assert counts["_without_trace"] == 1
+    assert counts["to_json"] == 0
+
+
+def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier executions left in the conversation is compiled and encoded once in the next, however long it is."""
+    earlier, _ = driven(10)
+    counts: Counter[str] = Counter()
+    counting(monkeypatch, counts, conversation, "_without_trace")
+    counting(monkeypatch, counts, requests, "_message")
+    driven(20, earlier.with_message(Message.user("Again.")))
+    assert counts["_without_trace"] == 1
+    assert counts["_message"] == 2 + 20  # the last answer, the new question, and what each step adds
+
+
+def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> None:
+    """Twenty more steps take the same number of function calls wherever in the run they are (law 20)."""
+    driven(3)  # what is loaded, compiled and kept with the first run
+
+    def work(steps: int) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        with counting_all_calls(counts):
+            driven(steps)
+        return counts
+
+    work_10, work_30, work_50 = work(10), work(30), work(50)
+    assert work_10.total() > 1000
+    faster = {
+        name: (work_10[name], work_30[name], work_50[name])
+        for name in work_50
+        if work_50[name] - work_30[name] > work_30[name] - work_10[name]
+    }
+    assert not faster
+
+
+def test_the_answers_of_a_provider_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response is decoded when it comes, and never again."""
+    counts: Counter[str] = Counter()
+    counting(monkeypatch, counts, responses, "parse_json")
+    driven(10)
+    assert counts["parse_json"] == 11
+
+
+def messages_of(body: bytes) -> str:
+    """Return the text of a request from its beginning to the last byte before its array of messages is closed."""
+    text = body.decode()
+    begin = text.index('"messages":[') + len('"messages":')
+    _, end = json.JSONDecoder().raw_decode(text, begin)
+    return text[: end - 1]
+
+
+def test_each_request_extends_the_one_before_to_the_byte() -> None:
+    """Model, tools, system prompt and messages of a request begin the next one of the execution unchanged (law 13)."""
+    _, bodies = driven(12)
+    assert len(bodies) == 13
+    for earlier, later in pairwise(map(messages_of, bodies)):
+        assert later.startswith(earlier)
+        assert len(later) > len(earlier)
+        assert later[len(earlier)] == ","
+    assert '"tools":[' in messages_of(bodies[0])
+
+
+def test_a_new_execution_is_a_new_epoch_and_within_it_requests_extend_each_other() -> None:
+    """The tool trace of the first execution is left out of the second, whose own requests again only grow (law 13)."""
+    earlier, before = driven(3)
+    _, after = driven(3, earlier.with_message(Message.user("Again.")))
+    assert not messages_of(after[0]).startswith(messages_of(before[-1]))
+    assert all(later.startswith(one) for one, later in pairwise(map(messages_of, after)))
