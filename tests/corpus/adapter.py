@@ -11,17 +11,27 @@ from agentloop import (
     AgentLoop,
     AgentState,
     HttpInference,
+    Interceptor,
     LLMConfig,
     Message,
     ToolCall,
     ToolCallingDriver,
     ToolExecutor,
-    tool,
 )
 from agentloop.contracts import CanInfer, Tool, Tools
 from agentloop.inference import Patience
 from agentloop.tools import SchemaValidator
-from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolCalls, thaw
+from agentloop.values import (
+    BeforeInference,
+    Effect,
+    InferenceRequest,
+    InferenceResponse,
+    Text,
+    ToolCalls,
+    ToolSpec,
+    Usage,
+    thaw,
+)
 
 ONCE = Patience(attempts=1)
 KNOWN = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
@@ -53,8 +63,15 @@ def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any
             for call in response.tool_calls
         ],
         "finish": response.provider_finish_reason,
-        "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens},
+        "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": written(wire_format, response.usage)},
     }
+
+
+def written(wire_format: str, usage: Usage) -> int | None:
+    """Return the tokens written, as the judge counts them: Gemini's SDK tells those of reasoning apart from the others."""
+    if wire_format != "gemini" or usage.output_tokens is None:
+        return usage.output_tokens
+    return usage.output_tokens - (usage.reasoning_tokens or 0)
 
 
 def is_refusal(part: Text) -> bool:
@@ -76,20 +93,53 @@ def run_loop(
 ) -> str:
     """Run a recorded conversation, and return its last words."""
     driver = ToolCallingDriver(inference_for(wire_format, base_url), streaming=stream)
-    loop = AgentLoop(driver, [_tool(**described) for described in tools], system_prompt=system or "", max_steps=None)
+    loop = AgentLoop(
+        driver,
+        [Recorded(described["name"], described["fn"]) for described in tools],
+        system_prompt=system or "",
+        interceptors=[OfferedAsRecorded(tools)],
+        max_steps=None,
+    )
     state = loop.execute_sync(user)
     state.raise_for_failure()
     return state.final_text or ""
 
 
-def _tool(
-    name: str, fn: Callable[..., str], description: str = "", parameters: Mapping[str, Any] | None = None
-) -> Tool:
-    def run(**arguments: Any) -> str:
-        return fn(**arguments)
+class Recorded(Tool):
+    """A tool that gives the results that were recorded, also for arguments that its schema, as recorded, refuses."""
 
-    schema = parameters or {"type": "object", "properties": {}}
-    return tool(name=name, description=description or "As it was recorded.", schema=schema, effect="pure")(run)
+    name = ""
+    description = "What was recorded."
+    parameters: Mapping[str, Any] = {"type": "object"}
+    effect = Effect.PURE
+
+    def __init__(self, name: str, fn: Callable[..., str]) -> None:
+        self.name = name
+        self._fn = fn
+
+    async def use(self, **arguments: Any) -> str:
+        """Give the result."""
+        return self._fn(**arguments)
+
+
+class OfferedAsRecorded(Interceptor):
+    """Offers the tools to the model in the words of the recording."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        nothing = {"type": "object", "properties": {}}
+        self._specs = [
+            ToolSpec(
+                described["name"],
+                described.get("description") or "",
+                described.get("parameters") or nothing,
+                Effect.PURE,
+            )
+            for described in tools
+        ]
+
+    def before_inference(self, point: BeforeInference) -> BeforeInference:
+        """Put the recorded words into the request."""
+        return point.with_request(point.request.with_tools(*self._specs))
 
 
 def validate(schema: Mapping[str, Any], arguments: Any) -> bool:
@@ -104,7 +154,7 @@ def parse_text(text: str, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 def execute(functions: Mapping[str, Callable[..., Any]], calls: Sequence[Mapping[str, Any]]) -> list[str]:
     """Run calls as one batch, and return what the model is shown of each."""
-    made = Tools.of([_tool(name, fn, parameters={"type": "object"}) for name, fn in functions.items()])
+    made = Tools.of([Recorded(name, fn) for name, fn in functions.items()])
     state = AgentState.start()
     batch = ToolCalls.of(
         [ToolCall(call["id"] or "", call["name"], json.dumps(call["arguments"])) for call in calls], state
