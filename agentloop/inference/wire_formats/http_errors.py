@@ -25,7 +25,7 @@ _TOO_LONG = re.compile(
     r"|tokens.{0,60}must be <=",
     re.IGNORECASE,
 )
-_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too many requests", re.IGNORECASE)
+_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
 _KEY = re.compile(
     r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
     r"|\bno api.?key",

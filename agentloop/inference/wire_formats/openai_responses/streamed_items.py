@@ -125,10 +125,8 @@ class StreamedItems:
             self.finished += 1
         item.data.update(data)
         found = self._tell_call(item)
-        for name in STREAMED:
-            if STREAMED[name].item == item.type:
-                for index, text in enumerate(_texts(data, name)):
-                    found += self._settle(item, name, index, text)
+        for name, index, text in _texts_in_order(item.data):
+            found += self._settle(item, name, index, text)
         return found
 
     def catch_up(self, items: list[dict[str, Any]]) -> list[InferenceDelta]:
@@ -203,6 +201,17 @@ def _by_name(texts: Mapping[tuple[str, int], list[str]]) -> dict[str, list[str]]
     for name, index in sorted(texts):
         found.setdefault(name, []).append("".join(texts[name, index]))
     return found
+
+
+def _texts_in_order(data: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Return the texts that an item holds as they are read: thoughts in short before those in full, else by their places."""
+    found = [
+        (how.held_in != "summary", index, name, text)
+        for name, how in STREAMED.items()
+        if how.item == data.get("type")
+        for index, text in enumerate(_texts(data, name))
+    ]
+    return [(name, index, text) for _, index, name, text in sorted(found)]
 
 
 def _texts(data: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""Recorded answers of the Responses API, read as the provider's own package reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentloop.errors import InferenceError
+from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.values import InferenceResponse, ProviderPart
+from tests.inference.wire_formats.recorded_streams import differences, is_judged, meaning, outcome, read, rows
+
+NAME = "openai-responses"
+PLAIN, STREAMS = "openai_responses.json.jsonl", "openai_responses.stream.jsonl"
+
+
+def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
+    """Text, thoughts, calls, tokens, status and errors of every recorded answer are what OpenAI's own package found."""
+    judged = [exchange for exchange in rows(corpus, PLAIN, STREAMS) if is_judged(exchange)]
+    found = [f"{exchange['id']}: {what}" for exchange in judged for what in differences(NAME, exchange)]
+    assert len(judged) > 200
+    assert not found, "\n".join(found)
+
+
+def test_items_of_other_kinds_are_kept_as_they_came(corpus: Path) -> None:
+    """What the provider's own tools did is there to be sent back."""
+    for exchange in rows(corpus, PLAIN, STREAMS):
+        found = outcome(NAME, exchange)
+        if isinstance(found, InferenceResponse) and is_judged(exchange):
+            kinds = [part.payload["type"] for part in found.parts if isinstance(part, ProviderPart)]  # type: ignore[index,call-overload]
+            assert sorted(kinds) == sorted(exchange["expect"]["other_items"]), exchange["id"]
+
+
+def test_every_recorded_answer_is_read_or_refused_as_one(corpus: Path) -> None:
+    """Also what is disputed never raises anything else than an inference error."""
+    for exchange in rows(corpus, PLAIN, STREAMS):
+        assert isinstance(outcome(NAME, exchange), InferenceResponse | InferenceError)
+
+
+@pytest.mark.parametrize("step", [1, 5])
+def test_how_a_recorded_stream_is_cut_makes_no_difference(corpus: Path, step: int) -> None:
+    """Deltas and response of every recorded stream are the same when it comes in small pieces."""
+    for exchange in rows(corpus, STREAMS):
+        raw = exchange["response"]["raw"].encode()
+        assert meaning(read(wire_format(NAME), raw, step)) == meaning(read(wire_format(NAME), raw)), exchange["id"]
+
+
+def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) -> None:
+    """A connection may break anywhere."""
+    for exchange in rows(corpus, STREAMS):
+        raw = exchange["response"]["raw"].encode()
+        for share in range(1, 10):
+            read(wire_format(NAME), raw[: len(raw) * share // 10])
