@@ -163,21 +163,14 @@ class DescriptorReader:
     def _descriptor(self, name: str, place: Given, level: Level) -> Descriptor:
         values, tools = self._layers(place, level)
         described = {tool: self._tool(tool, layers) for tool, layers in tools.items()}
-        made = Descriptor(name, place, values, described)
-        if (
-            "use" not in values
-            and not tools
-            and place.value
-            and isinstance(place.value, dict)
-            and "source" not in place.value
-        ):
-            self.mistakes.append(place.mistake("it has no tools: give use = 'module:name', or tables [… tools.NAME]"))
+        if not tools and not _says_where(place):
+            self.mistakes.append(place.mistake("it has no tools: give use = 'module:name', or tables [….tools.NAME]"))
         if "use" not in values:
             for tool in described.values():
-                if "use" not in tool.values:
+                if not any(map(_says_where, tools[tool.name])):
                     told = "it does not say where the tool comes from: give use = 'module:name'"
                     self.mistakes.append(tool.place.mistake(told))
-        return made
+        return Descriptor(name, place, values, described)
 
     def _tool(self, name: str, layers: list[Given]) -> Descriptor:
         values: dict[str, Given] = {}
@@ -261,3 +254,8 @@ def _line_told(error: ConfigurationError) -> int:
     _, _, after = str(error).partition("(at line ")
     digits = after.partition(",")[0]
     return int(digits) if digits.isdigit() else 0
+
+
+def _says_where(place: Given) -> bool:
+    """Say whether a table tries to name what its tools come from; what is no table has been told already."""
+    return not isinstance(place.value, dict) or not {"use", "source"}.isdisjoint(place.value)

@@ -1,0 +1,206 @@
+"""A folder that cannot be left: not by `..`, not by absolute paths, not through links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from attrs import field, frozen
+
+from agentloop.errors import ConfigurationError, ToolFailed
+
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_IS_SUPPORTED = {
+    os.open,
+    os.mkdir,
+    os.stat,
+    os.rename,
+    os.unlink,
+} <= os.supports_dir_fd and os.scandir in os.supports_fd
+_TEMPORARY_NAMES = 100
+
+
+def _resolved(root: str | os.PathLike[str]) -> Path:
+    return Path(root).resolve()
+
+
+@frozen
+class ConfinedFolder:
+    """A folder, and the files under it.
+
+    Every part of a path is opened relative to the folder that it stands in, and never through a link, so that what is
+    checked is also what is used, whatever others do to the folder meanwhile.
+
+    Attributes:
+        root: the folder; links on the way to it are followed once, now.
+
+    Raises:
+        ConfigurationError: when it is no folder, or the system cannot open files relative to a folder (Windows).
+    """
+
+    root: Path = field(converter=_resolved)
+
+    def __attrs_post_init__(self) -> None:
+        if not _IS_SUPPORTED:
+            raise ConfigurationError("a confined folder needs a system that opens files relative to a folder")
+        if not self.root.is_dir():
+            raise ConfigurationError(f"{self.root} is not a folder; make it, or name another root")
+
+    def parts(self, path: str) -> list[str]:
+        """Split a path.
+
+        Raises:
+            ToolFailed: when it is absolute, goes upwards, or holds what no path should.
+        """
+        if "\x00" in path or "\\" in path:
+            raise ToolFailed(f"{path!r} is not a path here: it is written with / and without null characters")
+        if path.startswith("/") or Path(path).drive:
+            raise ToolFailed(f"{path!r} is absolute; paths are relative to the folder, such as 'notes/today.txt'")
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        if ".." in parts:
+            raise ToolFailed(f"{path!r} leads upwards; '..' is not allowed")
+        return parts
+
+    @contextmanager
+    def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """Open a folder; yields its descriptor.
+
+        Args:
+            path: the folder; empty or `.` for the root.
+            create: make what is missing of it.
+
+        Raises:
+            ToolFailed: when there is no such folder, or a link stands in the way.
+        """
+        descriptor = os.open(self.root, _DIRECTORY)
+        try:
+            for part in self.parts(path):
+                inner = _entered(descriptor, part, path, create=create)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str, most: int) -> bytes:
+        """Read a file.
+
+        Args:
+            path: the file.
+            most: the most bytes it may have.
+
+        Raises:
+            ToolFailed: when there is no such file, it is a link or no plain file, or it is larger.
+        """
+        before, name = self._split(path)
+        with self.folder(before) as folder:
+            return read_in(folder, name, path, most)
+
+    def write(self, path: str, data: bytes) -> bool:
+        """Write a file, whole or not at all: what others read is the old or the new one. Missing folders are made.
+
+        Returns:
+            Whether there was no such file before.
+
+        Raises:
+            ToolFailed: when something stands there that is no plain file, or cannot be replaced.
+        """
+        before, name = self._split(path)
+        with self.folder(before, create=True) as folder, _told(path):
+            mode = _mode(folder, name, path)
+            temporary = _temporary(folder, name)
+            try:
+                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+                with os.fdopen(descriptor, "wb") as file:
+                    if mode is not None:
+                        os.fchmod(descriptor, mode)
+                    file.write(data)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            return mode is None
+
+    def _split(self, path: str) -> tuple[str, str]:
+        parts = self.parts(path)
+        if not parts or path.endswith("/"):
+            raise ToolFailed(f"{path!r} names a folder, not a file")
+        return "/".join(parts[:-1]), parts[-1]
+
+
+def read_in(folder: int, name: str, path: str, most: int) -> bytes:
+    """Read a file in an open folder.
+
+    Args:
+        folder: the descriptor of the folder.
+        name: the file's name in it.
+        path: the file's path, for error messages.
+        most: the most bytes it may have.
+
+    Raises:
+        ToolFailed: when there is no such file, it is a link or no plain file, or it is larger.
+    """
+    with _told(path):
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ToolFailed(f"{path!r} is not a file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the most that are read are {most}")
+    return data
+
+
+def _entered(descriptor: int, part: str, path: str, *, create: bool) -> int:
+    with _told(path):
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=descriptor)
+        return os.open(part, _DIRECTORY, dir_fd=descriptor)
+
+
+def _mode(folder: int, name: str, path: str) -> int | None:
+    """Return the permissions of the file that is to be replaced; None when there is none."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        raise ToolFailed(f"{path!r} is a link, which is not followed")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{path!r} is not a file")
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _temporary(folder: int, name: str) -> str:
+    """Return a name that nothing in the folder has; whoever was quicker makes the exclusive creation fail."""
+    for number in range(_TEMPORARY_NAMES):
+        candidate = f".{name[:200]}.{number}.tmp"
+        try:
+            os.stat(candidate, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return candidate
+    raise ToolFailed(f"there are too many temporary files beside {name!r}")
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Tell a model what the system refuses, without the names of folders outside."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ToolFailed(f"there is no {path!r}") from None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EMLINK}:
+            raise ToolFailed(f"{path!r} leads through a link, which is not followed") from None
+        if error.errno == errno.ENOTDIR:
+            raise ToolFailed(f"{path!r} leads through a link or a file, not a folder") from None
+        raise ToolFailed(f"{path!r}: {error.strerror or type(error).__name__}") from None
