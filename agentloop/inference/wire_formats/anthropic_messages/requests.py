@@ -31,10 +31,10 @@ _EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
     """Spell a request: a join of segments, each encoded once.
 
-    Three things have no place in Messages as they are. A seed is left out. No effort means that thinking is disabled, any
-    other that it is adaptive, unless a call is forced, which excludes thinking. Where the conversation holds calls and no
-    tools are offered, those that were called are declared and forbidden, since the provider refuses calls of tools it was
-    not told of.
+    What has no place in Messages as it is: A seed is left out. Temperature and top_p are sent where they are set, though
+    newer models refuse them. No effort means that thinking is disabled, any other that it is adaptive, unless a call is
+    forced, which excludes thinking. Where the conversation holds calls and no tools are offered, those that were called are
+    declared and forbidden, since the provider refuses calls of tools it was not told of.
 
     Raises:
         BadRequest: when the request holds what Messages cannot carry, or an option spells what the request does; names the

@@ -1,0 +1,84 @@
+"""Answers of Messages that are none: damaged, odd, random."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.errors import InferenceError
+from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.values import InferenceResponse
+from tests.inference.generated_requests import json_objects, json_values
+from tests.inference.wire_formats.anthropic_messages.generated_messages import FORMAT
+from tests.inference.wire_formats.anthropic_messages.spelled_answers import BLOCKS, answer, decoded, events, stream
+
+ODD = st.one_of(json_values, st.sampled_from(["text", "tool_use", "thinking", "message_start", "content_block_delta"]))
+odd_blocks = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "thinking", "tool_use", "x"]) | ODD},
+    optional=dict.fromkeys(["text", "thinking", "signature", "id", "name", "input", "citations"], ODD),
+)
+odd_events = st.one_of(
+    st.fixed_dictionaries({"type": st.just("message_start"), "message": st.just(answer(stop_reason=None)) | ODD}),
+    st.fixed_dictionaries(
+        {"type": st.just("content_block_start"), "index": st.integers(0, 1) | ODD, "content_block": odd_blocks | ODD}
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("content_block_delta"),
+            "index": st.integers(0, 1),
+            "delta": st.dictionaries(st.sampled_from(["type", "text", "partial_json", "citation", "input", "x"]), ODD),
+        }
+    ),
+    st.sampled_from([{"type": "message_stop"}, {"type": "content_block_stop", "index": 0}, {"type": []}]),
+    json_objects,
+)
+
+
+@given(st.lists(odd_blocks | ODD, max_size=3), json_objects)
+def test_anything_like_a_message_is_a_response_or_an_inference_error(blocks: list[Any], more: dict[str, Any]) -> None:
+    """No shape of an answer raises anything else."""
+    for data in ({**answer(*blocks), **more}, {**answer(), "content": blocks and blocks[0], "usage": more}):
+        try:
+            assert isinstance(decoded(data), InferenceResponse)
+        except InferenceError:
+            continue
+
+
+@given(st.lists(odd_events, max_size=6))
+def test_anything_like_a_stream_is_a_response_or_an_inference_error(made: list[dict[str, Any]]) -> None:
+    """No order and no shape of events raises anything else."""
+    try:
+        assert isinstance(stream([{"type": "message_start", "message": answer()}, *made])[1], InferenceResponse)
+    except InferenceError:
+        return
+
+
+@given(st.data())
+def test_damaged_bytes_are_a_response_or_an_inference_error(data: st.DataObject) -> None:
+    """Neither random bytes nor those of an answer that were cut or changed raise anything else."""
+    whole = json.dumps(answer(*BLOCKS)).encode()
+    streamed = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events(answer(*BLOCKS)))
+    body = bytearray(data.draw(st.sampled_from([whole, streamed])))
+    at = data.draw(st.integers(0, len(body) - 1))
+    body[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    for damaged in (bytes(body), bytes(body[:at]), data.draw(st.binary())):
+        for read in (whole_of, stream_of):
+            try:
+                assert isinstance(read(damaged), InferenceResponse)
+            except InferenceError:
+                continue
+
+
+def whole_of(body: bytes) -> InferenceResponse:
+    """Decode bytes as an answer that came whole."""
+    return wire_format(FORMAT).decode_response(200, {}, body)
+
+
+def stream_of(body: bytes) -> InferenceResponse:
+    """Decode bytes as a stream."""
+    decoder = wire_format(FORMAT).stream_decoder()
+    decoder.feed(body)
+    return decoder.close()
