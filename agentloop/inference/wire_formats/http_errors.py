@@ -33,6 +33,7 @@ _KEY = re.compile(
 )
 _LOCKED_OUT = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
+_SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 _SHOWN = 500
 _BY_STATUS: Mapping[int, type[InferenceError]] = {
     401: AuthenticationError,
@@ -77,7 +78,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> InferenceE
         f"the provider answered with HTTP {status}: {_with_code(message, code)}",
         status=status,
         request_id=request_id(headers) or _id_in(data),
-        retry_after=retry_after(headers),
+        retry_after=_wait(headers, data),
     )
 
 
@@ -91,7 +92,7 @@ def error_in_answer(data: Any, status: int, headers: Mapping[str, str]) -> Infer
         f"the provider answered with an error: {_with_code(message, code) or 'it gives no reason'}",
         status=number or status,
         request_id=request_id(headers) or _id_in(data),
-        retry_after=retry_after(headers),
+        retry_after=_wait(headers, data),
     )
 
 
@@ -99,6 +100,18 @@ def not_an_answer(why: str, status: int, headers: Mapping[str, str], body: bytes
     """Make the error of an answer that is none."""
     shown = f": {_page(body)}" if body else ""
     return InvalidResponse(f"{why}{shown}", status=status, request_id=request_id(headers))
+
+
+def _wait(headers: Mapping[str, str], data: Any) -> float | None:
+    """Return how many seconds to wait: as the headers say, else as `google.rpc.RetryInfo` in the body does."""
+    asked = retry_after(headers)
+    error = data.get("error") if isinstance(data, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    if asked is not None or not isinstance(details, list):
+        return asked
+    delays = [detail.get("retryDelay") for detail in details if isinstance(detail, dict)]
+    found = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
+    return float(found[1]) if found else None
 
 
 def _typed(status: int, told: str) -> type[InferenceError]:

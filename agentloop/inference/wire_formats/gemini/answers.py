@@ -161,6 +161,8 @@ class AnswerReader:
         return found
 
     def _take_text(self, text: str, signed: Mapping[str, Any], *, is_thought: bool) -> list[InferenceDelta]:
+        if not text and not signed:
+            return []
         found = self.end()
         say = self._builder.reasoning if is_thought else self._builder.text
         if signed or self._after_signed:

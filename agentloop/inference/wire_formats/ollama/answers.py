@@ -68,8 +68,9 @@ class AnswerReader:
         if thoughts:
             if self._thought is None:
                 self._thought = self._next_key()
+                found += self._builder.reasoning("", self._thought)
+                self._builder.mark(self._thought, _MARK)
             found += self._builder.reasoning(thoughts, self._thought)
-            self._builder.mark(self._thought, _MARK)
         if text:
             self._thought = None
             found += self._builder.text(text)

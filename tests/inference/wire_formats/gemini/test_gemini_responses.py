@@ -184,6 +184,7 @@ def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
     deltas, response = read(
         chunk({"functionCall": {"id": "c", "name": "cook", "willContinue": True}, **SIGNATURE}),
         fragment("$.name", "las", more=True),
+        chunk({"text": ""}),
         fragment("$.name", "agna", more=True),
         fragment("$.name", ""),
         chunk({"functionCall": {"willContinue": True}}),
@@ -265,6 +266,29 @@ def test_errors_are_typed(status: int, error: object, kind: type[InferenceError]
         with pytest.raises(kind) as caught:
             FORMAT.decode_response(status, {}, json.dumps(data).encode())
         assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "delay", "wait"),
+    [
+        ({}, "34.4s", 34.4),
+        ({}, "2s", 2.0),
+        ({"retry-after": "7"}, "34.4s", 7.0),
+        ({}, "soon", None),
+        ({}, 5, None),
+        ({}, "٣s", None),
+    ],
+)
+def test_the_wait_may_be_told_in_the_body(headers: dict[str, str], delay: object, wait: float | None) -> None:
+    """Google's services say how long to wait in the details of an error; a header goes before."""
+    details = [None, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
+    body = json.dumps({"error": {"code": 429, "message": "Quota", "details": details}}).encode()
+    with pytest.raises(RateLimited) as caught:
+        FORMAT.decode_response(429, headers, body)
+    assert caught.value.retry_after == wait
+    with pytest.raises(RateLimited) as caught:
+        FORMAT.decode_response(200, headers, body)
+    assert caught.value.retry_after == wait
 
 
 def test_a_stream_that_was_cut_is_no_answer() -> None:
