@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORPUS ?= ../shared/corpus
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench corpus clean
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo
@@ -20,6 +20,11 @@ test: $(VENV)/ready
 bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/overhead.py
 	$(VENV)-plain/bin/python benchmarks/import_time.py
+	$(VENV)-plain/bin/python benchmarks/resilience.py
+
+# The judge of recorded exchanges, conversations, texts and schemas, wherever CORPUS names them.
+corpus: $(VENV)/ready
+	$(BIN)/python $(CORPUS)/../judge/judge.py $(CORPUS) tests/corpus/adapter.py
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

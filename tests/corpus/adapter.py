@@ -19,6 +19,7 @@ from agentloop import (
     ToolExecutor,
 )
 from agentloop.contracts import CanInfer, Tool, Tools
+from agentloop.errors import MalformedArguments
 from agentloop.inference import Patience
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
@@ -59,12 +60,20 @@ def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any
     return {
         "text": "".join(part.text for part in response.parts if isinstance(part, Text) and not is_refusal(part)),
         "tool_calls": [
-            {"id": call.id or None, "name": call.name, "arguments": thaw(call.arguments)}
+            {"id": call.id or None, "name": call.name, "arguments": arguments_of(call)}
             for call in response.tool_calls
         ],
         "finish": response.provider_finish_reason,
         "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": written(wire_format, response.usage)},
     }
+
+
+def arguments_of(call: ToolCall) -> Any:
+    """Return the arguments; None for those that are no JSON object, as of tools that take a plain text."""
+    try:
+        return thaw(call.arguments)
+    except MalformedArguments:
+        return None
 
 
 def written(wire_format: str, usage: Usage) -> int | None:
