@@ -23,6 +23,7 @@ from agentloop.values import (
     Text,
     ToolCall,
     ToolExchange,
+    ToolSpec,
 )
 from tests.inference.generated_requests import (
     execution_of,
@@ -37,6 +38,7 @@ from tests.inference.generated_requests import (
 FORMAT = "anthropic-messages"
 CONFIG = LLMConfig(model="m", base_url="http://localhost/v1", wire_format=FORMAT, auth="x-api-key", api_key="k")
 HELLO = Message.user("hello")
+ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
 def own(**data: object) -> dict[str, Any]:

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop.inference.wire_formats.anthropic_messages import messages
 from agentloop.values import InferenceOptions, InferenceRequest, Message, ToolCall, to_json
+from agentloop.values.json_text import format_json
 from tests.inference.wire_formats.anthropic_messages.generated_messages import (
+    ADD,
     conversations,
     encoded,
     exchange,
@@ -20,7 +23,6 @@ from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     spelled,
     unpaired,
 )
-from tests.inference.wire_formats.anthropic_messages.test_anthropic_messages_requests import ADD
 
 ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -30,9 +32,9 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 def test_calls_and_results_pair_up_under_ids_of_their_own(request: InferenceRequest) -> None:
     """Law 2: each turn's calls are answered first thing in the next message; no id comes twice in a conversation."""
     before = to_json(request)
-    messages = spelled(request)["messages"]
-    calls = [block for message in messages for block in message["content"] if block["type"] == "tool_use"]
-    assert not unpaired(messages)
+    sent = spelled(request)["messages"]
+    calls = [block for message in sent for block in message["content"] if block["type"] == "tool_use"]
+    assert not unpaired(sent)
     assert len(calls) == sum(len(message.exchanges) for message in request.messages)
     assert len({call["id"] for call in calls}) == len(calls)
     assert all(ID.match(call["id"]) and NAME.match(call["name"]) and type(call["input"]) is dict for call in calls)
@@ -63,8 +65,8 @@ def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
     """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them."""
     options = InferenceOptions(cache_prompt=cached)
     shorter, longer = (
-        encoded(InferenceRequest(tuple(messages), system_prompt, (ADD,), options=options))
-        for messages in (conversation[:length], conversation)
+        encoded(InferenceRequest(tuple(told), system_prompt, (ADD,), options=options))
+        for told in (conversation[:length], conversation)
     )
     end = b'],"max_tokens":16384' + (b',"cache_control":{"type":"ephemeral"}' if cached else b"") + b"}"
     assert shorter.endswith(end)
@@ -78,6 +80,24 @@ def test_a_conversation_is_encoded_the_same_whatever_was_encoded_before(conversa
     copies = [Message(message.role, message.parts) for message in conversation]
     encoded(InferenceRequest((*conversation, *conversation)))
     assert encoded(InferenceRequest(tuple(conversation))) == encoded(InferenceRequest(tuple(copies)))
+
+
+def test_each_message_is_encoded_once_over_growing_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 20: over a run of n requests, what is written is one history, twice where an id has to be told apart."""
+    written: list[bytes] = []
+
+    def counted(value: object) -> bytes:
+        written.append(format_json(value))
+        return written[-1]
+
+    monkeypatch.setattr(messages, "format_json", counted)
+    ids = [*(f"c{number}" for number in range(30)), "c0"]
+    told = [Message.assistant(exchange(ToolCall(call_id, "add"), 1)) for call_id in ids]
+    for length in range(len(told) + 1):
+        encoded(InferenceRequest(tuple(told[:length])))
+    assert len(written) == 2 * (len(told) + 1)
+    encoded(InferenceRequest(tuple(told)))
+    assert len(written) == 2 * (len(told) + 1)
 
 
 @given(request=requests, stream=st.booleans())
