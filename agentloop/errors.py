@@ -56,7 +56,7 @@ class InvalidDescriptor(ConfigurationError):
     """
 
     def __init__(self, mistakes: Sequence[tuple[str, str, int, str]]) -> None:
-        self.mistakes = tuple(mistakes)
+        self.mistakes: tuple[tuple[str, str, int, str], ...] = tuple(mistakes)
         super().__init__("\n".join(_located(*mistake) for mistake in self.mistakes))
 
 

@@ -87,7 +87,7 @@ class AnswerReader:
         self._usage: dict[str, Any] = {}
         self._model = ""
         self._id = ""
-        self.has_begun = False
+        self.has_begun: bool = False
         """Whether a candidate came, or the reason why none does."""
 
     @property

@@ -37,7 +37,7 @@ class AnswerReader:
         self._finish: str | None = None
         self._usage = Usage()
         self._model = ""
-        self.has_ended = False
+        self.has_ended: bool = False
         """Whether the answer says that it is done."""
 
     def take(self, data: Mapping[str, Any]) -> list[InferenceDelta]:

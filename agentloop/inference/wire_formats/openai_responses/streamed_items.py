@@ -88,7 +88,7 @@ class StreamedItems:
         self._last: dict[str, int] = {}
         self._next = 0
         self._calls = 0
-        self.finished = 0
+        self.finished: int = 0
 
     @property
     def are_an_answer(self) -> bool:
