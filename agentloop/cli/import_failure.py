@@ -13,6 +13,18 @@ def import_failure(path: Path, error: BaseException) -> str:
         path: the file.
         error: what was raised.
     """
+    where, line, told = failure_place(path, error)
+    at = f"{where}, line {line}" if line else str(where)
+    return f"the tools file {path} cannot be imported: {told} ({at})"
+
+
+def failure_place(path: Path, error: BaseException) -> tuple[Path, int, str]:
+    """Return the file, the line (0 when it is not known) and what was raised there.
+
+    Args:
+        path: the file that was imported.
+        error: what was raised.
+    """
     where, line = path, 0
     if isinstance(error, SyntaxError) and error.filename is not None:
         where, line, what = Path(error.filename), error.lineno or 0, error.msg
@@ -21,6 +33,4 @@ def import_failure(path: Path, error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename).parent == path.parent:
                 where, line = Path(frame.filename), frame.lineno or 0
-    told = f"{type(error).__name__}: {what}" if what else type(error).__name__
-    at = f"{where}, line {line}" if line else str(where)
-    return f"the tools file {path} cannot be imported: {told} ({at})"
+    return where, line, f"{type(error).__name__}: {what}" if what else type(error).__name__

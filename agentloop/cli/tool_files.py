@@ -32,7 +32,7 @@ def tools_from(places: Iterable[str]) -> Tools:
     found: dict[int, Tool] = {}
     for place in places:
         path, name = _split(place)
-        module = modules.get(path) or modules.setdefault(path, _imported(path))
+        module = modules.get(path) or modules.setdefault(path, imported_file(path))
         tools = _named(module, name, place) if name else _defined(module, path)
         found.update({id(tool): tool for tool in tools})
     return Tools.of(found.values())
@@ -45,7 +45,12 @@ def _split(place: str) -> tuple[Path, str]:
     return Path(place).resolve(), ""
 
 
-def _imported(path: Path) -> ModuleType:
+def imported_file(path: Path) -> ModuleType:
+    """Import a Python file under a name of its own.
+
+    Raises:
+        ConfigurationError: when there is no such file, or it cannot be imported; the cause is what it raised.
+    """
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; --tools takes a Python file, or file.py:name")
     spec = spec_from_file_location(_free_name(path), path)
@@ -54,7 +59,7 @@ def _imported(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:
-        with _importable(path.parent):
+        with importable(path.parent):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
@@ -72,7 +77,8 @@ def _free_name(path: Path) -> str:
 
 
 @contextmanager
-def _importable(folder: Path) -> Iterator[None]:
+def importable(folder: Path) -> Iterator[None]:
+    """Let modules that stand in a folder be imported meanwhile."""
     entry = str(folder)
     sys.path.insert(0, entry)
     try:
