@@ -25,6 +25,7 @@ from agentloop.values.tool_execution import ContentPart, ToolExecution
 from agentloop.values.tool_spec import ToolSpec
 
 PATH = "/chat/completions"
+_PLAIN = Quirks()
 _AUDIO = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """What Chat Completions calls kinds of sound whose MIME types say otherwise."""
 
@@ -37,7 +38,9 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
             the part.
     """
     mark = _fingerprint(config.quirks)
-    messages = [text for text in encode_each(request.messages, mark, partial(_message, quirks=config.quirks)) if text]
+    messages = [
+        text for text in encode_each(request.messages, mark, partial(encode_message, quirks=config.quirks)) if text
+    ]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
     model = format_json(request.options.model or config.options.model or config.model)
@@ -115,7 +118,12 @@ def _tool(spec: ToolSpec) -> bytes:
     return format_json({"type": "function", "function": function})
 
 
-def _message(message: Message, quirks: Quirks) -> bytes:  # noqa: ARG001  # every encoder of a message takes the quirks
+def encode_message(message: Message, quirks: Quirks = _PLAIN) -> bytes:  # noqa: ARG001  # every encoder of a message takes the quirks
+    """Spell a message, as messages joined by commas; some messages are none.
+
+    Raises:
+        BadRequest: when it holds what Chat Completions cannot carry; names the part.
+    """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message)))
     content = _content([part for part in message.parts if isinstance(part, Text | Image | Audio | Document)])

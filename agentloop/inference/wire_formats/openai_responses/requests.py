@@ -13,6 +13,7 @@ from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.wire_formats.body_entries import refuse_twice
 from agentloop.inference.wire_formats.openai_responses.input_items import NAME, encode_message
 from agentloop.inference.wire_formats.tool_names import renamed, wire_name
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
@@ -88,13 +89,8 @@ def _options(options: InferenceOptions) -> dict[str, Any]:
 
 
 def _checked(extra: Mapping[str, Any], request: InferenceRequest) -> Mapping[str, Any]:
-    """Refuse what would stand twice in the body; which of the two a service reads cannot be known."""
-    own = {"model", "input", "stream", *(["instructions"] if request.system_prompt else [])}
-    twice = extra.keys() & own
-    if twice:
-        raise BadRequest(
-            f"options.extra holds {', '.join(sorted(twice))}, which the request itself spells; leave it out there"
-        )
+    """Refuse what would stand twice in the body, and lists that are none."""
+    refuse_twice(extra, ["model", "input", "stream", *(["instructions"] if request.system_prompt else [])])
     for name in ("tools", "include"):
         if not isinstance(extra.get(name, ()), list | tuple):
             raise BadRequest(f"options.extra holds {name!r} that is no list; give a list")
