@@ -6,7 +6,7 @@ Source: https://ai.google.dev/api/caching#Content
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agentloop.inference.wire_formats.call_arguments import arguments_object
@@ -21,21 +21,28 @@ NAME = "gemini"
 SIGNATURE = "thoughtSignature"
 
 
-def contents_of(message: Message) -> tuple[bytes, ...]:
+def contents_of(message: Message) -> tuple[bytes, bool]:
     """Spell a message: as a content of the user's, or as one of the model's and one with the results of its calls.
 
     A system message amid the conversation is said by the user, since Gemini knows system words at the beginning only. A
     message of which nothing is left is left out.
+
+    Returns:
+        The contents, and whether the last of them is the model's.
     """
+    said = [part for part in map(_said, message.parts) if part]
+    if not said:
+        return b"", False
     if message.role != "assistant":
-        return _content("user", map(_said, message.parts))
+        return _content("user", said), False
     results = [_result(exchange) for exchange in message.exchanges]
-    return _content("model", map(_said, message.parts)) + _content("user", results)
+    if not results:
+        return _content("model", said), True
+    return _content("model", said) + b"," + _content("user", results), False
 
 
-def _content(role: str, parts: Iterable[dict[str, Any] | None]) -> tuple[bytes, ...]:
-    spelled = [part for part in parts if part]
-    return (format_json({"role": role, "parts": spelled}),) if spelled else ()
+def _content(role: str, parts: list[dict[str, Any]]) -> bytes:
+    return format_json({"role": role, "parts": parts})
 
 
 def _said(part: Part) -> Any:

@@ -41,10 +41,8 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     Raises:
         BadRequest: when an option spells what the request does.
     """
-    contents: list[bytes] = []
-    for segment in encode_each(request.messages, _FINGERPRINT, contents_of):
-        contents += segment
-    pieces = [b'{"contents":[', _joined(contents), b"]"]
+    contents = _joined(encode_each(request.messages, _FINGERPRINT, contents_of))
+    pieces = [b'{"contents":[', contents, b"]"]
     spelled = {"contents"}
     if request.tools:
         spelled.add("tools")
@@ -63,20 +61,20 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     return EncodedRequest(path, b"".join(pieces), tool_names=names)
 
 
-def _joined(contents: list[bytes]) -> bytes:
+def _joined(segments: list[tuple[bytes, bool]]) -> bytes:
     """Join contents; what the model said in several messages without a word between them is one content.
 
     Gemini refuses a call that does not follow a content of the user's.
     """
     pieces: list[bytes] = []
     after_model = False
-    for content in contents:
-        is_model = content.startswith(_MODEL)
-        if is_model and after_model:
+    for contents, ends_with_model in segments:
+        if after_model and contents.startswith(_MODEL):
             pieces[-1] = pieces[-1].removesuffix(b"]}")
-            content = content.removeprefix(_MODEL)  # noqa: PLW2901  # the rest of it
-        pieces.append(content)
-        after_model = is_model
+            pieces.append(contents.removeprefix(_MODEL))
+        elif contents:
+            pieces.append(contents)
+        after_model = ends_with_model if contents else after_model
     return b",".join(pieces)
 
 

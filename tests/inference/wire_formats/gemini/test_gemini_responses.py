@@ -194,6 +194,7 @@ def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
         fragment('$.steps[1]["odd \\"key"]', nullValue="NULL_VALUE"),
         fragment("$['grid'][0][0]", numberValue=1.5),
         fragment("$.grid[0][1]", "x", more=True),
+        fragment("$.grid[0][2]", "y", more=True),
         chunk({"functionCall": {}}),
         chunk({"functionCall": {"name": "add", "args": {"a": 1}}}, reason="STOP"),
     )
@@ -201,7 +202,7 @@ def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
     assert json.loads(cooked.arguments_json) == {
         "name": "lasagna",
         "steps": [{"text": "boil", "minutes": 10}, {"odd 'key": True, 'odd "key': None}],
-        "grid": [[1.5, "x"]],
+        "grid": [[1.5, "x", "y"]],
     }
     assert (cooked.id, cooked.name, cooked.provider_data) == (
         "c",
