@@ -19,6 +19,7 @@ from agentloop import (
     ToolExecutor,
 )
 from agentloop.contracts import CanInfer, Tool, Tools
+from agentloop.drivers.modes.text_formats import read_calls
 from agentloop.errors import MalformedArguments
 from agentloop.inference import Patience
 from agentloop.tools import SchemaValidator
@@ -60,8 +61,7 @@ def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any
     return {
         "text": "".join(part.text for part in response.parts if isinstance(part, Text) and not is_refusal(part)),
         "tool_calls": [
-            {"id": call.id or None, "name": call.name, "arguments": arguments_of(call)}
-            for call in response.tool_calls
+            {"id": call.id or None, "name": call.name, "arguments": arguments_of(call)} for call in response.tool_calls
         ],
         "finish": response.provider_finish_reason,
         "usage": {"input_tokens": response.usage.input_tokens, "output_tokens": written(wire_format, response.usage)},
@@ -157,8 +157,10 @@ def validate(schema: Mapping[str, Any], arguments: Any) -> bool:
 
 
 def parse_text(text: str, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Read calls out of a text."""
-    raise NotImplementedError
+    """Read calls out of a text as it is written: nothing is coerced, and the corpus knows calls of offered tools only."""
+    offered = [ToolSpec(tool["name"], tool.get("description") or "", tool["parameters"]) for tool in tools]
+    reading = read_calls(text, offered, coerce=False, only_offered=True)
+    return [{"name": call.name, "arguments": call.arguments} for call in reading.calls]
 
 
 def execute(functions: Mapping[str, Callable[..., Any]], calls: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,0 +1,3 @@
+"""The notations, one small reader each."""
+
+from __future__ import annotations

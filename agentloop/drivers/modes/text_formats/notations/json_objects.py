@@ -1,0 +1,135 @@
+"""Which calls a JSON object stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from agentloop.drivers.modes.text_formats.draft import Draft
+from agentloop.drivers.modes.text_formats.literals.literal_reader import LiteralReader
+from agentloop.drivers.modes.text_formats.literals.nodes import ReadContainer, ReadObject
+from agentloop.drivers.modes.text_formats.notations.values import draft_of
+from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
+from agentloop.drivers.modes.text_formats.openings import LONGEST_NAME
+from agentloop.drivers.modes.text_formats.source import Source
+from agentloop.values.json_text import parse_json
+
+NAME_KEYS: Final = ("name", "tool_name", "function_name", "tool", "function", "action")
+ARGUMENT_KEYS: Final = (
+    "arguments",
+    "parameters",
+    "args",
+    "params",
+    "input",
+    "tool_input",
+    "action_input",
+    "tool_args",
+    "kwargs",
+)
+WRAPPING_KEYS: Final = ("tool_calls", "tool_call", "function_calls", "function_call", "calls")
+BESIDE_KEYS: Final = frozenset({"id", "type", "index", "tool_call_id", "call_id"})
+ARGUMENTS_AS_TEXT: Final = "arguments as text"
+
+_DEEPEST: Final = 4
+
+
+class CallsInJson:
+    """Tells the calls in a value that was read from a text.
+
+    With `explicit`, the notation around the value said already that it is a call, so the names need not be offered.
+    """
+
+    def __init__(self, reader: LiteralReader, source: Source, tools: OfferedTools, *, explicit: bool) -> None:
+        self._reader = reader
+        self._source = source
+        self._tools = tools
+        self._explicit = explicit
+
+    def drafts(self) -> list[Draft]:
+        """Return the calls, none when the value is something else."""
+        value = self._reader.value
+        return [] if value is None else list(self._in(value, explicit=self._explicit, deepest=_DEEPEST))
+
+    def _in(self, node: object, *, explicit: bool, deepest: int) -> Iterator[Draft]:
+        if not deepest:
+            return
+        if isinstance(node, list):
+            for item in node:
+                yield from self._in(item, explicit=explicit, deepest=deepest - 1)
+        elif isinstance(node, ReadObject):
+            yield from self._in_object(node, explicit=explicit, deepest=deepest)
+
+    def _in_object(self, node: ReadObject, *, explicit: bool, deepest: int) -> Iterator[Draft]:
+        inner = next((node[key] for key in WRAPPING_KEYS if isinstance(node.get(key), ReadContainer)), None)
+        if inner is None and isinstance(node.get("function"), ReadObject):
+            inner = node["function"]
+        if inner is not None:
+            yield from self._in(inner, explicit=True, deepest=deepest - 1)
+            return
+        draft = self._named(node, explicit=explicit) or self._single_key(node, explicit=explicit)
+        if draft is not None:
+            yield draft
+
+    def _named(self, node: ReadObject, *, explicit: bool) -> Draft | None:
+        name_key = next((key for key in NAME_KEYS if isinstance(node.get(key), str)), None)
+        if name_key is None:
+            return None
+        name = str(node[name_key])
+        known = self._tools.knows(self._tools.plain_name(name))
+        argument_key = next((key for key in ARGUMENT_KEYS if key in node), None)
+        if not name or len(name) > LONGEST_NAME or any(letter.isspace() for letter in name):
+            return None
+        if argument_key is None:
+            return self._without_arguments(node, name, name_key) if known or explicit else None
+        exact = set(node) <= BESIDE_KEYS | {name_key, argument_key} and (name_key, argument_key) != (
+            "name",
+            "parameters",
+        )
+        if not (known or explicit or (exact and argument_key in {"arguments", "parameters", "args"})):
+            return None
+        return self._with_arguments(node, name, node[argument_key])
+
+    def _with_arguments(self, node: ReadObject, name: str, arguments: object) -> Draft | None:
+        span = node.start, node.end
+        if isinstance(arguments, ReadObject):
+            return (
+                None
+                if self._is_schema(name, arguments)
+                else draft_of(name, arguments, self._reader, self._source, span)
+            )
+        if arguments is None or arguments == "":
+            return Draft(name, {}, *span, repairs=self._reader.repairs(*span))
+        if isinstance(arguments, str):
+            return self._from_text(node, name, arguments)
+        return None
+
+    def _from_text(self, node: ReadObject, name: str, arguments: str) -> Draft | None:
+        """Read arguments that are a JSON text within JSON, as the API of OpenAI has them."""
+        try:
+            parsed = parse_json(arguments)
+        except ValueError:
+            return None
+        span = node.start, node.end
+        if not isinstance(parsed, dict):
+            return None
+        return Draft(name, parsed, *span, repairs=(*self._reader.repairs(*span), ARGUMENTS_AS_TEXT))
+
+    def _without_arguments(self, node: ReadObject, name: str, name_key: str) -> Draft | None:
+        if set(node) - BESIDE_KEYS - {name_key} or self._tools.required(self._tools.plain_name(name)):
+            return None
+        return Draft(name, {}, node.start, node.end, repairs=self._reader.repairs(node.start, node.end))
+
+    def _single_key(self, node: ReadObject, *, explicit: bool) -> Draft | None:
+        if len(node) != 1:
+            return None
+        name, arguments = next(iter(node.items()))
+        if not isinstance(arguments, ReadObject) or self._is_schema(name, arguments):
+            return None
+        if not (explicit or self._tools.knows(self._tools.plain_name(name))):
+            return None
+        return draft_of(name, arguments, self._reader, self._source, (node.start, node.end))
+
+    def _is_schema(self, name: str, arguments: Mapping[str, object]) -> bool:
+        """Say whether these are not arguments but the description of them, as it stands in the prompt."""
+        looks = isinstance(arguments.get("properties"), Mapping) and isinstance(arguments.get("type"), str)
+        return looks and "properties" not in self._tools.properties(self._tools.plain_name(name))
