@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 
 from agentloop.contracts.execution_scope import Resources
@@ -23,8 +23,12 @@ async def hold_groups(groups: Iterable[ToolGroup], resources: Resources) -> None
         if resources.holds(key):  # another task was quicker
             await group.release()
         else:
-            resources.open(key, partial(_itself, group), ToolGroup.release)
+            resources.open(key, partial(_itself, group), _release)
 
 
 def _itself(group: ToolGroup) -> ToolGroup:
     return group
+
+
+def _release(group: ToolGroup) -> Awaitable[None]:
+    return group.release()

@@ -1,0 +1,3 @@
+"""Tests of ensembles."""
+
+from __future__ import annotations
