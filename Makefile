@@ -13,7 +13,7 @@ test: $(VENV)/ready
 	$(BIN)/ruff format --check agentloop tests benchmarks
 	$(BIN)/ruff check agentloop tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }
 	$(BIN)/python -m pytest
 
