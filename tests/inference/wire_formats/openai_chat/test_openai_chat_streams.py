@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import InferenceError, InvalidResponse, ProviderUnavailable, RateLimited
+from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.values import FinishReason, InferenceDelta, InferenceResponse, Usage
-from tests.inference.generated_requests import arguments, json_values
+from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
+from tests.inference.generated_requests import arguments, inference_requests, json_values
+from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.recorded_streams import (
     Exchange,
     Told,
@@ -218,6 +220,15 @@ def test_a_stream_is_read_as_the_completion_in_one_piece(texts: list[str], calls
     assert [made.arguments_json or "{}" for made in wanted.tool_calls] == [
         made.arguments_json for made in found.tool_calls
     ]
+
+
+@given(inference_requests)
+def test_a_request_for_a_stream_is_what_the_providers_own_package_says_it_is(request: InferenceRequest) -> None:
+    """It satisfies the types that OpenAI publishes, without an entry that these do not know."""
+    config = LLMConfig(model="m", base_url="http://localhost/v1", wire_format="openai-chat")
+    body = json.loads(FORMAT.encode_request(request, config, stream=True).body)
+    assert body["stream"] is True
+    check_request("openai-chat", body)
 
 
 functions = st.fixed_dictionaries({}, optional={"name": json_values, "arguments": json_values}) | json_values

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.values import InferenceResponse, ProviderPart
+from agentloop.values import InferenceResponse, Message, ProviderPart
+from tests.inference.generated_requests import execution_of
+from tests.inference.wire_formats.openai_responses.test_openai_responses_requests import items_of
 from tests.inference.wire_formats.recorded_streams import differences, is_judged, meaning, outcome, read, rows
 
 NAME = "openai-responses"
@@ -52,3 +55,37 @@ def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) 
         raw = exchange["response"]["raw"].encode()
         for share in range(1, 10):
             read(wire_format(NAME), raw[: len(raw) * share // 10])
+
+
+def test_recorded_answers_go_back_as_they_came(corpus: Path) -> None:
+    """Every item is sent as the provider told it, save what it refuses: a call nobody answered, thoughts it did not keep."""
+    sent_back = 0
+    for exchange in rows(corpus, PLAIN):
+        found = outcome(NAME, exchange)
+        if not isinstance(found, InferenceResponse):
+            continue
+        told = [without_nulls(item) for item in exchange["response"]["body"]["output"]]
+        sent = items_of(
+            Message.of_response(found.parts, [execution_of(call, value="done") for call in found.tool_calls])
+        )
+        echoed = [without_nulls(item) for item in sent if item["type"] not in OUTPUTS]
+        left_out = [item for item in told if item not in echoed]
+        assert echoed == [item for item in told if item not in left_out], exchange["id"]
+        for item in left_out:
+            assert "encrypted_content" not in item or item is told[-1] or "call_id" in told[told.index(item) + 1]
+            assert item["type"] == "reasoning" or "call_id" in item, exchange["id"]
+        sent_back += len(echoed)
+    assert sent_back > 200
+
+
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+
+
+def without_nulls(value: Any) -> Any:
+    """Leave out what says nothing, what is asked for by name only, and the state of a custom call, which is no input."""
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    unsaid = {"logprobs", "status"} if value.get("type") == "custom_tool_call" else {"logprobs"}
+    return {name: without_nulls(item) for name, item in value.items() if item is not None and name not in unsaid}

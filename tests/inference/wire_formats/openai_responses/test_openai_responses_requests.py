@@ -187,6 +187,23 @@ def test_an_answer_goes_back_as_it_came(output: list[Item]) -> None:
     assert [item["call_id"] for item in sent[len(echoed) :]] == called
 
 
+@given(outputs)
+def test_what_this_format_notes_reaches_no_other(output: list[Item]) -> None:
+    """The same answer without ids, encrypted thoughts and opaque items is the same to another provider."""
+    turn = answered(output)
+    plain = Message.assistant(*[neutral(part) for part in turn.parts if isinstance(part, Text | ToolExchange)])
+    chat = LLMConfig(model="m", base_url="http://localhost/v1", wire_format="openai-chat")
+    bodies = [wire_format("openai-chat").encode_request(InferenceRequest((made,)), chat).body for made in (turn, plain)]
+    assert bodies[0] == bodies[1]
+
+
+def neutral(part: Text | ToolExchange) -> Text | ToolExchange:
+    """Return a part without what a provider noted."""
+    if isinstance(part, Text):
+        return Text(part.text)
+    return evolve(part, call=evolve(part.call, provider_data={}))
+
+
 def test_an_answer_without_an_id_of_its_own_goes_back_as_text() -> None:
     """Not every service gives ids; an item without one has a simpler form."""
     item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]}
