@@ -59,3 +59,20 @@ async def run(
             {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
             for call, result in zip(calls, results, strict=True)
         )
+
+
+async def stream(client: httpx.AsyncClient, url: str, question: str, told: Callable[[str], object]) -> str:
+    texts: list[str] = []
+    body = {"model": "loopback", "messages": [{"role": "user", "content": question}], "stream": True}
+    headers = {"authorization": "Bearer key"}
+    async with client.stream("POST", f"{url}/chat/completions", json=body, headers=headers) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            for choice in json.loads(line[6:])["choices"]:
+                text = choice["delta"].get("content")
+                if text:
+                    texts.append(text)
+                    told(text)
+    return "".join(texts)

@@ -1,7 +1,9 @@
 """A Chat Completions server for benchmarks: as little work per request as possible.
 
 The first path segment says how many turns a conversation has and how many calls each answer holds, as in
-`/10x1/v1/chat/completions`: every answer calls the tool `add` until that many turns have been taken, then comes a text.
+`/10x1/v1/chat/completions`: every answer calls the tool `add` until that many turns have been taken, then comes a text. A path such as
+`/burst-2000/v1/…` or `/paced-2000/v1/…` streams a text in that many pieces: as fast as it can, or each in a write of its own
+with half a millisecond between.
 """
 
 from __future__ import annotations
@@ -42,6 +44,31 @@ def _answer(calls: int) -> bytes:
     return head.encode() + body
 
 
+def event(delta: dict[str, object] | None, finish: str | None = None) -> bytes:
+    """Spell one chunk of a streamed answer."""
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+    chunk: dict[str, object] = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "loopback",
+        "system_fingerprint": "fp_1",
+        "choices": choices,
+        "usage": None if choices else {"prompt_tokens": 120, "completion_tokens": 20, "total_tokens": 140},
+    }
+    return f"data: {json.dumps(chunk)}\n\n".encode()
+
+
+@lru_cache
+def _pieces(count: int) -> list[bytes]:
+    words = [event({"content": f"word{number} "}) for number in range(count)]
+    return [*words, event({}, "stop"), event(None), b"data: [DONE]\n\n"]
+
+
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_PAUSE = 0.0005
+
+
 class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -64,10 +91,30 @@ class _Connection(asyncio.Protocol):
             self._reply(head, body)
 
     def _reply(self, head: bytes, body: bytes) -> None:
-        turns, calls = map(int, head.split(b"/", 2)[1].split(b"x"))
+        way = head.split(b"/", 2)[1]
+        if b"-" in way:
+            kind, _, count = way.partition(b"-")
+            self._stream(_pieces(int(count)), paced=kind == b"paced")
+            return
+        turns, calls = map(int, way.split(b"x"))
         taken = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
         assert self._transport is not None
         self._transport.write(_answer(0 if taken >= (turns - 1) * calls else calls))
+
+    def _stream(self, pieces: list[bytes], *, paced: bool) -> None:
+        assert self._transport is not None
+        chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces] + [b"0\r\n\r\n"]
+        if not paced:
+            self._transport.write(_STREAM_HEAD + b"".join(chunks))
+            return
+        self._transport.write(_STREAM_HEAD)
+        self._send(chunks, 0)
+
+    def _send(self, chunks: list[bytes], place: int) -> None:
+        assert self._transport is not None
+        self._transport.write(chunks[place])
+        if place + 1 < len(chunks):
+            asyncio.get_running_loop().call_later(_PAUSE, self._send, chunks, place + 1)
 
 
 async def _serve() -> None:

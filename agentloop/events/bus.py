@@ -108,11 +108,12 @@ class EventBus(CanHandleEvents):
 
     def receivers(self, kind: type[Event]) -> list[Any]:
         """Return who is to be told an event of this class, in order."""
-        found = list(self.every.receivers_for(self))
+        found = list(self.every.receivers_for(self)) if self.every.receivers else []
         signal = self.signals.get(kind)
-        if signal is not None:
+        if signal is not None and signal.receivers:
             found.extend(signal.receivers_for(self))
-        found.sort(key=lambda receiver: getattr(receiver, "order", _LAST))
+        if len(found) > 1:
+            found.sort(key=lambda receiver: getattr(receiver, "order", _LAST))
         return found
 
     async def tell(self, event: Event, receivers: list[Any]) -> None:
@@ -138,7 +139,8 @@ class EventBus(CanHandleEvents):
         failed: Exception | None = None
         for receiver in receivers:
             try:
-                if isawaitable(receiver(self, event=event)):
+                outcome = receiver(self, event=event)
+                if outcome is not None and isawaitable(outcome):
                     error = TypeError("a plain listener returned an awaitable, which nobody awaits: use async def")
                     failed = failed or self._report(receiver, event, error)
             except Exception as error:  # noqa: BLE001  # a listener's error is the listener's

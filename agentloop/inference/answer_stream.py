@@ -39,16 +39,16 @@ class AnswerStream:
         """
         self._begun = await self._read()
 
-    async def next(self) -> list[InferenceDelta]:
-        """Return the next deltas; none at the end.
+    async def rest(self) -> AsyncGenerator[list[InferenceDelta], None]:
+        """Give the deltas as they come.
 
         Raises:
             InferenceError: for what is not an answer, or an error told inside of it.
         """
-        if self._begun:
-            begun, self._begun = self._begun, []
-            return begun
-        return await self._read()
+        deltas = self._begun
+        while deltas:
+            yield deltas
+            deltas = await self._read()
 
     @property
     def response(self) -> InferenceResponse:

@@ -77,14 +77,16 @@ class Endpoint:
         end = None if seconds is None else asyncio.get_running_loop().time() + seconds
         opened = self._repeated(lambda: self._begun(encoded), jitter, report)
         answer = await (opened if end is None else self._before(end, opened))
+        rest = answer.rest()
         try:
-            while deltas := await (answer.next() if end is None else self._before(end, answer.next())):
+            while deltas := await (anext(rest, None) if end is None else self._before(end, anext(rest, None))):
                 for delta in deltas:
                     yield delta
             yield _with_own_names(answer.response, encoded)
         except InferenceError as error:
             raise self._redacted(error) from error.__cause__
         finally:
+            await rest.aclose()
             await answer.aclose()
 
     async def aclose(self) -> None:

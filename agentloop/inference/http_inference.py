@@ -75,21 +75,27 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
         finally:
             await endpoint.aclose()
 
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+    def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Ask the model and take its answer while it is written: deltas, then the whole response.
 
         Raises:
             InferenceError: as `infer` does; after the first delta nothing is tried again.
         """
-        endpoint = self._endpoint or self._opened()
+        if self._endpoint is None:
+            return self._stream_alone(request)
+        return self._endpoint.stream(request, jitter=self.jitter, report=self._report)
+
+    async def _stream_alone(
+        self, request: InferenceRequest
+    ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        endpoint = self._opened()
         pieces = endpoint.stream(request, jitter=self.jitter, report=self._report)
         try:
             async for piece in pieces:
                 yield piece
         finally:
             await pieces.aclose()
-            if self._endpoint is None:
-                await endpoint.aclose()
+            await endpoint.aclose()
 
     def _opened(self) -> Endpoint:
         """Open the way to the model; the HTTP stack is loaded with the first one."""

@@ -5,15 +5,12 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-a
 
 from __future__ import annotations
 
-from attrs import frozen
-
-from agentloop.values.value import Value
+from typing import NamedTuple
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@frozen(eq=False, repr=False)
-class ServerSentEvent(Value):
+class ServerSentEvent(NamedTuple):
     """One event.
 
     Attributes:
@@ -38,6 +35,8 @@ class LineReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Take more bytes, and return the lines that are complete now, without their ends."""
         rest = self._rest
+        if not rest and data.endswith(b"\n") and b"\r" not in data:  # as nearly all come
+            return self._without_mark(data[:-1].split(b"\n"))
         rest += data
         end = max(rest.rfind(b"\n", self._seen), rest.rfind(b"\r", self._seen, len(rest) - 1))
         if end < 0:
@@ -93,6 +92,9 @@ class EventReader:
         return found
 
     def _take(self, line: bytes) -> None:
+        if line.startswith(b"data: "):
+            self._data.append(line[6:].decode("utf-8", "replace"))
+            return
         name, _, value = line.partition(b":")
         text = value.removeprefix(b" ").decode("utf-8", "replace")
         if name == b"data":

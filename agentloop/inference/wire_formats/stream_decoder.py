@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.http_errors import error_in_answer, not_an_answer
@@ -15,10 +14,10 @@ from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.json_text import parse_json
 
-T = TypeVar("T")
-
 _OK = 200
 _DONE = "[DONE]"
+_OTHER_SHAPE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError)
+"""What comes of looking for something where it is not."""
 
 PlainDecoder = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
 """Reads an answer that came whole: `WireFormat.decode_response`."""
@@ -168,7 +167,10 @@ class JsonEventDecoder(StreamDecoder):
         self._read(self._framing.close())
         if not self._has_events:
             raise self.cut_short("nothing came")
-        return self._safely(self.response)
+        try:
+            return self.response()
+        except _OTHER_SHAPE as error:
+            raise self._of_another_shape() from error
 
     def _read(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
         found: list[InferenceDelta] = []
@@ -177,7 +179,10 @@ class JsonEventDecoder(StreamDecoder):
                 continue
             data = self._parsed(event)
             self._has_events = True
-            found += self._safely(partial(self.take, data, event.event))
+            try:
+                found += self.take(data, event.event)
+            except _OTHER_SHAPE as error:
+                raise self._of_another_shape() from error
         return found
 
     def _parsed(self, event: ServerSentEvent) -> dict[str, Any]:
@@ -192,8 +197,5 @@ class JsonEventDecoder(StreamDecoder):
             )
         return data
 
-    def _safely(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise not_an_answer("the stream has not the shape of an answer", _OK, self.headers) from error
+    def _of_another_shape(self) -> InferenceError:
+        return not_an_answer("the stream has not the shape of an answer", _OK, self.headers)

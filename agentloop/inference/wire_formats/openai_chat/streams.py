@@ -71,11 +71,9 @@ class ChatStreamDecoder(JsonEventDecoder):
 
     def _count(self, data: dict[str, Any]) -> None:
         """Note token counts: of the last chunk that has any, in the places where services put them."""
-        choices = data.get("choices") or [{}]
-        for held in (data, data.get("x_groq"), choices[0]):
-            if isinstance(held, dict) and isinstance(held.get("usage"), dict):
+        for held in (data, data.get("x_groq"), *(data.get("choices") or ())[:1]):
+            if held and held.get("usage"):
                 self._usage = held["usage"]
-                return
 
     def _take_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
         if isinstance(choice.get("finish_reason"), str):
@@ -85,8 +83,12 @@ class ChatStreamDecoder(JsonEventDecoder):
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str):
             found += self.builder.reasoning(reasoning)
-        for part in content_parts(delta.get("content")):
-            found += (self.builder.reasoning if isinstance(part, Reasoning) else self.builder.text)(part.text)
+        content = delta.get("content")
+        if isinstance(content, str):
+            found += self.builder.text(content)
+        elif content:
+            for part in content_parts(content):
+                found += (self.builder.reasoning if isinstance(part, Reasoning) else self.builder.text)(part.text)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refused = True

@@ -1,0 +1,138 @@
+"""What a streamed answer costs per piece, beside a reader written by hand; and how fast each wire format is decoded.
+
+python benchmarks/streaming.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+import floor
+import httpx
+from loopback_server import event
+from measuring import Row, cpu_each, loopback, ratio_row, show
+
+from agentloop import AgentLoop, HttpInference, LLMConfig, ToolCallingDriver
+from agentloop.events import InferenceDeltaReceived
+from agentloop.inference import wire_format
+
+QUESTION = "Say many words."
+PIECES = 2000
+
+
+async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[float, float]:
+    """Return the CPU seconds per piece of agentloop, with a listener, and of the floor, with a callback."""
+    url = f"{server}/{kind}-{count}/v1"
+    config = LLMConfig.parse("openai:loopback", base_url=url, api_key="key")
+    loop = AgentLoop(ToolCallingDriver(HttpInference(config), streaming=True))
+    told: list[str] = []
+    loop.on(InferenceDeltaReceived, lambda event: told.append(event.delta.text))
+    async with loop, httpx.AsyncClient() as client:
+
+        async def subject() -> None:
+            state = await loop.execute(QUESTION)
+            assert state.final_text.count(" ") == count
+
+        async def by_hand() -> None:
+            text = await floor.stream(client, url, QUESTION, told.append)
+            assert text.count(" ") == count
+
+        measured = await cpu_each([subject, by_hand], count, rounds)
+    return measured[0], measured[1]
+
+
+async def over_the_wire() -> list[Row]:
+    with loopback() as server:
+        burst = await streamed(server, "burst", PIECES, 15)
+        paced = await streamed(server, "paced", PIECES // 4, 6)
+    return [
+        ratio_row("CPU per piece, burst", *burst, 1.5),
+        ratio_row("CPU per piece, paced", *paced, 1.5),
+    ]
+
+
+def _events(*documents: dict[str, object], named: bool = False) -> bytes:
+    names = [f"event: {document['type']}\n" if named else "" for document in documents]
+    return "".join(f"{name}data: {json.dumps(each)}\n\n" for name, each in zip(names, documents, strict=True)).encode()
+
+
+def _openai_chat(count: int) -> bytes:
+    return b"".join([*[event({"content": f"word{n} "}) for n in range(count)], event({}, "stop"), event(None)])
+
+
+def _openai_responses(count: int) -> bytes:
+    head = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    whole = {"type": "output_text", "text": "".join(f"word{n} " for n in range(count)), "annotations": []}
+    response = {"id": "resp_1", "status": "completed", "model": "m", "output": [{**item, "content": [whole]}]}
+    return _events(
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+        *[{"type": "response.output_text.delta", **head, "delta": f"word{n} "} for n in range(count)],
+        {"type": "response.completed", "response": response},
+        named=True,
+    )
+
+
+def _anthropic(count: int) -> bytes:
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
+    return _events(
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *[
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f"word{n} "}}
+            for n in range(count)
+        ],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+        named=True,
+    )
+
+
+def _gemini(count: int) -> bytes:
+    pieces: list[dict[str, object]] = [
+        {"candidates": [{"content": {"parts": [{"text": f"word{n} "}], "role": "model"}, "index": 0}]}
+        for n in range(count)
+    ]
+    pieces.append({"candidates": [{"content": {"parts": [], "role": "model"}, "finishReason": "STOP", "index": 0}]})
+    return _events(*pieces)
+
+
+def _ollama(count: int) -> bytes:
+    pieces: list[dict[str, object]] = [
+        {"model": "m", "message": {"role": "assistant", "content": f"word{n} "}, "done": False} for n in range(count)
+    ]
+    pieces.append({"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"})
+    return "".join(f"{json.dumps(piece)}\n" for piece in pieces).encode()
+
+
+STREAMS: dict[str, Callable[[int], bytes]] = {
+    "openai-chat": _openai_chat,
+    "openai-responses": _openai_responses,
+    "anthropic-messages": _anthropic,
+    "gemini": _gemini,
+    "ollama": _ollama,
+}
+
+
+def decoded(name: str, made: Callable[[int], bytes]) -> Row:
+    """Decode a stream of one format, in pieces of 1,400 bytes, as they come over a network."""
+    stream = made(PIECES)
+    best = float("inf")
+    for _ in range(7):
+        decoder = wire_format(name).stream_decoder()
+        before = time.process_time()
+        deltas = sum(len(decoder.feed(stream[at : at + 1400])) for at in range(0, len(stream), 1400))
+        response = decoder.close()
+        best = min(best, time.process_time() - before)
+        assert deltas == response.text.count(" ") == PIECES
+    rate = f"{len(stream) / best / 1e6:7.1f} MB/s, {best / PIECES * 1e6:.1f} µs per piece"
+    return Row(f"decoding {name}", rate, "none", within=True)
+
+
+if __name__ == "__main__":
+    show("Streaming", asyncio.run(over_the_wire()))
+    show("Decoding", [decoded(name, made) for name, made in STREAMS.items()])
