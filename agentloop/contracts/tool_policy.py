@@ -7,16 +7,16 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from agentloop.values.call_policy import CallPolicy
 from agentloop.values.json_value import JsonObject
-from agentloop.values.value import Value
 
 OrderingKey: TypeAlias = str | Callable[[JsonObject], str]
 """A name, or a function from a call's arguments to one."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class ToolPolicy(Value):
-    """How a tool wants to be run.
+class ToolPolicy(CallPolicy):
+    """How a tool wants to be run; what it asks for in calls that fail, repeat or come too often is a `CallPolicy`.
 
     Attributes:
         timeout: seconds after which a call ends as timed out; None for the executor's default.

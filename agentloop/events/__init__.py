@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from agentloop.events.inference_events import TokenUsageReported as TokenUsageReported
     from agentloop.events.interceptor_events import InterceptorRan as InterceptorRan
     from agentloop.events.monitor import ProtocolMonitor as ProtocolMonitor
+    from agentloop.events.resilience_events import CircuitClosed as CircuitClosed
+    from agentloop.events.resilience_events import CircuitDecided as CircuitDecided
+    from agentloop.events.resilience_events import CircuitHalfOpened as CircuitHalfOpened
+    from agentloop.events.resilience_events import CircuitOpened as CircuitOpened
+    from agentloop.events.resilience_events import ToolAttemptTimedOut as ToolAttemptTimedOut
+    from agentloop.events.resilience_events import ToolCallCached as ToolCallCached
+    from agentloop.events.resilience_events import ToolCallDeadlineExceeded as ToolCallDeadlineExceeded
+    from agentloop.events.resilience_events import ToolCallDecided as ToolCallDecided
+    from agentloop.events.resilience_events import ToolCallDeduplicated as ToolCallDeduplicated
+    from agentloop.events.resilience_events import ToolCallRateLimited as ToolCallRateLimited
+    from agentloop.events.resilience_events import ToolCallRetried as ToolCallRetried
+    from agentloop.events.resilience_events import ToolCallShortCircuited as ToolCallShortCircuited
     from agentloop.events.step_events import AgentStepCompleted as AgentStepCompleted
     from agentloop.events.step_events import AgentStepStarted as AgentStepStarted
     from agentloop.events.tool_events import ToolCallAbandoned as ToolCallAbandoned
@@ -42,6 +54,7 @@ else:
             "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
             "agentloop.events.interceptor_events": "InterceptorRan",
             "agentloop.events.monitor": "ProtocolMonitor",
+            "agentloop.events.resilience_events": "CircuitClosed CircuitDecided CircuitHalfOpened CircuitOpened ToolAttemptTimedOut ToolCallCached ToolCallDeadlineExceeded ToolCallDecided ToolCallDeduplicated ToolCallRateLimited ToolCallRetried ToolCallShortCircuited",
             "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
             "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",
         },

@@ -29,6 +29,18 @@ from agentloop.events.inference_events import (
     TokenUsageReported,
 )
 from agentloop.events.interceptor_events import InterceptorRan
+from agentloop.events.resilience_events import (
+    CircuitClosed,
+    CircuitHalfOpened,
+    CircuitOpened,
+    ToolAttemptTimedOut,
+    ToolCallCached,
+    ToolCallDeadlineExceeded,
+    ToolCallDeduplicated,
+    ToolCallRateLimited,
+    ToolCallRetried,
+    ToolCallShortCircuited,
+)
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.events.tool_events import (
     ToolCallAbandoned,
@@ -99,7 +111,21 @@ TOOL_CALL: Grammar = {
         ToolCallBlocked: SETTLED,
         ToolCallRejected: SETTLED,
     },
-    RUNNING: {ToolCallProgressed: RUNNING, ToolCallAbandoned: RUNNING, ToolCallCompleted: SETTLED},
+    RUNNING: {
+        ToolCallProgressed: RUNNING,
+        ToolCallAbandoned: RUNNING,
+        ToolCallDeduplicated: RUNNING,
+        ToolCallCached: RUNNING,
+        ToolCallDeadlineExceeded: RUNNING,
+        ToolCallRetried: RUNNING,
+        CircuitOpened: RUNNING,
+        CircuitHalfOpened: RUNNING,
+        CircuitClosed: RUNNING,
+        ToolCallShortCircuited: RUNNING,
+        ToolCallRateLimited: RUNNING,
+        ToolAttemptTimedOut: RUNNING,
+        ToolCallCompleted: SETTLED,
+    },
     SETTLED: {},
 }
 """One tool call, by its key. A call completed without a start was answered or cancelled before it ran."""

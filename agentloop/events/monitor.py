@@ -7,6 +7,7 @@ from attrs import define, field
 from agentloop.errors import ContractViolation
 from agentloop.events import grammar
 from agentloop.events.execution_events import AgentExecutionStarted, ExecutionEnded
+from agentloop.events.resilience_events import ToolCallDecided
 from agentloop.events.step_events import AgentStepCompleted
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
 from agentloop.values.event import Event
@@ -45,7 +46,7 @@ class ProtocolMonitor:
         run = self._runs.setdefault(event.execution_id, _Run())
         self._check_sequence(run, event)
         kind = type(event)
-        if isinstance(event, ToolCallStarted | ToolCallProgressed | ToolCallAbandoned | ToolCallSettled):
+        if isinstance(event, _OF_A_CALL):
             self._require_step(run, event)
             before = run.calls.get(event.key, grammar.START)
             run.calls[event.key] = self._next(grammar.TOOL_CALL, before, event, f"the call {event.key}")
@@ -105,4 +106,5 @@ class ProtocolMonitor:
         self.violations.append(f"{type(event).__name__} (#{event.sequence} of {event.execution_id}): {why}")
 
 
+_OF_A_CALL = (ToolCallStarted, ToolCallProgressed, ToolCallAbandoned, ToolCallDecided, ToolCallSettled)
 _INSIDE = frozenset({grammar.IN_STEP, grammar.DECIDED})

@@ -77,7 +77,9 @@ class ToolRun:
         if "around_tool_use" not in settings.interceptor.points:
             slot.execution = await self._attempt()
             return
-        point = AroundToolUse(self._state, slot.call, self._tool.spec, slot.key, slot.id, started_at)
+        point = AroundToolUse(
+            self._state, slot.call, self._tool.spec, slot.key, slot.id, started_at, self._tool.tool.policy
+        )
         execution = await settings.interceptor.around_tool_use(point, self._attempt)
         slot.execution = slot.finished(execution, settings.scope.clock.now())
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentloop.interception.interceptor import Interceptor as Interceptor
     from agentloop.interception.permissions import Permissions as Permissions
     from agentloop.interception.permissions import Rule as Rule
+    from agentloop.interception.resilience.resilience import Resilience as Resilience
     from agentloop.interception.stack import InterceptorStack as InterceptorStack
     from agentloop.interception.step_limit import StepLimit as StepLimit
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
@@ -41,6 +42,7 @@ else:
             "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
             "agentloop.interception.interceptor": "Interceptor POINTS",
             "agentloop.interception.permissions": "Permissions Rule",
+            "agentloop.interception.resilience.resilience": "Resilience",
             "agentloop.interception.stack": "InterceptorStack",
             "agentloop.interception.step_limit": "StepLimit",
             "agentloop.interception.time_limit": "TimeLimit",

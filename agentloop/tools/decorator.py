@@ -13,6 +13,7 @@ from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
 from agentloop.tools.presentation import presenter
 from agentloop.tools.signature import Signature
+from agentloop.values.call_policy import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
 from agentloop.values.json_value import JsonObject, freeze_object
 from agentloop.values.tool_spec import Effect
 
@@ -35,10 +36,15 @@ def tool(
     sequential: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
+    retry: RetryPolicy | None = None,
+    cache: CachePolicy | None = None,
+    rate_limit: RateLimit | None = None,
+    circuit: CircuitPolicy | None = None,
+    deadline: float | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
-def tool(
+def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -50,6 +56,11 @@ def tool(
     sequential: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
+    retry: RetryPolicy | None = None,
+    cache: CachePolicy | None = None,
+    rate_limit: RateLimit | None = None,
+    circuit: CircuitPolicy | None = None,
+    deadline: float | None = None,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -73,12 +84,27 @@ def tool(
         sequential: run each call alone: after all calls before it, before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
         max_result_bytes: the most bytes of a result that the model is shown.
+        retry: how a call that failed is tried again, under `Resilience`; so are the next four.
+        cache: how long results are used again.
+        rate_limit: how often it may be run.
+        circuit: when it is left alone because it keeps failing.
+        deadline: seconds for a call in all, waits and repetitions included.
 
     Raises:
         ToolDefinitionError: when the function lacks what a model needs, or what it has cannot be told in JSON; lists all
             problems with what to do about each.
     """
-    policy = ToolPolicy(timeout=timeout, sequential=sequential, key=key, max_result_bytes=max_result_bytes)
+    policy = ToolPolicy(
+        timeout=timeout,
+        sequential=sequential,
+        key=key,
+        max_result_bytes=max_result_bytes,
+        retry=retry,
+        cache=cache,
+        rate_limit=rate_limit,
+        circuit=circuit,
+        deadline=deadline,
+    )
     make = partial(_tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy)
     return make if function is None else make(function)
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from agentloop.values.agent_step import AgentStep as AgentStep
     from agentloop.values.agent_step import OpenTurn as OpenTurn
     from agentloop.values.agent_step import StepKind as StepKind
+    from agentloop.values.call_policy import CachePolicy as CachePolicy
+    from agentloop.values.call_policy import CallPolicy as CallPolicy
+    from agentloop.values.call_policy import CircuitPolicy as CircuitPolicy
+    from agentloop.values.call_policy import RateLimit as RateLimit
+    from agentloop.values.call_policy import RetryPolicy as RetryPolicy
     from agentloop.values.clock import Clock as Clock
     from agentloop.values.clock import SystemClock as SystemClock
     from agentloop.values.decision import Answer as Answer
@@ -105,6 +110,7 @@ else:
             "agentloop.values.agent_context": "AgentContext",
             "agentloop.values.agent_state": "AgentState ExecutionFailed",
             "agentloop.values.agent_step": "AgentStep OpenTurn StepKind",
+            "agentloop.values.call_policy": "CachePolicy CallPolicy CircuitPolicy RateLimit RetryPolicy",
             "agentloop.values.clock": "Clock SystemClock",
             "agentloop.values.decision": "Answer Approve Decision Deny Edit answer approve deny edit",
             "agentloop.values.event": "Event EventHead",

@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 from attrs import evolve, frozen
 
 from agentloop.values.agent_state import AgentState
+from agentloop.values.call_policy import NO_WISHES, CallPolicy
 from agentloop.values.decision import Answer, Decision
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
@@ -203,6 +204,7 @@ class AroundToolUse(Point):
         key: the idempotency key of the call.
         id: the id of the execution that comes of it.
         started_at: when the call reached the outermost layer.
+        policy: what the tool asks for.
     """
 
     call: ToolCall
@@ -210,6 +212,7 @@ class AroundToolUse(Point):
     key: str
     id: str
     started_at: datetime
+    policy: CallPolicy = NO_WISHES
 
     @property
     def arguments(self) -> JsonObject:

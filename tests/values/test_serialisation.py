@@ -23,6 +23,7 @@ from agentloop.values import json_text, points, serialisation
 from agentloop.values.agent_context import AgentContext
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import AgentStep, OpenTurn
+from agentloop.values.call_policy import CachePolicy, CallPolicy, CircuitPolicy, RateLimit, RetryPolicy
 from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.encode_once import EncodeOnce
 from agentloop.values.event import Event, EventHead
@@ -140,9 +141,11 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ),
     AroundToolUse: st.builds(AroundToolUse, states, calls, specs, texts, texts, strategies.moments()),
     AfterToolUse: st.builds(AfterToolUse, states, strategies.tool_executions(), st.none() | specs),
+    CachePolicy: st.builds(CachePolicy, st.floats(0.5, 1e6), most=st.integers(1)),
+    CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
-NOT_DATA: set[type] = {EncodeOnce, OnError}
-"""A base without fields, and the point that holds an exception."""
+NOT_DATA: set[type] = {EncodeOnce, OnError, CallPolicy, RateLimit, RetryPolicy}
+"""A base without fields, the point that holds an exception, and what tools ask for, which may hold functions and classes."""
 
 
 def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> bytes:

@@ -1,0 +1,81 @@
+"""No more attempts than a rate allows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from attrs import field, frozen
+
+from agentloop.contracts.can_keep_state import CanKeepState, Change, Shelf
+from agentloop.events.resilience_events import ToolCallRateLimited
+from agentloop.interception.resilience.layer import RATE_LIMIT, ResilienceLayer
+from agentloop.interception.resilience.memory_store import MemoryStore
+from agentloop.interception.resilience.token_bucket import TokenBucket
+from agentloop.values.call_policy import RateLimit
+from agentloop.values.points import AroundToolUse, ProceedToolUse
+from agentloop.values.tool_execution import ToolExecution, ToolStatus
+
+_BUCKETS = Shelf("buckets")
+
+
+@frozen
+class RateLimiter(ResilienceLayer):
+    """Lets attempts through as fast as a bucket of tokens fills, repetitions included; others wait or are refused.
+
+    Those who wait are served in the order in which they came. A token that was promised to a call is used up even when the
+    call is cancelled while it waits.
+
+    Attributes:
+        limit: the limit of tools that declare none; None for no limit.
+        store: where the buckets are.
+        priority: where it stands among the interceptors.
+    """
+
+    limit: RateLimit | None = None
+    store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
+    priority: int = field(default=RATE_LIMIT, kw_only=True)
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        """Take a token, wait for one, or refuse."""
+        limit = point.policy.rate_limit or self.limit
+        if limit is None:
+            return await proceed()
+        bucket = _bucket_name(limit, point)
+        delay, refused = await self._take(limit, bucket)
+        if delay:
+            await self._tell(ToolCallRateLimited, point, bucket, delay, refused)
+        if refused:
+            return _refusal(point, delay)
+        if delay:
+            await asyncio.sleep(delay)
+        return await proceed()
+
+    async def _take(self, limit: RateLimit, bucket: str) -> tuple[float, bool]:
+        """Take or promise a token: return the seconds until it is there, and whether that is too long."""
+        now = self._clock.monotonic()
+
+        def take(kept: TokenBucket | None) -> Change[TokenBucket, tuple[float, bool]]:
+            before = kept or TokenBucket(now)
+            delay = before.wait(limit, now)
+            refused = limit.longest_wait is not None and delay > limit.longest_wait
+            after = before if refused else before.taken(limit, now)
+            return Change(after, after.full_at, (delay, refused))
+
+        return await self.store.update(_BUCKETS, bucket, now, take)
+
+
+def _bucket_name(limit: RateLimit, point: AroundToolUse) -> str:
+    if limit.by is None:
+        return f"tool {point.call.name}"
+    if isinstance(limit.by, str):
+        return f"shared {limit.by}"
+    return f"tool {point.call.name}, key {limit.by(point.arguments)}"
+
+
+def _refusal(point: AroundToolUse, delay: float) -> ToolExecution:
+    return point.fail(
+        f"the tool {point.call.name!r} was called too often: not run; call it again in {delay:.1f} seconds or later, "
+        "or do without it",
+        type="RateLimitExceeded",
+        status=ToolStatus.BLOCKED,
+    )

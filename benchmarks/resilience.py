@@ -1,0 +1,72 @@
+"""What the whole resilience stack costs: 1,000 calls of a tool that does nothing, in one run of 20 batches of 50.
+
+python benchmarks/resilience.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from measuring import Row, cpu_each, show
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop.interception import Resilience
+from agentloop.interception.resilience import AttemptTimeout, Deadline, Deduplicate, ExactCalls
+from agentloop.values import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
+
+CALLS, BATCH = 1_000, 50
+BUDGET_MS = 300
+
+
+@tool(
+    effect="pure",
+    timeout=10,
+    retry=RetryPolicy(3),
+    cache=CachePolicy(60),
+    rate_limit=RateLimit(1_000_000),
+    circuit=CircuitPolicy(5),
+    deadline=30,
+)
+async def guarded(number: int) -> int:
+    """Do nothing, with everything on."""
+    return number
+
+
+@tool(effect="pure")
+async def bare(number: int) -> int:
+    """Do nothing, with nothing on."""
+    return number
+
+
+def script(name: str) -> list[list[ToolCall]]:
+    return [
+        [ToolCall(f"call_{n}", name, f'{{"number": {n}}}') for n in range(first, first + BATCH)]
+        for first in range(0, CALLS, BATCH)
+    ]
+
+
+async def run(name: str, *, resilient: bool) -> None:
+    stack = Resilience(deduplicate=Deduplicate(ExactCalls()), deadline=Deadline(30), attempt_timeout=AttemptTimeout(20))
+    driver = ToolCallingDriver(ScriptedInference(*script(name), "done"))
+    loop = AgentLoop(driver, [guarded, bare], interceptors=[stack] if resilient else [], max_steps=None)
+    state = await loop.execute("go")
+    state.raise_for_failure()
+    assert state.tool_call_count == CALLS
+
+
+async def main() -> None:
+    with_stack, with_calls_only = await cpu_each(
+        [lambda: run("guarded", resilient=True), lambda: run("bare", resilient=False)], 1, 7
+    )
+    total, cost = with_stack * 1000, (with_stack - with_calls_only) * 1000
+    show(
+        "the resilience stack around a tool that does nothing",
+        [
+            Row(f"{CALLS} calls, whole stack on", f"{total:7.1f} ms CPU", f"<= {BUDGET_MS} ms", total <= BUDGET_MS),
+            Row("  of which the stack", f"{cost:7.1f} ms CPU", f"<= {BUDGET_MS} ms", cost <= BUDGET_MS),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
