@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
-from agentloop.drivers.modes.text_formats.openings import Literals, OfferedNames
+from agentloop.drivers.modes.text_formats.openings import Literals, OfferedNames, any_of
 from agentloop.drivers.modes.text_formats.reasoning import CLOSER_OF, CLOSES_ALONE
 from agentloop.drivers.modes.text_formats.source import Source
 from agentloop.drivers.modes.text_formats.text_format import TextFormat
@@ -15,25 +15,20 @@ class OpeningSearch:
     """Finds openings of all notations in one pass."""
 
     def __init__(self, formats: Sequence[TextFormat], tools: OfferedTools) -> None:
-        thoughts = [*CLOSER_OF, *CLOSES_ALONE]
         control = {token for text_format in formats for token in text_format.control_tokens}
         wrappers = {wrapper for text_format in formats for wrapper in text_format.wrappers} | control
         openings = {opening for text_format in formats for opening in text_format.openings}
+        thoughts = {*CLOSER_OF, *CLOSES_ALONE}
         after_name = {behind for text_format in formats for behind in text_format.after_name}
         self._formats = formats
-        self._by_first = {
-            first: [f for f in formats if any(o[0] == first for o in f.openings)] for first in {o[0] for o in openings}
-        }
-        self._thoughts = sorted(thoughts, key=len, reverse=True)
         self._control = control
-        self._wrappers = sorted(wrappers, key=len, reverse=True)
-        everything = sorted({*thoughts, *wrappers, *openings})
-        self._by_letter = {
-            first: [text for text in everything if text[0] == first] for first in {text[0] for text in everything}
-        }
-        self._literals = Literals(everything)
+        self._wrapper = any_of(wrappers)
+        self._thought = any_of(thoughts)
+        self._by_letter: dict[str, list[str]] = {}
+        for literal in sorted({*thoughts, *wrappers, *openings}, key=len, reverse=True):
+            self._by_letter.setdefault(literal[0], []).append(literal)
+        self._literals = Literals(self._by_letter)
         self._names = OfferedNames(tools, sorted(after_name))
-        self._named = [text_format for text_format in formats if text_format.after_name]
         self._literal = _Cached()
         self._name = _Cached()
 
@@ -50,28 +45,28 @@ class OpeningSearch:
 
     def is_undecided(self, text: str, at: int) -> bool:
         """Say whether a longer opening may stand here than the text shows so far."""
-        return any(
-            len(text) - at < len(literal) and literal.startswith(text[at:])
-            for literal in self._by_letter.get(text[at], ())
-        )
+        left = len(text) - at
+        for literal in self._by_letter.get(text[at], ()):  # the longest first
+            if len(literal) <= left:
+                return False
+            if literal.startswith(text[at:]):
+                return True
+        return False
 
     def thought_at(self, text: str, at: int) -> str:
         """Return the tag of thoughts that stands here, or nothing."""
-        return next((tag for tag in self._thoughts if text.startswith(tag, at)), "") if text[at] in "<[◁" else ""
+        tag = self._thought.match(text, at)
+        return tag[0] if tag else ""
 
     def wrapper_at(self, text: str, at: int) -> tuple[str, bool]:
         """Return the wrapping tag or control token that stands here, or nothing, and whether it is a control token."""
-        tag = next((tag for tag in self._wrappers if text.startswith(tag, at)), "")
-        return tag, tag in self._control
+        tag = self._wrapper.match(text, at)
+        return (tag[0], tag[0] in self._control) if tag else ("", False)
 
     def formats_at(self, text: str, at: int) -> list[TextFormat]:
         """Return the notations in which a call may begin here, in order."""
-        by_literal = [
-            f for f in self._by_first.get(text[at], ()) if any(text.startswith(opening, at) for opening in f.openings)
-        ]
-        if self._name.found != at:
-            return by_literal
-        return [f for f in self._formats if f in by_literal or f in self._named]
+        named = self._name.found == at
+        return [f for f in self._formats if text.startswith(f.openings, at) or (named and f.after_name)]
 
 
 class _Cached:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
@@ -14,14 +14,21 @@ NAME: Final = r"[^\W\d](?:[\w.-]|\\_)*"
 _NEVER: Final = re.compile(r"(?!)")
 
 
+def any_of(literals: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the longest of these texts; nothing when there are none."""
+    by_length = sorted(set(literals), key=lambda literal: (-len(literal), literal))
+    return re.compile("|".join(map(re.escape, by_length))) if by_length else _NEVER
+
+
 class Literals:
     """Fixed texts, searched for in text that may still grow."""
 
-    def __init__(self, literals: Sequence[str]) -> None:
-        by_length = sorted(set(literals), key=lambda literal: (-len(literal), literal))
-        self._pattern = re.compile("|".join(map(re.escape, by_length))) if by_length else _NEVER
+    def __init__(self, by_letter: Mapping[str, Sequence[str]]) -> None:
+        """Take the texts by their first letters."""
+        literals = [literal for group in by_letter.values() for literal in group]
+        self._pattern = any_of(literals)
         self._begun = frozenset(literal[:size] for literal in literals for size in range(1, len(literal)))
-        self._first = frozenset(literal[0] for literal in literals)
+        self._first = frozenset(by_letter)
         self._longest = max(map(len, literals), default=1)
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int]:

@@ -7,11 +7,11 @@ from typing import Final
 
 from agentloop.drivers.modes.text_formats.completing import Rules, completed
 from agentloop.drivers.modes.text_formats.draft import Draft, Outcome
+from agentloop.drivers.modes.text_formats.mentions import Mentions
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
 from agentloop.drivers.modes.text_formats.opening_search import OpeningSearch
 from agentloop.drivers.modes.text_formats.reading import FoundCall, Refusal
 from agentloop.drivers.modes.text_formats.reasoning import CLOSER_OF, CLOSES_ALONE
-from agentloop.drivers.modes.text_formats.repeats import Repeats
 from agentloop.drivers.modes.text_formats.shown_text import ShownText
 from agentloop.drivers.modes.text_formats.source import Source, Steps, find
 from agentloop.drivers.modes.text_formats.text_format import TextFormat
@@ -51,7 +51,7 @@ class Scanner:
         self._search = OpeningSearch(formats, tools)
         self._done = 0
         self._reread = 0
-        self._repeats = Repeats()
+        self._mentions = Mentions()
         self._steps = self._scan()
 
     def advance(self) -> None:
@@ -119,9 +119,10 @@ class Scanner:
 
     def _take(self, draft: Draft, text_format: TextFormat) -> None:
         found = completed(draft, self._tools, text_format.name, self._rules)
-        notation = "" if text_format.is_marked else text_format.name + (" call" if draft.is_python else " object")
-        if isinstance(found, FoundCall) and self._repeats.is_repeat(found, notation, self._source.text):
-            found = Refusal("it repeats an earlier call", found.start, found.end, found.format)
+        if isinstance(found, FoundCall):
+            clarity = text_format.clarity
+            why = self._mentions.why_mentioned(found, self.shown.words, clarity, is_python=draft.is_python)
+            found = Refusal(why, found.start, found.end, found.format) if why else found
         if isinstance(found, Refusal):
             self._refuse(found)
         else:
@@ -165,7 +166,7 @@ class Scanner:
         if tag in CLOSES_ALONE and not self.reasoning and not self._is_quoted(start):
             self.reasoning.append(self._source.text[:start].strip())
             self.calls.clear()
-            self._repeats = Repeats()
+            self._mentions = Mentions()
             self.refused.clear()
             self.shown.forget()
             self._done = behind

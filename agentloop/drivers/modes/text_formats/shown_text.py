@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_WORD: Final = re.compile(r"\w")
+
 
 class ShownText:
     """Takes a text's parts in order and keeps what is for the reader.
 
     Where something was cut out, the white space and the wrapping tags next to it go with it, and what stood around it stays
     apart by the white space before the cut, or else by that behind it. A text without cuts stays as it is.
+
+    Attributes:
+        words: a number that grows with each ordinary part that has a letter or a digit in it.
     """
 
     def __init__(self) -> None:
+        self.words = 0
         self._kept: list[str] = []
         self._taken = 0
         self._pending: list[
@@ -38,6 +47,7 @@ class ShownText:
         if not bare:
             return
         self._keep_pending()
+        self.words += _WORD.search(bare) is not None
         content = bare.rstrip()
         self._kept.append(content)
         if len(content) < len(bare):
@@ -56,8 +66,9 @@ class ShownText:
 
     def forget(self) -> None:
         """Drop all that came so far: it was none of the answer."""
-        self.__init__()  # type: ignore[misc]  # back to the beginning
-        self._behind_cut = True
+        self._kept.clear()
+        self._pending.clear()
+        self._taken, self._gap, self._behind_cut = 0, "", True
 
     def end(self) -> None:
         """Say that nothing more will come."""

@@ -26,9 +26,9 @@ class TextFormat(ABC):
     name: str
     """The name of the notation, as it appears on the calls."""
 
-    is_marked: bool = True
-    """Whether nothing but a call is written like that. Where it is not, a call that repeats one in another notation after
-    other text only talks about that one."""
+    clarity: int = 3
+    """How clearly this is a call: 3 where nothing else is written like that, 2 for a block set apart from the text, 1 for a
+    list or an object, 0 for what prose may hold. After other words, a call less clear than an earlier one only talks about it."""
 
     openings: tuple[str, ...] = ()
     """What a call may begin with: fixed texts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import Final, Literal
+from typing import Final
 
 from agentloop.drivers.modes.text_formats.literals.dialect import (
     COMMENT,
@@ -19,13 +19,9 @@ from agentloop.drivers.modes.text_formats.literals.dialect import (
     UNQUOTED_KEY,
     Dialect,
 )
+from agentloop.drivers.modes.text_formats.literals.frame import Frame
 from agentloop.drivers.modes.text_formats.literals.nodes import ReadArguments, ReadContainer, ReadList, ReadObject
-from agentloop.drivers.modes.text_formats.literals.strings import (
-    QUOTE_STARTS,
-    end_of_text,
-    quote_at,
-    unquoted,
-)
+from agentloop.drivers.modes.text_formats.literals.strings import QUOTE_STARTS, end_of_text, quote_at, unquoted
 from agentloop.drivers.modes.text_formats.literals.words import LONGEST_WORD, NotAValue, read_word
 from agentloop.values.json_value import MOST_LEVELS
 
@@ -36,22 +32,6 @@ _LINE = re.compile(r"[^\n]*")
 _CLOSER: Final = {"{": "}", "[": "]", "(": ")"}
 _MOST_JOINED = 50
 _LEVELS = MOST_LEVELS + 2  # a list of calls and the call around the arguments
-
-_Expected = Literal["first", "next", "colon", "value", "separator"]
-
-
-class _Frame:
-    """A container that is being read."""
-
-    __slots__ = ("commas", "expected", "joined", "key", "node", "opener")
-
-    def __init__(self, opener: str, node: ReadContainer) -> None:
-        self.opener = opener
-        self.node = node
-        self.expected: _Expected = "first"
-        self.key = ""
-        self.commas = 0
-        self.joined = -1  # how many texts were joined to the last value; -1 when that is no text
 
 
 class LiteralReader:
@@ -79,7 +59,7 @@ class LiteralReader:
         self.reached = start
         self._dialect = dialect
         self._unclosed = {} if unclosed is None else unclosed
-        self._frames: list[_Frame] = []
+        self._frames: list[Frame] = []
         self._quote = ""
         self._from = 0
         self._in_comment = False
@@ -152,10 +132,10 @@ class LiteralReader:
             node = ReadArguments(self.at - 1)
         else:
             node = ReadList(self.at - 1)
-        self._frames.append(_Frame(opener, node))
+        self._frames.append(Frame(opener, node))
         return True
 
-    def _takes_value(self, frame: _Frame) -> bool:
+    def _takes_value(self, frame: Frame) -> bool:
         if isinstance(frame.node, ReadObject) and not isinstance(frame.node, ReadArguments):
             return frame.expected == "value"
         return frame.expected in {"first", "next", "value"}
@@ -206,7 +186,7 @@ class LiteralReader:
         self._quote, self._from = quote, self.at
         return True
 
-    def _joins(self, frame: _Frame) -> bool:
+    def _joins(self, frame: Frame) -> bool:
         """Say whether a text that follows a text is its continuation, as in Python."""
         return self._dialect.python and 0 <= frame.joined < _MOST_JOINED
 
@@ -275,7 +255,7 @@ class LiteralReader:
         self.at += len(word)
         return self._place(value)
 
-    def _is_positional(self, frame: _Frame, word: str) -> bool:
+    def _is_positional(self, frame: Frame, word: str) -> bool:
         return isinstance(frame.node, ReadArguments) and word in {"True", "False", "None", "true", "false", "null"}
 
     def _place(self, value: object, *, is_text: bool = False) -> bool:
@@ -295,7 +275,7 @@ class LiteralReader:
         frame.expected, frame.joined = "separator", 0 if is_text else -1
         return True
 
-    def _join(self, frame: _Frame, text: str) -> bool:
+    def _join(self, frame: Frame, text: str) -> bool:
         node = frame.node
         if isinstance(node, ReadList):
             node[-1] = f"{node[-1]}{text}"

@@ -20,7 +20,7 @@ class BareJson(TextFormat):
     """A JSON object: `{"name": "f", "arguments": {…}}`, the forms of OpenAI's API, and `{"f": {…}}`."""
 
     name = "json"
-    is_marked = False
+    clarity = 1
     openings = ("{",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
@@ -36,7 +36,7 @@ class CallList(TextFormat):
     """A list of calls in brackets: `[f(a=1), g()]`, `['f(a=1)']`, `[{"name": "f", "arguments": {…}}]`."""
 
     name = "list"
-    is_marked = False
+    clarity = 1
     openings = ("[",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
@@ -54,7 +54,7 @@ class PythonCalls(TextFormat):
     """A call of an offered tool in Python's notation: `f(a=1, b="x")`, wherever it stands."""
 
     name = "python"
-    is_marked = False
+    clarity = 0
     after_name = ("(",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:

@@ -36,7 +36,7 @@ class FencedCalls(TextFormat):
     """Calls in a fenced block, with or without the name of a language."""
 
     name = "fenced"
-    is_marked = False
+    clarity = 2
     openings = (FENCE,)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:

@@ -150,6 +150,7 @@ class NamedJson(TextFormat):
         self.after_name = head.after_name
         self.wrappers = head.wrappers
         self.control_tokens = head.control_tokens
+        self.clarity = 1 if head.offered_only else TextFormat.clarity
         self._head = head
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:

@@ -18,6 +18,8 @@ from agentloop.drivers.modes.text_formats.text_format import TextFormat
 MISSING_CLOSER: Final = "missing closing tag"
 
 _VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
+_VERBATIM: Final = "<![CDATA["
+_VERBATIM_END: Final = "]]>"
 _IS_TEXT: Final = re.compile(r"""\b(?:string=["']true|type=["']string)["']""")
 
 
@@ -34,6 +36,7 @@ class Style:
         parameter_end: what closes an argument.
         end: what closes a call.
         wrappers: texts around its calls.
+        control_tokens: texts that are never for the reader.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Style:
     parameter_end: str
     end: str
     wrappers: tuple[str, ...] = ()
+    control_tokens: tuple[str, ...] = ()
 
 
 _NAME_IN_TAG: Final = (Field("name", IN_TAG), ">")
@@ -74,6 +78,7 @@ def _arg_key(suffix: str, head: tuple[Part, ...]) -> Style:
         f"</arg_value{suffix}>",
         f"</tool_call{suffix}>",
         (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
+        (f"<｜hy_eos{suffix}｜>",) if suffix else (),
     )
 
 
@@ -134,6 +139,7 @@ class TaggedArguments(TextFormat):
         self.name = style.name
         self.openings = (style.opening,)
         self.wrappers = style.wrappers
+        self.control_tokens = style.control_tokens
         self._style = style
         self._next = (style.parameter, style.end)
 
@@ -201,5 +207,7 @@ def _first(text: str) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """Return a value without the line breaks that set it apart from its tags."""
+    """Return a value without the marks or the line breaks that set it apart from its tags."""
+    if text.startswith(_VERBATIM) and text.endswith(_VERBATIM_END):
+        return text[len(_VERBATIM) : -len(_VERBATIM_END)]
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "\n" else text
