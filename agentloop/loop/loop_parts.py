@@ -51,7 +51,7 @@ class LoopParts:
 
     Attributes:
         driver: decides what to do next.
-        tools: what the model can call: single tools and groups, such as ensembles, whose interceptors stand innermost.
+        tools: what the model can call: single tools, and groups such as ensembles, whose interceptors come after the loop's.
         executor: runs the calls; a `ToolExecutor` when left out.
         interceptors: may change what happens.
         compiler: decides what a model sees of the state; the driver's own when left out.

@@ -149,11 +149,14 @@ def read_in(folder: int, name: str, path: str, most: int) -> bytes:
     """
     with _told(path):
         descriptor = os.open(name, _READ, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ToolFailed(f"{path!r} is not a file")
-        data = file.read(most + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > most:
         raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the most that are read are {most}")
     return data

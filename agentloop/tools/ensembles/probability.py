@@ -169,7 +169,7 @@ def _normal(random: Random, a: float, b: float) -> Callable[[], float]:
 
 
 def _integer(random: Random, a: float, b: float) -> Callable[[], float]:
-    if not (a.is_integer() and b.is_integer() and a <= b):
+    if not (float(a).is_integer() and float(b).is_integer() and a <= b):
         raise ToolFailed("an integer is drawn from whole numbers a to b, where a is not above b")
     return lambda: random.randint(int(a), int(b))
 
@@ -181,7 +181,7 @@ def _exponential(random: Random, a: float, _: float) -> Callable[[], float]:
 
 
 def _trials(random: Random, a: float, b: float) -> Callable[[], float]:
-    if not (a.is_integer() and 0 <= a <= 1_000 and 0 <= b <= 1):  # noqa: PLR2004  # each draw makes every trial
+    if not (float(a).is_integer() and 0 <= a <= 1_000 and 0 <= b <= 1):  # noqa: PLR2004  # each draw makes every trial
         raise ToolFailed("binomial takes 0 to 1000 trials as a, and a probability from 0 to 1 as b")
     return lambda: sum(random.random() < b for _ in range(int(a)))
 

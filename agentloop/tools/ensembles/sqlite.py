@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypedDict
 
@@ -73,7 +75,7 @@ class Database:
         """Show the statements that made the tables and views, which tell their columns."""
         with closing(self._opened(writable=False)) as connection:
             sql = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND type IN ('table', 'view') ORDER BY name"
-            return [str(row[0]) for row in self._executed(connection, sql, None).fetchmany(self.max_rows)]
+            return [str(row[0]) for row in islice(_rows_of(self._executed(connection, sql, None)), self.max_rows)]
 
     def change_database(
         self,
@@ -83,18 +85,18 @@ class Database:
         """Insert, update or delete rows; return how many. Give values as parameters, never inside of the statement."""
         with closing(self._opened(writable=True)) as connection:
             cursor = self._executed(connection, sql, parameters)
-            connection.commit()
+            deque(_rows_of(cursor), maxlen=0)  # a statement that returns rows is done when they have been read
             return max(0, cursor.rowcount)
 
     def _opened(self, *, writable: bool) -> sqlite3.Connection:
         mode = "rw" if writable and self.writable else "ro"
         try:
-            connection = sqlite3.connect(f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=5)
+            connection = sqlite3.connect(f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=5, isolation_level=None)
         except sqlite3.Error as error:
             raise ToolFailed(f"the database cannot be opened: {error}") from error
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        allowed = _READING | (_WRITING | {sqlite3.SQLITE_TRANSACTION} if mode == "rw" else frozenset())
+        allowed = _READING | (_WRITING if mode == "rw" else frozenset())
         connection.set_authorizer(_authorizer(allowed))
         connection.set_progress_handler(_Budget(self.max_instructions), _INSTRUCTIONS_BETWEEN_LOOKS)
         return connection
@@ -144,8 +146,13 @@ def _told(error: Exception) -> ToolFailed:
 
 
 def _fetched(cursor: sqlite3.Cursor, most: int) -> list[list[Value]]:
+    return [[_cell(value) for value in row] for row in islice(_rows_of(cursor), most)]
+
+
+def _rows_of(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+    """Yield rows; computing one may be what fails."""
     try:
-        return [[_cell(value) for value in row] for row in cursor.fetchmany(most)]
+        yield from cursor
     except (sqlite3.Error, ValueError) as error:
         raise _told(error) from None
 

@@ -36,7 +36,7 @@ Sentences: TypeAlias = Annotated[int, "the most sentences of the summary", Bound
 def key_sentences(text: str, most: int) -> list[str]:
     """Return the sentences that share most words with the rest of the text, in the order of the text.
 
-    A sentence's score is the mean frequency of its words of four letters and more; one that says again what a chosen one
+    A sentence's score is how often its words of four letters and more come elsewhere, per word; one that says again what a chosen one
     says counts for less. Nothing is rewritten, so nothing is invented; what a sentence refers to may be missing.
 
     Args:
@@ -47,7 +47,7 @@ def key_sentences(text: str, most: int) -> list[str]:
     if len(sentences) <= most:
         return sentences
     words = [[word for word in _WORD.findall(one.lower()) if len(word) >= _SHORTEST_WORD] for one in sentences]
-    weight: dict[str, float] = {word: float(count) for word, count in Counter(chain(*words)).items()}
+    weight: dict[str, float] = {word: count - 1.0 for word, count in Counter(chain(*words)).items()}
     chosen: list[int] = []
     left = set(range(len(sentences)))
     while left and len(chosen) < most:

@@ -1,0 +1,135 @@
+"""The calculator: exact, bounded, and never Python."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.errors import ToolFailed
+from agentloop.tools.ensembles.calculator import calculate, calculator
+from tests.tools.ensembles.running import called
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("2 + 3 * 4", 14),
+        ("(2 + 3) * 4", 20),
+        ("-2 ** 2", -4),
+        ("2 ^ 10", 1024),
+        ("10 / 4", 2.5),
+        ("6 / 3", 2),
+        ("7 // 2 + 7 % 3", 4),
+        ("2 ** -1", 0.5),
+        ("+-+1", -1),
+        ("sqrt(2) ** 2", pytest.approx(2)),
+        ("sin(pi / 2) + log(e)", 2),
+        ("round(2.567, 2)", 2.57),
+        ("max(1, 2, 3) - min(1, 2)", 2),
+        ("comb(52, 5)", 2_598_960),
+        ("factorial(20)", 2_432_902_008_176_640_000),
+        ("gcd(12, 18)", 6),
+        ("2 ** 200", 2**200),
+        ("1e3", 1000),
+        (" 1 ", 1),
+    ],
+)
+def test_it_computes(expression: str, value: float) -> None:
+    """Operators bind as in Python; whole results are whole numbers; large ones are exact."""
+    assert calculate(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("9**9**9", "too large"),
+        ("9**9**9**9**9", "too large"),
+        ("(10**1000)**1000", "too large"),
+        ("10 ** 100000", "too large"),
+        ("(2**4000) * (2**4000)", "too large"),
+        ("2.0 ** 100000", "too large"),
+        ("1e308 * 10", "too large"),
+        ("exp(1000)", "too large"),
+        ("factorial(10**9)", "too large"),
+        ("factorial(factorial(300))", "too large"),
+        ("comb(10**9, 10**8)", "too large"),
+        ("perm(10**9, 10**9)", "too large"),
+        ("sqrt(10**1000) * 2.0", "too large"),
+        ("9" * 1_001, "1001 characters"),
+        ("+".join("1" * 400), "too many parts"),
+        ("(" * 400 + "1" + ")" * 400, "not an arithmetic expression"),
+        ("-" * 450 + "1", "too many parts|too large|not an arithmetic"),
+        ("1 / 0", "division by zero"),
+        ("5 % 0", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("(-1) ** 0.5", "not a real number"),
+        ("sqrt(-1)", "no value"),
+        ("log(0)", "no value"),
+        ("factorial(2.5)", "whole number"),
+        ("factorial(-1)", "no value"),
+        ("sin()", "no value"),
+        ("sqrt(1, 2)", "no value"),
+        ("1j", "not arithmetic"),
+        ("", "not an arithmetic expression"),
+        ("1 +", "not an arithmetic expression"),
+        ("1; 2", "not an arithmetic expression"),
+        ("x = 1", "not an arithmetic expression"),
+        ("1\x00", "not an arithmetic expression"),
+        ("x", "'x' is not known here"),
+        ("open('/etc/passwd')", "'open' is not known here"),
+        ("__import__('os').system('id')", "not arithmetic"),
+        ("().__class__.__bases__", "not arithmetic"),
+        ("sqrt.__globals__", "not arithmetic"),
+        ("(lambda: 1)()", "not arithmetic"),
+        ("[1 for _ in (1,)]", "not arithmetic"),
+        ("1 if 1 else 2", "not arithmetic"),
+        ("'a' * 10", "not arithmetic"),
+        ("f'{1}'", "not arithmetic"),
+        ("True + 1", "not arithmetic"),
+        ("1 < 2", "not arithmetic"),
+        ("1 << 1000000", "not arithmetic"),
+        ("~1", "not arithmetic"),
+        ("max(*(1, 2))", "not arithmetic"),
+        ("round(1, ndigits=2)", "is not known here, or not used as it can be"),
+        ("(x := 1)", "not arithmetic"),
+    ],
+)
+def test_what_is_not_arithmetic_or_too_large_is_refused(expression: str, told: str) -> None:
+    """At once, with a reason that a model can act on."""
+    begun = perf_counter()
+    with pytest.raises(ToolFailed, match=told):
+        calculate(expression)
+    assert perf_counter() - begun < 2, "it has to be refused before the work is done"
+
+
+@given(
+    st.recursive(
+        st.integers(0, 99).map(str),
+        lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]}{t[1]}{t[2]})"),
+        max_leaves=12,
+    )
+)
+def test_it_agrees_with_python(expression: str) -> None:
+    """On whole numbers it computes what Python does."""
+    assert calculate(expression) == eval(expression)  # the oracle, on expressions made here
+
+
+@given(st.text(alphabet="0123456789+-*/%^(). ,episqrtco", max_size=40))
+def test_whatever_is_typed_ends_in_a_number_or_a_reason(expression: str) -> None:
+    """Nothing but a finite number or a `ToolFailed` comes out."""
+    try:
+        value = calculate(expression)
+    except ToolFailed:
+        return
+    assert isinstance(value, int) or math.isfinite(value)
+
+
+async def test_a_model_uses_it() -> None:
+    """Through a loop the value is the result, and a refusal is told to the model."""
+    assert (await called([calculator()], "calculate", expression="17 + 25")).value == 42
+    refused = await called([calculator()], "calculate", expression="9**9**9")
+    assert refused.text == "ToolFailed: the result is too large"

@@ -1,0 +1,512 @@
+"""Ensembles from TOML: what may stand there, what it does, and how mistakes are told."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.errors import InvalidDescriptor
+from agentloop.tools.ensembles import Ensemble, load_ensembles
+from agentloop.tools.ensembles.toml_lines import line_of
+from agentloop.values import Effect
+from agentloop.values.call_policy import CachePolicy, RateLimit, RetryPolicy
+from tests.tools.ensembles.running import called
+
+MODULE = '''
+from __future__ import annotations
+from subprocess import check_output
+import os
+from agentloop import tool
+from agentloop.tools.ensembles import Ensemble, makes_ensemble
+
+LOADED = True
+
+@tool(effect="pure")
+def find(what: str, limit: int) -> str:
+    """Find things."""
+    return f"{what} {limit}"
+
+@tool
+def order(what: str) -> str:
+    """Order a thing."""
+    return what
+
+def plain(what: str) -> str:
+    """No tool."""
+    return what
+
+@makes_ensemble
+def warehouse(city: str, *, shelves: int = 3) -> Ensemble:
+    """Make the tools of a warehouse."""
+    if city == "nowhere":
+        raise ValueError("there is no warehouse")
+    if city == "burning":
+        raise OSError("no answer")
+    return Ensemble("warehouse", [find, order], description=f"{city} {shelves}")
+
+READY = Ensemble("ready", [find, order], start=lambda: STARTED.append(1))
+STARTED = []
+BOTH = [find, order]
+MIXED = [find, plain]
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder with modules: shop_of_test.tools, one that fails at its import, one that nothing may import."""
+    package = tmp_path / "shop_of_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "tools.py").write_text(MODULE)
+    (package / "broken.py").write_text("raise OSError('no driver')")
+    (package / "needs.py").write_text("import a_package_that_is_not_installed")
+    (tmp_path / "shop_of_test_secrets.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("shop_of_test")]:
+        del sys.modules[name]
+
+
+ALLOW = ["shop_of_test"]
+
+
+def written(folder: Path, text: str, name: str = "shop.toml") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def mistakes(folder: Path, text: str, **options: Any) -> list[tuple[str, int, str]]:
+    """Return key, line and message of each mistake in the file of one ensemble."""
+    with pytest.raises(InvalidDescriptor) as raised:
+        Ensemble.from_toml(written(folder, text), **{"allow": ALLOW, **options})
+    for file, key, line, message in raised.value.mistakes:
+        assert f"{file}, line {line}: {key}: {message}" in str(raised.value) or not (key and line)
+    return [(key, line, message) for _, key, line, message in raised.value.mistakes]
+
+
+# --- what it does ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_describes_an_ensemble(folder: Path) -> None:
+    """Tools are named by import paths under the names that a model calls; what stands beside them is applied."""
+    text = """
+        name = "shop"
+        description = "The shop."
+        timeout = 9
+        defaults = { limit = 5 }
+
+        [tools.look_up]
+        use = "shop_of_test.tools:find"
+        description = "Look things up."
+        effect = "idempotent"
+        timeout = 2.5
+        retry = { attempts = 4, on = ["OSError"] }
+        cache = { seconds = 60 }
+        rate_limit = { calls = 2, per = 10 }
+
+        [tools.order]
+        use = "shop_of_test.tools:order"
+        sequential = true
+        key = "orders"
+        max_result_bytes = 100
+        deadline = 30
+        defaults = { what = "tea" }
+        [tools.order.schema]
+        type = "object"
+        properties.what = { type = "string", maxLength = 3 }
+    """
+    shop = Ensemble.from_toml(written(folder, text), allow=ALLOW)
+    look_up, order = shop.offered
+    assert (shop.name, shop.description, shop.failure) == ("shop", "The shop.", "")
+    assert (look_up.name, look_up.description, look_up.effect) == ("look_up", "Look things up.", Effect.IDEMPOTENT)
+    assert look_up.policy.timeout == 2.5
+    assert look_up.policy.retry == RetryPolicy(4, on=["OSError"])
+    assert look_up.policy.cache == CachePolicy(60)
+    assert look_up.policy.rate_limit == RateLimit(2, 10)
+    assert (order.policy.timeout, order.policy.sequential, order.policy.key) == (9, True, "orders")
+    assert (order.policy.max_result_bytes, order.policy.deadline) == (100, 30)
+    assert (await called([shop], "look_up", what="cups")).value == "cups 5"
+    assert (await called([shop], "order")).value == "tea"
+    assert (await called([shop], "order", what="long")).error_message.endswith("at $.what: 'long' is too long")
+
+
+def test_a_file_lists_ensembles(folder: Path) -> None:
+    """Each takes its tools from an ensemble, a function that makes one, a list, a tool, or another file."""
+    written(folder, '[tools.find]\nuse = "shop_of_test.tools:find"', "more/sourced.toml")
+    text = """
+        [ensembles.made]
+        use = "shop_of_test.tools:warehouse"
+        options = { city = "Delft" }
+        [ensembles.made.tools.order]
+        enabled = false
+        [ensembles.ready]
+        use = "shop_of_test.tools:READY"
+        [ensembles.listed]
+        use = "shop_of_test.tools:BOTH"
+        [ensembles.single]
+        use = "shop_of_test.tools:order"
+        [ensembles.sourced]
+        source = "more/sourced.toml"
+        [ensembles.numbers]
+        use = "agentloop.tools.ensembles.calculator:calculator"
+    """
+    found = load_ensembles(written(folder, text), allow=ALLOW)
+    assert {one.name: [tool.name for tool in one.offered] for one in found} == {
+        "made": ["find"],
+        "ready": ["find", "order"],
+        "listed": ["find", "order"],
+        "single": ["order"],
+        "sourced": ["find"],
+        "numbers": ["calculate"],
+    }
+    assert found[0].description == "Delft 3"
+    assert found[1].start is not None
+
+
+def test_what_stands_beside_a_source_wins(folder: Path) -> None:
+    """Key by key, for an ensemble and for a tool; tools of both are there."""
+    written(folder, 'description = "base"\ntimeout = 3\neffect = "pure"', "tool.toml")
+    written(
+        folder,
+        'description = "base"\ntimeout = 1\n[tools.find]\nuse = "shop_of_test.tools:find"\ntimeout = 2\ndescription = "d"',
+        "base.toml",
+    )
+    text = """
+        [ensembles.a]
+        source = "base.toml"
+        description = "mine"
+        tools.find.timeout = 7
+        [ensembles.a.tools.order]
+        use = "shop_of_test.tools:order"
+        source = "tool.toml"
+        timeout = 4
+    """
+    (a,) = load_ensembles(written(folder, text), allow=ALLOW)
+    find, order = a.offered
+    assert a.description == "mine"
+    assert (find.policy.timeout, find.description) == (7, "d")
+    assert (order.policy.timeout, order.description, order.effect) == (4, "base", Effect.PURE)
+
+
+def test_a_name_is_the_files_when_it_gives_none(folder: Path) -> None:
+    """An ensemble in a file of its own is named after it."""
+    assert Ensemble.from_toml(written(folder, 'use = "shop_of_test.tools:BOTH"'), allow=ALLOW).name == "shop"
+
+
+def test_what_is_switched_off_is_not_imported(folder: Path) -> None:
+    """Neither an ensemble nor a single tool, so that what they need may be missing."""
+    text = """
+        [ensembles.off]
+        enabled = false
+        use = "shop_of_test.broken:x"
+        [ensembles.on.tools.find]
+        use = "shop_of_test.tools:find"
+        [ensembles.on.tools.broken]
+        use = "shop_of_test.broken:x"
+        enabled = false
+    """
+    off, on = load_ensembles(written(folder, text), allow=ALLOW)
+    assert (off.enabled, off.offered, off.failure) == (False, (), "")
+    assert [one.name for one in on.offered] == ["find"]
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ('use = "shop_of_test.broken:x"', "'shop_of_test.broken' could not be imported: OSError: no driver"),
+        ('use = "shop_of_test.needs:x"', "'shop_of_test.needs' could not be imported: ModuleNotFoundError"),
+        ('tools.a.use = "shop_of_test.broken:x"', "'shop_of_test.broken' could not be imported: OSError: no driver"),
+        ('use = "shop_of_test.tools:warehouse"\noptions.city = "burning"', "warehouse failed: OSError: no answer"),
+    ],
+)
+def test_an_import_that_fails_costs_its_ensemble_only(
+    folder: Path, use: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and says so itself; it offers nothing, and the others work."""
+    text = f'[ensembles.good]\nuse = "shop_of_test.tools:order"\n[ensembles.bad]\n{use}'
+    with caplog.at_level(logging.ERROR, "agentloop.tools.ensembles"):
+        good, bad = load_ensembles(written(folder, text), allow=ALLOW)
+    assert [one.name for one in good.offered] == ["order"]
+    assert bad.offered == ()
+    assert told in bad.failure
+    assert "the ensemble bad has failed" in caplog.text
+
+
+# --- import paths ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("use", "allow", "told"),
+    [
+        ("os:system", ALLOW, "the module 'os' is not among those that the program allows"),
+        ("os.system", ALLOW, r"did you mean 'os:system'?"),
+        ("shop_of_test_secrets:x", ALLOW, "the module 'shop_of_test_secrets' is not among"),
+        ("shop_of_test_secrets:x", [], "(agentloop.tools.ensembles); if it is to be imported, add it to allow"),
+        ("agentloop.tools:tool", [], "the module 'agentloop.tools' is not among"),
+        ("agentloop.tools.ensembles_of_mine:x", [], "is not among"),
+        ("builtins:eval", ALLOW, "is not among"),
+        ("shop_of_test.tools:os.system", ALLOW, "is not an import path"),
+        ("shop_of_test.tools:find()", ALLOW, "is not an import path"),
+        ("shop_of_test/../os:system", ALLOW, "is not an import path"),
+        (".tools:find", ALLOW, "is not an import path"),
+        ("shop_of_test.tools:", ALLOW, "is not an import path"),
+        ("__import__('os').system('x')", ALLOW, "is not an import path"),
+        ("shop_of_test.t\u03bf\u03bfls:find", ALLOW, "is not an import path"),
+    ],
+)
+def test_an_import_path_that_is_not_allowed_is_refused(folder: Path, use: str, allow: list[str], told: str) -> None:
+    """Before anything at all is imported, also what stands before it and is allowed."""
+    text = f'[tools.good]\nuse = "agentloop.tools.ensembles.calculator:calculate"\n[tools.x]\nuse = "{use}"'
+    before = set(sys.modules)
+    ((key, line, message),) = mistakes(folder, text, allow=allow)
+    assert (key, line) == ("tools.x.use", 4)
+    assert told in message
+    assert not {name for name in set(sys.modules) - before if name.startswith("shop_of_test")}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ('use = "shop_of_test.tools:os"', "is a module, not an ensemble, a tool or a list of tools"),
+        (
+            'use = "shop_of_test.tools:check_output"\noptions = { args = "id" }',
+            "only a function marked with @makes_ensemble",
+        ),
+        ('use = "shop_of_test.tools:check_output"', "is a function, not an ensemble"),
+        ('use = "shop_of_test.tools:plain"', "tools are made by @tool"),
+        ('use = "shop_of_test.tools:MIXED"', "is a list, not an ensemble"),
+        ('use = "shop_of_test.tools:LOADED"', "is a bool, not an ensemble"),
+        ('use = "shop_of_test.tools:fnd"', "there is no 'fnd' in shop_of_test.tools; did you mean 'find'?"),
+        ('use = "shop_of_test.tolls:find"', "there is no module 'shop_of_test.tolls'"),
+        ('tools.a.use = "shop_of_test.tools:plain"', "is a function, not a tool"),
+        ('tools.a.use = "shop_of_test.tools:READY"', "is a Ensemble, not a tool"),
+    ],
+)
+def test_an_allowed_module_gives_tools_only(folder: Path, given: str, told: str) -> None:
+    """What is no tool, no ensemble and no marked function is neither used nor called, wherever it is imported from."""
+    assert any(told in message for _, _, message in mistakes(folder, given))
+
+
+@pytest.mark.parametrize("allow", ["shop_of_test", ["shop of test"], [""], [7], ["a..b"]])
+def test_the_allow_list_is_a_list_of_modules(folder: Path, allow: Any) -> None:
+    """One text would be a list of letters; so it is refused."""
+    with pytest.raises(TypeError, match="allow"):
+        Ensemble.from_toml(written(folder, 'use = "shop_of_test.tools:BOTH"'), allow=allow)
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_stays_in_the_folder(folder: Path) -> None:
+    """By no spelling does it leave the folder of the file that names it, unless the program allows that."""
+    tool = '[tools.find]\nuse = "shop_of_test.tools:find"'
+    outside = written(folder, tool, "outside.toml")
+    (folder / "in").mkdir()
+    (folder / "in" / "link.toml").symlink_to(outside)
+    for source in ("../outside.toml", str(outside), "x/../../outside.toml", "link.toml"):
+        path = written(folder, f'[ensembles.a]\nsource = "{source}"', "in/list.toml")
+        with pytest.raises(InvalidDescriptor, match=r"line 2: ensembles.a.source: .* outside of the folder") as raised:
+            load_ensembles(path, allow=ALLOW)
+        assert len(raised.value.mistakes) == 1
+        assert load_ensembles(path, allow=ALLOW, allow_outside=True)[0].offered
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"shop.toml": 'source = "shop.toml"'}, "in a circle: shop.toml → shop.toml"),
+        (
+            {"shop.toml": 'source = "b.toml"', "b.toml": 'source = "shop.toml"'},
+            "in a circle: shop.toml → b.toml → shop.toml",
+        ),
+        ({"shop.toml": 'source = "b.toml"', "b.toml": 'source = "b.toml"'}, "in a circle: b.toml → b.toml"),
+        ({"shop.toml": 'tools.a.source = "t.toml"', "t.toml": 'source = "t.toml"'}, "in a circle: t.toml → t.toml"),
+        ({"shop.toml": 'source = "none.toml"'}, "there is no file"),
+        ({"shop.toml": 'source = "more"', "more/x.toml": ""}, "cannot be read"),
+        ({"shop.toml": 'source = "b.toml"', "b.toml": "x = = 1"}, "this is not TOML"),
+    ],
+)
+def test_a_source_that_leads_nowhere_is_told(folder: Path, files: dict[str, str], told: str) -> None:
+    """Circles, missing files and files that are no TOML are mistakes where they are named."""
+    for name, text in files.items():
+        written(folder, text, name)
+    with pytest.raises(InvalidDescriptor) as raised:
+        Ensemble.from_toml(folder / "shop.toml", allow=ALLOW)
+    ((_, key, line, message),) = raised.value.mistakes
+    assert (key.endswith("source"), line) == (True, 1)
+    assert told in message
+
+
+def test_a_mistake_in_a_source_is_told_there(folder: Path) -> None:
+    """File, key and line are those of the file that it stands in."""
+    base = written(folder, '\n\nuse = "shop_of_test.tools:BOTH"\ntimeout = "soon"', "base.toml")
+    with pytest.raises(InvalidDescriptor) as raised:
+        Ensemble.from_toml(written(folder, 'source = "base.toml"'), allow=ALLOW)
+    assert raised.value.mistakes == ((str(base), "timeout", 4, "it has to be a number, not a text"),)
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+BASE = 'use = "shop_of_test.tools:BOTH"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "told"),
+    [
+        (BASE + "timout = 3", "timout", 2, "there is no such key; did you mean 'timeout'?"),
+        (BASE + "retries = 3", "retries", 2, "did you mean 'retry'?"),
+        (BASE + "tools.find.enabld = true", "tools.find.enabld", 2, "did you mean 'enabled'?"),
+        (BASE + "[tools.fnd]\ntimeout = 1", "tools.fnd", 2, "has no tool 'fnd'; did you mean 'find'?"),
+        (BASE + 'enabled = "yes"', "enabled", 2, "it has to be true or false, not a text"),
+        (BASE + "timeout = true", "timeout", 2, "it has to be a number, not true or false"),
+        (BASE + "timeout = 0", "timeout", 2, "it has to be more than 0, not 0"),
+        (BASE + "max_result_bytes = 1.5", "max_result_bytes", 2, "it has to be a whole number, not a number"),
+        (BASE + "defaults = 3", "defaults", 2, "it has to be a table, not a whole number"),
+        (BASE + "defaults = { limit = 1979-05-27 }", "defaults", 2, "written as text, in quotes"),
+        (BASE + "retry = 3", "retry", 2, "it has to be a table, not a whole number"),
+        (BASE + "retry = { attempt = 3 }", "retry", 2, "there is no 'attempt' in it; did you mean 'attempts'?"),
+        (BASE + "retry = { attempts = 0 }", "retry", 2, "must be >= 1"),
+        (BASE + "retry = { on = [1] }", "retry", 2, "on: each item has to be a text, not a whole number"),
+        (BASE + "rate_limit = { per = 3 }", "rate_limit", 2, "calls"),
+        (
+            BASE + "\n[tools.find]\neffect = 'pur'",
+            "tools.find.effect",
+            4,
+            "'pur' is not an effect; did you mean 'pure'?",
+        ),
+        (BASE + "tools = []", "tools", 2, "it has to be a table, not a list"),
+        (BASE + "tools.find = 3", "tools.find", 2, "it has to be a table, not a whole number"),
+        (BASE + "options = { city = 'x' }", "options", 2, "only a function marked with @makes_ensemble"),
+        ("use = 7", "use", 1, "it has to be a text, not a whole number"),
+        ("", "", 0, "it has no tools"),
+        ("enabled = true\n[tools.find]\ntimeout = 3", "tools.find", 2, "it does not say where the tool comes from"),
+        ("[ensembles.a]", "ensembles", 1, "this file lists ensembles; read it with load_ensembles"),
+        (BASE + "[defaults]\nlimit = 'x'", "defaults.limit", 3, "'x' is not of type 'integer'"),
+        (BASE + "[defaults]\n\nlimits = 1", "defaults.limits", 4, "did you mean 'limit'?"),
+        (
+            BASE + "[tools.find.defaults]\nwhat = 'a'\nlimit = 'x'",
+            "tools.find.defaults.limit",
+            4,
+            "'x' is not of type 'integer'",
+        ),
+        (BASE + "[tools.find.defaults]\nlimt = 1", "tools.find.defaults.limt", 3, "did you mean 'limit'?"),
+        (
+            BASE + "[tools.find]\nschema = { type = 'object', properties = { who = {} } }",
+            "tools.find.schema",
+            3,
+            "has 'who', which the tool has no parameter for",
+        ),
+        (BASE + "[tools.find]\nschema = { type = 'objekt' }", "tools.find.schema", 3, "not a valid JSON Schema"),
+        ('use = "shop_of_test.tools:warehouse"\n[options]\ncity = 3', "options.city", 3, "3 is not of type 'string'"),
+        ('use = "shop_of_test.tools:warehouse"\n[options]\nshelves = 3', "options", 2, "'city' is a required property"),
+        ('use = "shop_of_test.tools:warehouse"', "use", 1, "'city' is a required property"),
+        ('use = "shop_of_test.tools:warehouse"\noptions = {city = "nowhere"}', "options", 2, "there is no warehouse"),
+        ("x = = 1", "", 1, "this is not TOML"),
+        ("x = 1\nx = 2\ny = 3", "", 2, "this is not TOML"),
+    ],
+)
+def test_mistakes_are_told_with_key_and_line(folder: Path, text: str, key: str, line: int, told: str) -> None:
+    """Each says where it is, what is wrong and, where it can, what was meant."""
+    found = mistakes(folder, text)
+    assert any((one[0], one[1]) == (key, line) and told in one[2] for one in found), found
+
+
+def test_all_mistakes_are_told_together(folder: Path) -> None:
+    """One reading finds them all, in every ensemble and in every file."""
+    written(folder, 'timout = 1\n[tools.a]\nuse = "os:system"', "b.toml")
+    text = '[ensembles.a]\nuse = "os:x"\nenabled = 1\n[ensembles.b]\nsource = "b.toml"\n[ensemble.c]\n'
+    with pytest.raises(InvalidDescriptor) as raised:
+        load_ensembles(written(folder, text))
+    assert sorted((Path(file).name, key, line) for file, key, line, _ in raised.value.mistakes) == [
+        ("b.toml", "timout", 1),
+        ("b.toml", "tools.a.use", 3),
+        ("shop.toml", "ensemble", 6),
+        ("shop.toml", "ensembles.a.enabled", 3),
+        ("shop.toml", "ensembles.a.use", 2),
+    ]
+
+
+@pytest.mark.parametrize("make", [Ensemble.from_toml, load_ensembles])
+def test_a_file_that_is_not_there_is_told(folder: Path, make: Any) -> None:
+    """Missing, a folder, or no text: the file is named."""
+    (folder / "binary.toml").write_bytes(b"\xff\xfe")
+    for name, told in (
+        ("none.toml", "there is no file"),
+        ("shop_of_test", "cannot be read"),
+        ("binary.toml", "cannot be"),
+    ):
+        with pytest.raises(InvalidDescriptor, match=told):
+            make(folder / name)
+
+
+def test_a_list_has_ensembles_only(folder: Path) -> None:
+    """The file of one ensemble is not a list of them, and says so."""
+    with pytest.raises(InvalidDescriptor, match=r"line 1: use: .*is read by Ensemble.from_toml"):
+        load_ensembles(written(folder, BASE), allow=ALLOW)
+
+
+LINES = """\
+a = "x # = [t]" # [no]
+text = '''
+[t]
+after = 1
+'''
+list = [
+  [1], [2],
+  "t = 1",
+]
+
+[t]
+inner.k = 1
+'a b'.c = '''one line'''
+[t."u.v"] # comment
+deep = 1
+inline = { x = 1, y = [1] }
+"""
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("a",), 1),
+        (("text",), 2),
+        (("list",), 6),
+        (("t",), 11),
+        (("t", "inner", "k"), 12),
+        (("t", "a b", "c"), 13),
+        (("t", "u.v"), 14),
+        (("t", "u.v", "deep"), 15),
+        (("t", "u.v", "inline", "x"), 16),
+        (("after",), 0),
+        (("t", "missing"), 11),
+    ],
+)
+def test_lines_of_keys(path: tuple[str, ...], line: int) -> None:
+    """Strings and lists over several lines hide nothing and pretend nothing; a key inside of a line has that line."""
+    assert tomllib.loads(LINES)
+    assert line_of(LINES, path) == line
+
+
+@given(st.lists(st.sampled_from(["a", "b c", "d.e", "f#g"]), min_size=1, max_size=4, unique=True), st.data())
+def test_the_line_of_a_key_is_the_line_it_stands_on(names: list[str], data: st.DataObject) -> None:
+    """Whatever values stand before it."""
+    values = ['"""\nx = 1\n"""', "[\n 1,\n]", '"[z]"', "'#'", "{ q = 1 }", "1 # c", "'''\n[y]'''"]
+    text, lines = "", {}
+    for name in names:
+        lines[name] = text.count("\n") + 1
+        text += f'"{name}" = {data.draw(st.sampled_from(values))}\n'
+    assert list(tomllib.loads(text)) == names
+    assert {name: line_of(text, (name,)) for name in names} == lines
