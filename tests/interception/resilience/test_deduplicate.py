@@ -1,0 +1,188 @@
+"""The same call runs once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.contracts import ToolPolicy
+from agentloop.events.resilience_events import ToolCallDeduplicated
+from agentloop.interception import around_tool_use
+from agentloop.interception.resilience import (
+    Deduplicate,
+    Deduplicator,
+    ExactCalls,
+    InFlight,
+    SeenCall,
+    SimilarCalls,
+    WithinSeconds,
+    WithinSteps,
+    any_caller,
+)
+from agentloop.testing import run_virtual
+from agentloop.values import AroundToolUse, Effect, ProceedToolUse, ToolExecution, thaw
+from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
+
+
+@given(st.integers(1, 60), st.integers(1, 5))
+def test_any_number_of_identical_calls_at_once_run_once(calls: int, different: int) -> None:
+    """Each different call runs once, all of its kind get its result, and each of the others is told of."""
+    tool = Worker(lambda run: [run.key, run.value], seconds=3)
+    run = seen(tool, [Deduplicate()], [use(n % different) for n in range(calls)])
+    assert len(tool.runs) == min(calls, different)
+    assert [thaw(one.value)[1] for one in run.outcomes] == [n % different for n in range(calls)]
+    assert run.seconds == 3
+    for told in run.told(ToolCallDeduplicated):
+        (served,) = [one for one in run.outcomes if one.key == told.key]
+        assert thaw(served.value)[0] == told.original
+    assert len(run.told(ToolCallDeduplicated)) == calls - len(tool.runs)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 9), st.booleans()), min_size=1, max_size=15))
+def test_never_a_wrong_key_and_never_an_error(calls: list[tuple[int, float, bool]]) -> None:
+    """Whenever calls come and whichever fail: a result is of the same arguments, and an error is the call's own."""
+
+    async def arrive(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        await asyncio.sleep(thaw(point.arguments)["value"]["at"])
+        return await proceed()
+
+    def does(run: Run) -> Any:
+        if run.value["fails"]:
+            raise ConnectionError(run.key)
+        return run.value["what"]
+
+    def alike(call: SeenCall, earlier: SeenCall) -> bool:
+        return bool(thaw(call.arguments)["value"]["what"] == thaw(earlier.arguments)["value"]["what"])
+
+    tool = Worker(does, seconds=2)
+    wanted = [{"what": what, "at": at, "fails": fails} for what, at, fails in calls]
+    run = seen(tool, [around_tool_use(arrive), Deduplicate(alike)], [use(one) for one in wanted])
+    for one, outcome in zip(wanted, run.outcomes, strict=True):
+        assert outcome.value == one["what"] if outcome.succeeded else outcome.error_message == outcome.key
+    successes = [one.value["what"] for one in tool.runs if not one.value["fails"]]
+    assert len(successes) == len(set(successes))
+
+
+def test_when_the_first_fails_the_next_runs() -> None:
+    """Of three identical calls the first fails; the second runs, and the third is given its result."""
+    tool = Worker(lambda run: failing(1)(Run(run.key, run.value, run.at, len(tool.runs))), seconds=1)
+    run = seen(tool, [Deduplicate()], [use(1)] * 3)
+    assert run.statuses == ["failed", "succeeded", "succeeded"]
+    assert len(tool.runs) == 2
+    assert run.seconds == 2
+
+
+def test_the_effect_decides_unless_told_otherwise() -> None:
+    """Two identical payments are two payments."""
+    tool = Worker(kind=Effect.EFFECT)
+    seen(tool, [Deduplicate()], [use(1)] * 3)
+    assert len(tool.runs) == 3
+    seen(tool, [Deduplicate(effects=True)], [use(1)] * 3)
+    assert len(tool.runs) == 4
+
+
+def test_a_deduplicated_effect_in_doubt_is_not_run_by_the_next() -> None:
+    """When the one that ran was cut off and may have run, its duplicates fail with the doubt instead of running."""
+    tool = Worker(kind=Effect.EFFECT, seconds=9, wants=ToolPolicy(timeout=1))
+    run = seen(tool, [Deduplicate(effects=True)], [use(1)] * 2)
+    assert len(tool.runs) == 1
+    assert run.statuses == ["timed_out", "failed"]
+    assert all(one.may_have_run for one in run.outcomes)
+    assert "may have run" in run.outcomes[1].error_message
+
+
+@pytest.mark.parametrize(
+    ("by", "runs"),
+    [
+        (InFlight(), [1, 2, 1, 1]),
+        (ExactCalls(), [1, 2]),
+        (WithinSeconds(10), [1, 2, 1]),
+        (WithinSeconds(9), [1, 2, 1, 1]),
+        (WithinSteps(2), [1, 2, 1]),
+        (WithinSteps(1), [1, 2, 1, 1]),
+        (WithinSteps(2, of=WithinSeconds(9)), [1, 2, 1, 1]),
+        (SimilarCalls(lambda call, earlier: call.name == earlier.name), [1]),
+    ],
+    ids=repr,
+)
+def test_windows_of_time_and_of_steps(by: Deduplicator, runs: list[int]) -> None:
+    """Calls at 0, 0, 10 and 25 seconds, in the steps 1, 1, 3 and 5, of which the second is another call."""
+    tool, wait = Worker(), Worker(tool_name="wait", kind=Effect.EFFECT, seconds=10)
+    more = Worker(tool_name="more", kind=Effect.EFFECT, seconds=15)
+    turns = [[use(1), use(2)], [use(0, "wait")], [use(1)], [use(0, "more")], [use(1)]]
+    run = seen([tool, wait, more], [Deduplicate(by)], *turns)
+    assert [one.value for one in tool.runs] == runs
+    assert all(one.succeeded for one in run.outcomes)
+
+
+def test_executions_are_apart_unless_told_otherwise() -> None:
+    """Executions at the same time share a flight only under `across_executions`, and only of one caller."""
+
+    def played(layer: Deduplicate, *agents: str) -> int:
+        tool = Worker(seconds=5)
+        loop = looped(tool, [layer], [use(1)])
+
+        async def together() -> None:
+            await asyncio.gather(
+                *[watched(looped(tool, [layer], [use(1)]), agent=agent) for agent in agents], watched(loop)
+            )
+
+        run_virtual(together())
+        return len(tool.runs)
+
+    assert played(Deduplicate(), "agent", "agent") == 3
+    assert played(Deduplicate(across_executions=True), "agent", "agent") == 1
+    assert played(Deduplicate(across_executions=True), "ada", "bob") == 3
+    assert played(Deduplicate(across_executions=True, caller=any_caller), "ada", "bob") == 1
+
+
+def test_a_cancelled_leader_does_not_take_its_followers_along() -> None:
+    """When the execution whose call runs is cancelled, another one runs it."""
+    tool = Worker(seconds=5)
+    layer = Deduplicate(across_executions=True)
+
+    async def one_is_cancelled() -> list[Any]:
+        runs = [asyncio.create_task(watched(looped(tool, [layer], [use(1)]))) for _ in range(3)]
+        await asyncio.sleep(2)
+        runs[0].cancel()
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    first, second, third = run_virtual(one_is_cancelled())
+    assert isinstance(first, asyncio.CancelledError)
+    assert second.statuses == third.statuses == ["succeeded"]
+    assert [run.at for run in tool.runs] == [0, 2]
+
+
+def test_a_call_inside_of_its_own_flight_does_not_wait_for_itself() -> None:
+    """A tool that starts an execution which makes the same call again comes to an end."""
+    layer = Deduplicate(across_executions=True)
+    inner = Worker(lambda run: run.value)
+
+    class Nested(Worker):
+        async def use(self, *_: Any, value: Any = None) -> Any:
+            run = await watched(looped(inner, [layer], [use(value)]))
+            return run.outcomes[0].value
+
+        def with_tool_context(self, context: Any) -> Nested:
+            return self
+
+    assert seen(Nested(), [layer], [use(1)]).outcomes[0].value == 1
+    assert len(inner.runs) == 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """The oldest calls that have ended are forgotten first."""
+    tool = Worker()
+    seen(tool, [Deduplicate(ExactCalls(), most=2)], *[[use(n)] for n in (1, 2, 3, 3, 2, 1)])
+    assert [one.value for one in tool.runs] == [1, 2, 3, 1]
+
+
+def test_what_is_no_deduplicator_is_refused() -> None:
+    """The error says what will do."""
+    wrong: Any = "exact"
+    with pytest.raises(TypeError, match="function of two calls"):
+        Deduplicate(wrong)
