@@ -95,12 +95,12 @@ def inventory(place: str, allow: Iterable[str] = ()) -> Inventory:
         ConfigurationError: when there is no such file or module.
     """
     path = Path(place)
-    if (path.suffix in {".toml", ".py"} or path.exists()) and not path.is_file():
+    if path.suffix in {".toml", ".py"} and not path.is_file():
         raise ConfigurationError(f"there is no file {place}")
     with importable(Path.cwd()):
         if path.suffix == ".toml":
             return _of_toml(path, allow)
-        if path.suffix == ".py" or path.exists():
+        if path.is_file():
             return _of_file(path.resolve())
         return _of_module(place)
 
