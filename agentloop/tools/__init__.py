@@ -9,6 +9,8 @@ from agentloop._lazy import lazy
 if TYPE_CHECKING:
     from agentloop.tools.check import check_tools as check_tools
     from agentloop.tools.decorator import tool as tool
+    from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
+    from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
     from agentloop.tools.function_tool import FunctionTool as FunctionTool
     from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
     from agentloop.tools.schema_builder import json_schema as json_schema
@@ -20,6 +22,7 @@ else:
         {
             "agentloop.tools.check": "check_tools",
             "agentloop.tools.decorator": "tool",
+            "agentloop.tools.ensembles.ensemble": "Ensemble load_ensembles",
             "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
             "agentloop.tools.schema_builder": "json_schema",
             "agentloop.tools.typed_tool": "TypedTool",
