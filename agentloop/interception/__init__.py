@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from agentloop.interception.function_form import on_stop as on_stop
     from agentloop.interception.interceptor import POINTS as POINTS
     from agentloop.interception.interceptor import Interceptor as Interceptor
+    from agentloop.interception.no_progress import NoProgress as NoProgress
+    from agentloop.interception.no_progress import Repeats as Repeats
     from agentloop.interception.permissions import Permissions as Permissions
     from agentloop.interception.permissions import Rule as Rule
     from agentloop.interception.resilience.resilience import Resilience as Resilience
@@ -41,6 +43,7 @@ else:
             "agentloop.interception.finish_reason_stop": "FinishReasonStop",
             "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
             "agentloop.interception.interceptor": "Interceptor POINTS",
+            "agentloop.interception.no_progress": "NoProgress Repeats",
             "agentloop.interception.permissions": "Permissions Rule",
             "agentloop.interception.resilience.resilience": "Resilience",
             "agentloop.interception.stack": "InterceptorStack",
