@@ -13,6 +13,7 @@ from types import ModuleType
 
 from agentloop.cli.import_failure import import_failure
 from agentloop.contracts.tool import Tool
+from agentloop.contracts.tool_group import ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 
@@ -21,19 +22,19 @@ def tools_from(places: Iterable[str]) -> Tools:
     """Load tools from files; a tool that is named twice is taken once.
 
     Args:
-        places: for each, the path of a Python file; with `:name` after it, one tool or a list of tools of that name in
-            the file; without, every tool that the file defines.
+        places: for each, the path of a Python file; with `:name` after it, one tool, an ensemble or a list of tools of
+            that name in the file; without, every tool that the file defines.
 
     Raises:
         ConfigurationError: when a file cannot be read or imported, or something in it is not a tool.
         ToolDefinitionError: when two tools have the same name.
     """
     modules: dict[Path, ModuleType] = {}
-    found: dict[int, Tool] = {}
+    found: dict[int, Tool | ToolGroup] = {}
     for place in places:
         path, name = _split(place)
         module = modules.get(path) or modules.setdefault(path, imported_file(path))
-        tools = _named(module, name, place) if name else _defined(module, path)
+        tools = _named(module, name, place) if name else [*_defined(module, path)]
         found.update({id(tool): tool for tool in tools})
     return Tools.of(found.values())
 
@@ -88,7 +89,7 @@ def importable(folder: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
-def _named(module: ModuleType, name: str, place: str) -> list[Tool]:
+def _named(module: ModuleType, name: str, place: str) -> list[Tool | ToolGroup]:
     if not hasattr(module, name):
         closest = get_close_matches(name, [known for known in vars(module) if not known.startswith("_")], n=1)
         hint = f", did you mean {closest[0]!r}?" if closest else ""
@@ -99,8 +100,8 @@ def _named(module: ModuleType, name: str, place: str) -> list[Tool]:
     return [_tool(value, place)]
 
 
-def _tool(value: object, where: str) -> Tool:
-    if isinstance(value, Tool):
+def _tool(value: object, where: str) -> Tool | ToolGroup:
+    if isinstance(value, Tool | ToolGroup):
         return value
     if isinstance(value, type) and issubclass(value, Tool):
         raise ConfigurationError(f"{where} is the class {value.__name__}, not a tool; give an instance of it")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentloop.cli.tool_files import tools_from
 from tests.cli.conftest import CommandLine
 
 TOOLS = '''
@@ -244,3 +245,10 @@ def test_what_modules_print_does_not_spoil_the_output(command_line: CommandLine,
     assert len(json.loads(ended.out)) == 4
     assert ended.err == "hello\n"
     assert "\x1b" not in command_line("tools", "list", "loud.py").out
+
+
+def test_an_ensemble_of_a_file_can_be_run_with() -> None:
+    """`--tools file.py:name` takes an ensemble as it takes a tool."""
+    found = tools_from(["good.py:speech", "good.py:add"])
+    assert found.names == ("say", "add")
+    assert [group.name for group in found.groups] == ["speech"]

@@ -156,3 +156,13 @@ class EnsembleParts(ToolGroup):
         """Need it no more; stops it when nobody else holds it."""
         if self.enabled:
             await self._lifecycle.release(self.name, self.stop)
+
+    def problem(self) -> str:
+        """Say why calls of its tools would fail in the running event loop; empty when they would not.
+
+        Raises:
+            RuntimeError: when no event loop is running and it has something to start.
+        """
+        if self.failure or not self.enabled:
+            return self.failure or "it is switched off"
+        return self._lifecycle.problem() if self.start is not None or self.stop is not None else ""

@@ -170,8 +170,11 @@ def files(
         ConfigurationError: when there is no such folder.
     """
     work = Files(ConfinedFolder(root), max_bytes)
-    reading: list[Tool] = [tool(effect="pure", key=_by_path)(one) for one in (work.read_file, work.list_files)]
-    reading.append(tool(effect="pure")(work.search_files))
+    reading: list[Tool] = [
+        tool(effect="pure", key=_by_path)(work.read_file),
+        tool(effect="pure", key=_by_path)(work.list_files),
+        tool(effect="pure")(work.search_files),
+    ]
     writing: list[Tool] = [
         tool(effect="idempotent", key=_by_path)(work.write_file),
         tool(effect="effect", key=_by_path)(work.edit_file),

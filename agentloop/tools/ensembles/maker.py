@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from attrs import frozen
 
@@ -51,7 +51,7 @@ class EnsembleMaker(Generic[P, E_co]):
         Raises:
             Exception: whatever the function raises.
         """
-        function: Callable[..., EnsembleParts] = self.function
+        function = cast("Callable[..., EnsembleParts]", self.function)
         return function(**self._signature.prepare(dict(options)))
 
 

@@ -356,6 +356,17 @@ async def test_a_tool_that_nobody_started_says_so() -> None:
     assert execution.error_message.endswith("it was not started: give the ensemble, not its tools, to an AgentLoop")
 
 
+async def test_its_state_can_be_asked_for() -> None:
+    """Before, while and after it is held, and when starting failed."""
+    journal = Journal()
+    sound, broken = journal.ensemble("sound"), journal.ensemble("broken", CountUp(), start=fail)
+    async with scripted_loop([sound, broken]):
+        assert (sound.problem(), sound.switched_off().problem()) == ("", "it is switched off")
+        assert broken.problem() == "it could not be started: OSError: no route to the host"
+    assert sound.problem().startswith("it was not started")
+    assert Ensemble("plain", [add]).problem() == ""
+
+
 def test_each_event_loop_starts_its_own() -> None:
     """Executions one after the other in event loops of their own do not see each other's start."""
     journal = Journal()
