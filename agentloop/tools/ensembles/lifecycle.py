@@ -67,9 +67,10 @@ class Lifecycle:
         async with held.lock:
             if held.count or not held.started:
                 return
-            if not held.failure:
+            failed = held.failure
+            held.started, held.failure = False, ""  # first: a stop that is cancelled has ended what was started, too
+            if not failed:
                 await _tried(stop, name, "stopped")
-            held.started, held.failure = False, ""
 
     def problem(self) -> str:
         """Say why it cannot be used in the running event loop; empty when it can."""

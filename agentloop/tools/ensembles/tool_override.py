@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields_dict, frozen
 from attrs.converters import optional
 
 from agentloop.contracts.tool import CanUseThread, Tool
+from agentloop.contracts.tool_policy import ToolPolicy
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.tools.ensembles.grouped_tool import GroupedThreadTool, GroupedTool
 from agentloop.tools.ensembles.lifecycle import Lifecycle
@@ -57,7 +58,7 @@ def overridden(
         lifecycle: what has to be started before it is used.
 
     Raises:
-        ConfigurationError: when a default is for no parameter, or does not fit the schema.
+        ConfigurationError: when a default is for no parameter, or does not fit the schema; when the policy has no such value.
         ToolDefinitionError: when the schema is not valid, or not one of this tool.
     """
     if override == AS_IT_IS and lifecycle is None:
@@ -72,6 +73,11 @@ def overridden(
         with_defaults(parameters, override.defaults, f"the tool {tool.name!r}"),
         spec.effect if override.effect is None else override.effect,
     )
+    unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"{unknown!r} is nothing that the policy of a tool has{closest(unknown, list(fields_dict(ToolPolicy)))}"
+        )
     kind = GroupedThreadTool if isinstance(tool, CanUseThread) else GroupedTool
     policy = evolve(tool.policy, **override.policy)
     return kind(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)

@@ -131,6 +131,7 @@ def test_two_ensembles_cannot_offer_one_name() -> None:
         (lambda: Ensemble("e", [add]).only("x"), "has no tool 'x'; there is 'add'"),
         (lambda: Ensemble("e", [add], defaults={"c": 1}), "no tool of the ensemble 'e' has such a parameter"),
         (lambda: Ensemble("e", [add], defaults={"b": "x"}), "defaults.b: 'x' is not of type 'integer'"),
+        (lambda: Ensemble("e", [add], policy={"timout": 1}), r"'timout' is nothing .* has; did you mean 'timeout'\?"),
         (
             lambda: Ensemble("e", [add]).with_override("add", ToolOverride(defaults={"bb": 1})),
             r"the tool 'add' has no such parameter; did you mean 'b'\?",
