@@ -74,6 +74,19 @@ def test_a_result_is_used_again_until_it_is_too_old() -> None:
     assert run.outcomes[2].key.endswith("/3/0")
 
 
+def test_whoever_asks_says_how_old_a_result_may_be() -> None:
+    """A stack with a shorter time does not take a result that another one keeps for longer in the same store."""
+    store, tool = MemoryStore(), Worker()
+
+    async def played() -> None:
+        for seconds in (100, 100, 5):
+            await watched(looped(tool, [Cache(CachePolicy(seconds), store=store)], [use(1)]))
+            await asyncio.sleep(6)
+
+    run_virtual(played())
+    assert [one.at for one in tool.runs] == [0, 12]
+
+
 @pytest.mark.parametrize(
     ("effect", "declared", "layer", "runs"),
     [

@@ -157,6 +157,23 @@ def test_a_cancelled_leader_does_not_take_its_followers_along() -> None:
     assert [run.at for run in tool.runs] == [0, 2]
 
 
+def test_nobody_repeats_an_effect_whose_execution_was_cancelled() -> None:
+    """When the execution whose call ran is cancelled, the duplicates in other executions fail with the doubt."""
+    tool = Worker(kind=Effect.EFFECT, seconds=5)
+    layer = Deduplicate(across_executions=True, effects=True)
+
+    async def one_is_cancelled() -> list[Any]:
+        runs = [asyncio.create_task(watched(looped(tool, [layer], [use(1)]))) for _ in range(2)]
+        await asyncio.sleep(2)
+        runs[0].cancel()
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    _, second = run_virtual(one_is_cancelled())
+    assert second.statuses == ["failed"]
+    assert second.outcomes[0].may_have_run
+    assert len(tool.runs) == 1
+
+
 def test_a_call_inside_of_its_own_flight_does_not_wait_for_itself() -> None:
     """A tool that starts an execution which makes the same call again comes to an end."""
     layer = Deduplicate(across_executions=True)
@@ -179,6 +196,17 @@ def test_what_is_remembered_is_bounded() -> None:
     tool = Worker()
     seen(tool, [Deduplicate(ExactCalls(), most=2)], *[[use(n)] for n in (1, 2, 3, 3, 2, 1)])
     assert [one.value for one in tool.runs] == [1, 2, 3, 1]
+
+
+def test_what_is_over_is_not_kept_where_nobody_will_ask_for_it() -> None:
+    """A layer for calls in flight holds nothing when none is."""
+    layer = Deduplicate(across_executions=True)
+
+    async def kept() -> list[int]:
+        await watched(looped(Worker(), [layer], [use(1), use(1)], [use(2)]))
+        return [len(seen_calls) for seen_calls in layer._everywhere.values()]
+
+    assert run_virtual(kept()) == [0]
 
 
 def test_what_is_no_deduplicator_is_refused() -> None:
