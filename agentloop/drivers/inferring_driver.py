@@ -23,25 +23,38 @@ class InferringDriver(Driver):
         inference: the model.
         streaming: whether answers are taken while they are written, so that `InferenceDeltaReceived` tells their pieces; what
             comes of a run is the same.
+        final_inference: the model that gives the final answer, after the other has decided that nothing is left to be called;
+            None for the same one.
     """
 
     inference: CanInfer = field(kw_only=False)
     streaming: bool = False
+    final_inference: CanInfer | None = None
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses this clock, these ids and these resources, and whose model does too."""
         bound = super().with_execution_scope(scope)
-        if not isinstance(self.inference, CanAcceptExecutionScope):
-            return bound
-        return evolve(bound, inference=self.inference.with_execution_scope(scope))
+        final = self.final_inference
+        return evolve(
+            bound,
+            inference=_bound(self.inference, scope),
+            final_inference=None if final is None else _bound(final, scope),
+        )
 
-    async def infer(self, draft: StepDraft, request: InferenceRequest) -> InferenceResponse:
+    def asked_as(self, inference: CanInfer) -> CanInfer:
+        """Return a model as it is asked; a driver that speaks to it in its own way wraps it here."""
+        return inference
+
+    async def infer(
+        self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
+    ) -> InferenceResponse:
         """Ask the model through the points `before_inference`, `around_inference` and `after_inference`.
 
         Args:
             draft: the step; its state becomes what the interceptors made of it, and the tokens are counted in it: those of
                 every time the model was asked, and what an interceptor's own answer says it used.
             request: what to ask.
+            inference: another model to ask.
 
         Returns:
             The response, final.
@@ -51,4 +64,18 @@ class InferringDriver(Driver):
         """
         from agentloop.drivers.asking import Asking
 
-        return await Asking(draft, self.inference, self.interceptor, self.events, self.streaming).ask(request)
+        asked = self.asked_as(inference or self.inference)
+        return await Asking(draft, asked, self.interceptor, self.events, self.streaming).ask(request)
+
+    async def answer(
+        self, draft: StepDraft, request: InferenceRequest, response: InferenceResponse
+    ) -> InferenceResponse:
+        """Return the final answer: that of the final model, if there is one and the response is an answer at all."""
+        final = self.final_inference
+        if final is None or response.tool_calls or response.wants_to_continue:
+            return response
+        return await self.infer(draft, request.with_tools(), inference=final)
+
+
+def _bound(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
+    return inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference

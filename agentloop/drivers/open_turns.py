@@ -10,7 +10,7 @@ from attrs import evolve
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import OpenTurn
-from agentloop.values.decision import Approve, Decision
+from agentloop.values.decision import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.id_source import IdSource
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
@@ -46,8 +46,8 @@ def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
     """Return the state with these decisions noted at their calls.
 
     Raises:
-        DecisionError: when a key is of no pending call, when the call waits for another one, or when an approval was
-            given for other arguments.
+        DecisionError: when a key is of no pending call, when the call waits for another one, when a decision was made
+            about another tool or other arguments, or is none.
     """
     step = state.last_step
     waiting = {call.key: call for call in state.pending}
@@ -93,8 +93,13 @@ def _check(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> 
         raise DecisionError(f"no call with the key {key!r} waits; waiting are {', '.join(waiting)}")
     if call.waits_for:
         raise DecisionError(f"the call {key!r} needs no decision: it runs when {call.waits_for!r} is settled")
-    if isinstance(decision, Approve) and decision.digest and decision.digest != call.digest:
+    if not isinstance(decision, Approve | Deny | Answer | Edit):
         raise DecisionError(
-            f"the approval of {key!r} was given for another tool or other arguments than {call.call.name}"
-            f"({call.call.arguments_json}); show the call to the approver again"
+            f"the decision about {key!r} is {decision!r:.100}; make one with approve(), deny(reason), answer(value) or "
+            "edit(arguments)"
+        )
+    if decision.digest and decision.digest != call.digest:
+        raise DecisionError(
+            f"the decision about {key!r} was given for another tool or other arguments than {call.call.name}"
+            f"({call.call.arguments_json}); show the call to the one who decides again"
         )

@@ -8,6 +8,8 @@ from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
     from agentloop.events.bus import EventBus as EventBus
+    from agentloop.events.decision_events import DecisionExtractionFailed as DecisionExtractionFailed
+    from agentloop.events.decision_events import ValidationFailed as ValidationFailed
     from agentloop.events.execution_events import AgentExecutionCompleted as AgentExecutionCompleted
     from agentloop.events.execution_events import AgentExecutionFailed as AgentExecutionFailed
     from agentloop.events.execution_events import AgentExecutionStarted as AgentExecutionStarted
@@ -50,6 +52,7 @@ else:
         __name__,
         {
             "agentloop.events.bus": "EventBus",
+            "agentloop.events.decision_events": "DecisionExtractionFailed ValidationFailed",
             "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
             "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
             "agentloop.events.interceptor_events": "InterceptorRan",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from agentloop.events.decision_events import DecisionExtractionFailed, ValidationFailed
 from agentloop.events.execution_events import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
@@ -77,6 +78,8 @@ EXECUTION: Grammar = {
     IN_STEP: {
         StopSignalReceived: IN_STEP,
         InterceptorRan: IN_STEP,
+        DecisionExtractionFailed: IN_STEP,
+        ValidationFailed: IN_STEP,
         ContinuationEvaluated: DECIDED,
         AgentExecutionStopped: OVER,
     },

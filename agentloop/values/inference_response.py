@@ -36,6 +36,8 @@ class InferenceResponse(Value):
         model: the model that answered, as the provider names it.
         id: the provider's id of the answer.
         provider_finish_reason: why the model stopped, in the provider's own word; None when it gave none.
+        problem: what keeps the answer from being read as calls or as an answer, in words for the model; empty when nothing does.
+        wants_to_continue: whether the model has neither called a tool nor answered, but wants to think on.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=as_response_parts)
@@ -44,6 +46,8 @@ class InferenceResponse(Value):
     model: str = ""
     id: str = ""
     provider_finish_reason: str | None = None
+    problem: str = ""
+    wants_to_continue: bool = False
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -14,6 +14,10 @@ from agentloop.values.value import Value
 _SHOWN = 200
 
 
+def _as_tuple(repairs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(repairs)
+
+
 @frozen(eq=False, repr=False)
 class ToolCall(Value):
     """One call of a tool, as the model made it.
@@ -23,12 +27,14 @@ class ToolCall(Value):
         name: the name of the tool.
         arguments_json: the arguments as JSON text, exactly as the model sent them, so that history is byte-stable.
         provider_data: what a wire format must send back with the call, by the wire format's name.
+        repairs: what had to be mended to read the call out of a text, in words; empty for calls of a tool API.
     """
 
     id: str
     name: str
     arguments_json: str = "{}"
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
+    repairs: tuple[str, ...] = field(default=(), converter=_as_tuple, kw_only=True)
 
     @property
     def arguments(self) -> JsonObject:
@@ -53,7 +59,7 @@ class ToolCall(Value):
 
     def with_arguments_json(self, arguments_json: str) -> ToolCall:
         """Return the same call with other arguments, given as JSON text."""
-        return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data)
+        return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data, repairs=self.repairs)
 
 
 def parse_arguments(arguments_json: str) -> dict[str, object]:

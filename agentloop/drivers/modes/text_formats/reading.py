@@ -18,7 +18,7 @@ class FoundCall(Value):
         name: the tool's name, as the text has it.
         arguments_json: the arguments as JSON text: exactly what the model wrote where that was JSON, else written anew.
         start: where the call begins in the text.
-        end: where it ends.
+        end: where it ends; for a call within a larger object, where that ends.
         format: the name of the notation.
         repairs: what had to be mended to read it, in words, such as "trailing comma" or "single quotes".
     """

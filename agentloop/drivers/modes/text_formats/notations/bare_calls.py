@@ -12,6 +12,7 @@ from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
 from agentloop.drivers.modes.text_formats.source import Source, after_space
 from agentloop.drivers.modes.text_formats.text_format import TextFormat
 
+_DEFINITION: Final = "def "
 _BRACES: Final = re.compile(r"\{*")
 _BRACKETS: Final = re.compile(r"\[*")
 
@@ -60,7 +61,7 @@ class PythonCalls(TextFormat):
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read one call, and those that follow it after a comma."""
         name = yield from name_at(source, start)
-        if not name:
-            return Outcome(start)
+        if not name or source.text.startswith(_DEFINITION, max(0, start - len(_DEFINITION))):
+            return Outcome(start + len(name))
         outcome = yield from Run(source, start, tools, explicit=False).read()
         return outcome if outcome.end > start else Outcome(start + len(name), outcome.refusal, outcome.reached)

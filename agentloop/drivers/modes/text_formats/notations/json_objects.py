@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from attrs import evolve
+
 from agentloop.drivers.modes.text_formats.draft import Draft
 from agentloop.drivers.modes.text_formats.literals.literal_reader import LiteralReader
 from agentloop.drivers.modes.text_formats.literals.nodes import ReadContainer, ReadObject
@@ -46,9 +48,10 @@ class CallsInJson:
         self._explicit = explicit
 
     def drafts(self) -> list[Draft]:
-        """Return the calls, none when the value is something else."""
+        """Return the calls, none when the value is something else; those in a larger object end with it."""
         value = self._reader.value
-        return [] if value is None else list(self._in(value, explicit=self._explicit, deepest=_DEEPEST))
+        found = [] if value is None else self._in(value, explicit=self._explicit, deepest=_DEEPEST)
+        return [evolve(draft, end=self._reader.at) for draft in found]
 
     def _in(self, node: object, *, explicit: bool, deepest: int) -> Iterator[Draft]:
         if not deepest:

@@ -35,6 +35,7 @@ class Style:
         parameter_head: what follows that, with a field `key`.
         parameter_end: what closes an argument.
         end: what closes a call.
+        breaks: whether values stand on lines of their own: a line break next to each tag is not part of the value.
         wrappers: texts around its calls.
         control_tokens: texts that are never for the reader.
     """
@@ -46,6 +47,7 @@ class Style:
     parameter_head: tuple[Part, ...]
     parameter_end: str
     end: str
+    breaks: bool = False
     wrappers: tuple[str, ...] = ()
     control_tokens: tuple[str, ...] = ()
 
@@ -64,7 +66,7 @@ def _invoke(prefix: str, *wrappers: str) -> Style:
         _KEY_IN_TAG,
         f"</{prefix}parameter>",
         f"</{prefix}invoke>",
-        tags,
+        wrappers=tags,
     )
 
 
@@ -77,8 +79,8 @@ def _arg_key(suffix: str, head: tuple[Part, ...]) -> Style:
         (Field("key", IN_TAG), f"</arg_key{suffix}>", SPACE, f"<arg_value{suffix}>"),
         f"</arg_value{suffix}>",
         f"</tool_call{suffix}>",
-        (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
-        (f"<｜hy_eos{suffix}｜>",) if suffix else (),
+        wrappers=(f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
+        control_tokens=(f"<｜hy_eos{suffix}｜>",) if suffix else (),
     )
 
 
@@ -90,7 +92,8 @@ _FUNCTION: Final = Style(
     _KEY_IN_TAG,
     "</parameter>",
     "</function>",
-    ("<seed:tool_call>", "</seed:tool_call>"),
+    breaks=True,
+    wrappers=("<seed:tool_call>", "</seed:tool_call>"),
 )
 _STEP: Final = (
     "<｜tool_calls_begin｜>",
@@ -119,7 +122,7 @@ STYLES: Final = (
         (Field("key", IN_TAG), "<|sep|>"),
         "<|close|>argument<|sep|>",
         "<|close|>call<|sep|>",
-        (
+        wrappers=(
             "<|close|>response<|sep|>",
             "<|open|>tools<|sep|>",
             "<|close|>tools<|sep|>",
@@ -178,7 +181,7 @@ class TaggedArguments(TextFormat):
             if end < 0:
                 return Outcome(start, "an argument is never closed", len(source.text) if value >= 0 else at)
             key = _first(fields["key"])
-            arguments[key] = _trimmed(source.text[value:end])
+            arguments[key] = self._bare(source.text[value:end])
             if not _IS_TEXT.search(fields["key"]):
                 untyped.add(key)
             at = end + len(self._style.parameter_end)
@@ -187,6 +190,13 @@ class TaggedArguments(TextFormat):
         repairs = () if found else (MISSING_CLOSER,)
         yield Draft(name, arguments, start, at + len(found), repairs=repairs, untyped=frozenset(untyped))
         return Outcome(at + len(found))
+
+    def _bare(self, text: str) -> str:
+        """Return a value without the marks or the line breaks that set it apart from its tags."""
+        if text.startswith(_VERBATIM) and text.endswith(_VERBATIM_END):
+            return text[len(_VERBATIM) : -len(_VERBATIM_END)]
+        apart = self._style.breaks and len(text) > 1 and text[0] == text[-1] == "\n"
+        return text[1:-1] if apart else text
 
     def _value_end(self, source: Source, at: int) -> Steps[int]:
         """Return where the closing tag of an argument stands: the first behind which the call goes on or ends."""
@@ -204,10 +214,3 @@ class TaggedArguments(TextFormat):
 def _first(text: str) -> str:
     found = _VALUE.match(text)
     return found[1] if found else ""
-
-
-def _trimmed(text: str) -> str:
-    """Return a value without the marks or the line breaks that set it apart from its tags."""
-    if text.startswith(_VERBATIM) and text.endswith(_VERBATIM_END):
-        return text[len(_VERBATIM) : -len(_VERBATIM_END)]
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "\n" else text

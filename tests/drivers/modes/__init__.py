@@ -1,0 +1,3 @@
+"""Tests of the tool-calling modes."""
+
+from __future__ import annotations
