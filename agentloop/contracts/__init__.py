@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_report_retries import CanReportRetries as CanReportRetries
     from agentloop.contracts.can_report_retries import FailedAttempt as FailedAttempt
     from agentloop.contracts.can_report_retries import RetryReport as RetryReport
+    from agentloop.contracts.can_tell_model import CanTellModel as CanTellModel
     from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
     from agentloop.contracts.can_use_mode import ModeStream as ModeStream
     from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
-    from agentloop.contracts.can_tell_model import CanTellModel as CanTellModel
     from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
     from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
     from agentloop.contracts.execution_scope import Resources as Resources

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from agentloop.inference.config import LLMConfig as LLMConfig
     from agentloop.inference.fallback import FallbackInference as FallbackInference
     from agentloop.inference.http_inference import HttpInference as HttpInference
+    from agentloop.inference.model_table.capabilities import UNKNOWN_MODEL as UNKNOWN_MODEL
+    from agentloop.inference.model_table.capabilities import capabilities as capabilities
+    from agentloop.inference.model_table.capability_row import Capabilities as Capabilities
+    from agentloop.inference.model_table.capability_row import CapabilityRow as CapabilityRow
+    from agentloop.inference.model_table.capability_row import StructuredOutput as StructuredOutput
+    from agentloop.inference.model_table.capability_row import ToolMode as ToolMode
     from agentloop.inference.presets import PRESETS as PRESETS
     from agentloop.inference.presets import Preset as Preset
     from agentloop.inference.presets import Quirks as Quirks
@@ -28,6 +34,8 @@ else:
             "agentloop.inference.config": "LLMConfig",
             "agentloop.inference.fallback": "FallbackInference",
             "agentloop.inference.http_inference": "HttpInference",
+            "agentloop.inference.model_table.capabilities": "UNKNOWN_MODEL capabilities",
+            "agentloop.inference.model_table.capability_row": "Capabilities CapabilityRow StructuredOutput ToolMode",
             "agentloop.inference.presets": "PRESETS Preset Quirks",
             "agentloop.inference.recording": "RecordingInference ReplayInference",
             "agentloop.inference.retrying": "Patience",

@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt, RetryReport
+from agentloop.contracts.can_tell_model import CanTellModel
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.values.inference_delta import InferenceDelta
@@ -35,7 +36,7 @@ def _as_kinds(kinds: Iterable[type[InferenceError]]) -> tuple[type[InferenceErro
 
 
 @frozen(eq=False)
-class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
+class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
     """Asks the first of several models, and the next one when it fails.
 
     Each of them first tries again as it is configured to. Once a model has begun to stream, what goes wrong is raised: a
@@ -53,6 +54,18 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
     inferences: tuple[CanInfer, ...] = field(converter=_as_inferences)
     on: tuple[type[InferenceError], ...] = field(default=(InferenceError,), kw_only=True, converter=_as_kinds)
     _report: RetryReport = field(default=_nobody, kw_only=True, repr=False)
+
+    @property
+    def model_name(self) -> str:
+        """The first of the models, which the others stand in for."""
+        first = self.inferences[0]
+        return first.model_name if isinstance(first, CanTellModel) else ""
+
+    @property
+    def wire_format_name(self) -> str:
+        """The wire format of the first of the models."""
+        first = self.inferences[0]
+        return first.wire_format_name if isinstance(first, CanTellModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose models are bound to this execution."""

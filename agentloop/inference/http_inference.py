@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt, RetryReport
+from agentloop.contracts.can_tell_model import CanTellModel
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
@@ -26,7 +27,7 @@ def _nobody(_: FailedAttempt) -> None:
 
 
 @frozen(eq=False)
-class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
+class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
     """Asks a model over HTTP, and tries again when the provider cannot be reached or asks to wait.
 
     Connections are kept for the length of an execution, or for as long as its loop is entered (`async with loop`).
@@ -46,6 +47,17 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
     jitter: Callable[[], float] | None = field(default=None, kw_only=True, repr=False)
     _endpoint: Endpoint | None = field(default=None, kw_only=True, repr=False)
     _report: RetryReport = field(default=_nobody, kw_only=True, repr=False)
+
+    @property
+    def model_name(self) -> str:
+        """The model that the configuration has asked."""
+        model = self.config.options.model
+        return self.config.name if model is None else self.config.with_settings(model=model).name
+
+    @property
+    def wire_format_name(self) -> str:
+        """The name of the wire format that requests are spelled in."""
+        return self.config.wire_format if self.wire_format is None else self.wire_format.name
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose connections the scope keeps and closes."""

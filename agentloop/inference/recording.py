@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, RetryReport
+from agentloop.contracts.can_tell_model import CanTellModel
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.inference.fallback import FallbackInference
@@ -34,7 +35,7 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 
 @frozen(eq=False)
-class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
+class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
     """Asks a model, and appends what was asked and answered to a file that a person can read and edit.
 
     The file is a row of JSON documents, each `{"request": …, "response": …}`. The key of an `HttpInference` and the secrets
@@ -49,6 +50,16 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries):
     inference: CanInfer
     path: Path = field(converter=Path)
     secrets: tuple[str, ...] = field(default=(), converter=_as_texts, kw_only=True, repr=False)
+
+    @property
+    def model_name(self) -> str:
+        """The model that is recorded."""
+        return self.inference.model_name if isinstance(self.inference, CanTellModel) else ""
+
+    @property
+    def wire_format_name(self) -> str:
+        """The wire format of the model that is recorded."""
+        return self.inference.wire_format_name if isinstance(self.inference, CanTellModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose model is bound to this execution."""

@@ -1,0 +1,319 @@
+"""The capability table: what a model is able to do, by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentloop.contracts import CanInfer, CanTellModel
+from agentloop.inference import (
+    UNKNOWN_MODEL,
+    Capabilities,
+    CapabilityRow,
+    FallbackInference,
+    HttpInference,
+    LLMConfig,
+    RecordingInference,
+    ScriptedInference,
+    capabilities,
+)
+from agentloop.inference.model_table.rows import MODEL_ROWS, SERVICE_ROWS
+from agentloop.inference.presets import PRESETS
+from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.values import InferenceOptions
+
+NATIVE = [
+    "openai:gpt-4o",
+    "openai:gpt-4o-mini-2024-07-18",
+    "openai:gpt-4.1-nano",
+    "openai:gpt-5",
+    "gpt-5.1-codex",
+    "openai:gpt-3.5-turbo",
+    "gpt-4",
+    "openai:o1",
+    "openai:o3-mini",
+    "o4-mini-2025-04-16",
+    "groq:openai/gpt-oss-120b",
+    "ollama:gpt-oss:20b",
+    "azure:my-deployment",
+    "openai-responses:gpt-5-mini",
+    "openai:ft:gpt-4o-mini-2024-07-18:acme::9abc",
+    "anthropic:claude-3-haiku-20240307",
+    "anthropic:claude-sonnet-4-5",
+    "claude-opus-4-1-20250805",
+    "openrouter:anthropic/claude-3.7-sonnet",
+    "us.anthropic.claude-3-7-sonnet-20250219-v1:0",
+    "claude-sonnet-4@20250514",
+    "openrouter:anthropic/claude-3.7-sonnet:thinking",
+    "gemini:gemini-2.5-pro",
+    "gemini:gemini-2.0-flash-lite",
+    "openrouter:google/gemini-2.5-flash",
+    "gemini:models/gemini-1.5-flash-8b",
+    "together:meta-llama/Meta-Llama-3.1-8B-Instruct-Turbo",
+    "groq:llama-3.3-70b-versatile",
+    "ollama:llama3.1:8b",
+    "ollama:llama3.2",
+    "openrouter:meta-llama/llama-3.3-70b-instruct:free",
+    "cerebras:llama3.1-8b",
+    "meta.llama3-1-70b-instruct-v1:0",
+    "fireworks:accounts/fireworks/models/llama-v3p1-405b-instruct",
+    "groq:meta-llama/llama-4-scout-17b-16e-instruct",
+    "mistral:mistral-large-latest",
+    "mistral:ministral-8b-latest",
+    "mistral:codestral-latest",
+    "mistral:magistral-medium-2506",
+    "ollama:mistral:7b",
+    "openrouter:mistralai/mixtral-8x22b-instruct",
+    "mistral:pixtral-12b-2409",
+    "mistral:devstral-small-2507",
+    "vllm:mistralai/Mistral-7B-Instruct-v0.3",
+    "ollama:mistral-nemo",
+    "openrouter:mistralai/mistral-small-3.2-24b-instruct:free",
+    "ollama:qwen2:7b",
+    "ollama:qwen2.5:7b",
+    "ollama:qwen2.5-coder:32b",
+    "ollama:qwen3:8b",
+    "qwen3:8b",
+    "vllm:Qwen/Qwen2.5-7B-Instruct",
+    "openrouter:qwen/qwen-2.5-72b-instruct",
+    "openrouter:qwen/qwen3-coder:free",
+    "groq:qwen/qwen3-32b",
+    "openrouter:qwen/qwq-32b",
+    "hf.co/Qwen/Qwen2.5-7B-Instruct-GGUF:Q4_K_M",
+    "acme:qwen3:8b",
+    "qwen-max",
+    "deepseek:deepseek-chat",
+    "deepseek:deepseek-reasoner",
+    "openrouter:deepseek/deepseek-chat-v3.1",
+    "together:deepseek-ai/DeepSeek-V3",
+    "openrouter:deepseek/deepseek-r1-0528:free",
+    "command-r-plus-08-2024",
+    "ollama:command-r7b",
+    "openrouter:cohere/command-a",
+    "cohere.command-r-v1:0",
+    "xai:grok-4",
+    "xai:grok-code-fast-1",
+    "openrouter:x-ai/grok-3-mini",
+    "ollama:granite3.3:8b",
+    "granite-3.1-8b-instruct",
+    "ollama:granite4",
+    "ibm-granite/granite-20b-functioncalling",
+    "groq:moonshotai/kimi-k2-instruct",
+    "moonshot-v1-32k",
+    "openrouter:moonshotai/kimi-k2:free",
+    "openrouter:z-ai/glm-4.5-air",
+    "glm-4-plus",
+    "fireworks:accounts/fireworks/models/glm-4p5",
+    "openrouter:minimax/minimax-m2",
+    "minimax-text-01",
+    "ollama:phi4-mini",
+    "microsoft/Phi-4-mini-instruct",
+    "amazon.nova-pro-v1:0",
+    "openrouter:amazon/nova-lite-v1",
+    "openrouter:ai21/jamba-large-1.7",
+    "ai21.jamba-1-5-large-v1:0",
+    "ollama:hermes3:8b",
+    "NousResearch/Hermes-2-Pro-Llama-3-8B",
+    "openrouter:nousresearch/hermes-4-70b",
+    "nvidia/llama-3.1-nemotron-70b-instruct",
+    "openrouter:nvidia/nemotron-nano-9b-v2:free",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
+    "ollama:llama3-groq-tool-use:8b",
+    "ollama:smollm2:1.7b",
+    "fireworks:accounts/fireworks/models/firefunction-v2",
+    "ollama:functiongemma",
+    "llamacpp:models/Llama-3.2-3B-Instruct.Q4_K_M.gguf",
+]
+TEXT = [
+    "openai:o1-mini",
+    "openai:o1-preview",
+    "openai:chatgpt-4o-latest",
+    "openai:gpt-3.5-turbo-instruct",
+    "openai:o3-deep-research",
+    "anthropic:claude-2.1",
+    "anthropic.claude-instant-v1",
+    "gemini:gemma-3-27b-it",
+    "ollama:gemma3:4b",
+    "google/gemma-2-9b-it",
+    "ollama:codegemma:7b",
+    "gemini:gemini-2.0-flash-thinking-exp",
+    "ollama:llama2:13b",
+    "meta-llama/Llama-2-7b-chat-hf",
+    "ollama:llama3:8b",
+    "meta-llama/Meta-Llama-3-70B-Instruct",
+    "ollama:codellama",
+    "ollama:llama3.2-vision",
+    "groq:meta-llama/llama-guard-4-12b",
+    "ollama:tinyllama",
+    "llamacpp:llama-2-7b-chat.Q4_K_M.gguf",
+    "mistralai/Mistral-7B-Instruct-v0.1",
+    "mistral.mistral-7b-instruct-v0:2",
+    "mistral:open-mistral-7b",
+    "ollama:mixtral:8x7b",
+    "ollama:codestral:22b",
+    "ollama:qwen:7b",
+    "Qwen/Qwen1.5-14B-Chat",
+    "ollama:codeqwen",
+    "Qwen/Qwen2.5-VL-7B-Instruct",
+    "Qwen/Qwen2-Math-7B-Instruct",
+    "ollama:deepseek-r1:14b",
+    "together:deepseek-ai/DeepSeek-R1",
+    "groq:deepseek-r1-distill-llama-70b",
+    "ollama:deepseek-coder-v2",
+    "ollama:phi3",
+    "microsoft/Phi-3.5-mini-instruct",
+    "ollama:phi4:14b",
+    "microsoft/phi-2",
+    "ollama:granite-code:8b",
+    "ollama:nous-hermes2",
+    "ollama:glm4:9b",
+    "THUDM/chatglm2-6b",
+    "cohere:command-light",
+    "ai21.jamba-instruct-v1:0",
+    "groq:compound-beta-mini",
+    "ollama:vicuna",
+    "ollama:yi:34b",
+    "ollama:dolphin-llama3",
+    "nvidia/nemotron-4-340b-instruct",
+]
+UNKNOWN = ["acme:frob-1", "frob", "some/unheard-of-model:free", "openrouter:acme/frob"]
+
+
+@pytest.mark.parametrize(("mode", "names"), [("native", NATIVE), ("validated", TEXT), ("validated", UNKNOWN)])
+def test_published_models_have_the_mode_that_suits_them(mode: str, names: list[str]) -> None:
+    """Each model, spelled as its services spell it, has the mode of its family."""
+    assert {name: capabilities(name).mode for name in names} == dict.fromkeys(names, mode)
+
+
+def test_the_provider_stands_beside_the_name() -> None:
+    """What a name says of a model does not come from the name of its provider."""
+    assert capabilities("ollama:smaug").mode == "validated"
+    assert capabilities("ollama:smaug") == capabilities("smaug", wire_format="ollama")
+    assert capabilities("deepseek:anything-new").mode == "native"
+
+
+def test_models_that_can_only_be_held_to_a_schema_are_structured() -> None:
+    """A model without tools whose answers follow a schema calls tools by that."""
+    assert capabilities("perplexity:sonar-pro") == Capabilities("structured", structured_output="json_schema")
+    assert capabilities("openai:gpt-4o-search-preview").mode == "structured"
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "structured"),
+    [
+        ("openai:gpt-4o", True, "json_schema"),
+        ("openai:gpt-4-turbo", True, "json_object"),
+        ("openai:gpt-4-0613", False, None),
+        ("openai:o3-mini", False, "json_schema"),
+        ("anthropic:claude-3-5-sonnet-latest", True, None),
+        ("anthropic:claude-sonnet-4-20250514", True, None),
+        ("anthropic:claude-sonnet-4-5-20250929", True, "json_schema"),
+        ("anthropic:claude-opus-4-1-20250805", True, "json_schema"),
+        ("deepseek:deepseek-chat", True, "json_object"),
+        ("groq:llama-3.1-8b-instant", False, "json_schema"),
+        ("groq:meta-llama/llama-4-maverick-17b-128e-instruct", True, "json_schema"),
+        ("gemini:gemma-3-27b-it", False, None),
+        ("ollama:something-new", False, "json_schema"),
+    ],
+)
+def test_the_table_tells_more_than_the_mode(name: str, parallel: bool, structured: str | None) -> None:  # noqa: FBT001  # a column
+    """Parallel calls and structured output are those that the family publishes."""
+    found = capabilities(name)
+    assert (found.parallel_tool_calls, found.structured_output) == (parallel, structured)
+
+
+def test_nothing_is_taken_for_granted_of_an_unknown_model() -> None:
+    """What no row speaks of writes text, and is asked again when its calls are not valid."""
+    assert {capabilities(name) for name in [*UNKNOWN, "", ":", "x:"]} == {UNKNOWN_MODEL}
+    assert Capabilities("validated", True, False, None) == UNKNOWN_MODEL  # noqa: FBT003  # the order is published
+
+
+def test_a_wire_format_with_a_tool_api_is_enough() -> None:
+    """Whatever is reached by a wire format that only services with a tool API speak has one, unless its family has none."""
+    for name in ("anthropic-messages", "gemini", "openai-responses"):
+        assert capabilities("frob-1", wire_format=name).mode == "native"
+        assert capabilities("acme:frob-1", wire_format=name).mode == "native"
+    assert capabilities("frob-1", wire_format="openai-chat") == UNKNOWN_MODEL
+    assert capabilities("acme:gemma-3-4b-it", wire_format="gemini").mode == "validated"
+
+
+def test_rows_of_ones_own_go_first() -> None:
+    """The first row that matches decides, and the user's are asked before all others."""
+    parsed, native = Capabilities("parsed"), Capabilities("native")
+    rows = [CapabilityRow("vllm:Qwen/*", parsed), CapabilityRow("frob-*|snark*", native), CapabilityRow("*", parsed)]
+    assert capabilities("vllm:Qwen/Qwen3-8B", rows=rows) == parsed
+    assert capabilities("acme:Frob-1", rows=rows) == native
+    assert capabilities("openrouter:acme/snark:free", rows=rows) == native
+    assert capabilities("openai:gpt-4o", rows=rows) == parsed
+    assert capabilities("openai:gpt-4o", rows=rows[:2]).mode == "native"
+    assert capabilities("qwen3:8b", rows=[CapabilityRow("qwen3:8b", parsed)]) == parsed
+    assert capabilities("acme:gpt-4o", rows=[CapabilityRow("acme:*", parsed)]) == parsed
+
+
+def test_a_row_may_ask_for_a_wire_format() -> None:
+    """A row with a wire format speaks only of what is reached by it."""
+    rows = [CapabilityRow("qwen*", Capabilities("parsed"), "ollama")]
+    assert capabilities("ollama-native:qwen3", rows=rows).mode == "parsed"
+    assert capabilities("ollama:qwen3", rows=rows).mode == "native"
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    """A row holds one of the modes, and a pattern."""
+    with pytest.raises(ValueError, match="mode"):
+        Capabilities("magic")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ValueError, match="pattern"):
+        CapabilityRow("", UNKNOWN_MODEL)
+
+
+def test_every_row_can_be_reached() -> None:
+    """No row stands behind others that already speak of all it could."""
+    for table in (MODEL_ROWS, SERVICE_ROWS):
+        for place, row in enumerate(table):
+            samples = [sample.replace("*", "x") for sample in row.pattern.split("|") if "[" not in sample]
+            hidden = [
+                sample for sample in samples if any(other.matches([sample], row.wire_format) for other in table[:place])
+            ]
+            assert len(hidden) < len(samples) or not samples, row
+
+
+def http(text: str) -> HttpInference:
+    """Make an inference that is never asked."""
+    return HttpInference(LLMConfig.parse(text, api_key="k", environment={}))
+
+
+class Anonymous(CanInfer):
+    """Does not tell its model."""
+
+    infer = ScriptedInference("").infer
+
+
+def test_inferences_tell_their_model(tmp_path: Path) -> None:
+    """HTTP tells what is configured, a fallback what its first tells, a recording what is recorded."""
+    first = http("anthropic:claude-sonnet-4-5")
+    fallback = FallbackInference([first, http("openai:gpt-5")])
+    recording = RecordingInference(fallback, tmp_path / "run.json")
+    for inference in (first, fallback, recording):
+        assert isinstance(inference, CanTellModel)
+        assert inference.model_name == "anthropic:claude-sonnet-4-5"
+        assert inference.wire_format_name == "anthropic-messages"
+
+
+def test_the_model_that_is_asked_is_told() -> None:
+    """Options that name another model, and a wire format that is handed over, go before the configuration."""
+    config = LLMConfig.parse("openai:gpt-5", api_key="k", options=InferenceOptions(model="o1-mini"))
+    assert HttpInference(config).model_name == "openai:o1-mini"
+    spoken = HttpInference(LLMConfig(model="m", base_url="http://localhost"), wire_format=wire_format("gemini"))
+    assert (spoken.model_name, spoken.wire_format_name) == ("m", "gemini")
+
+
+def test_what_is_not_known_is_told_as_empty(tmp_path: Path) -> None:
+    """Around an inference that does not tell its model, nothing is made up."""
+    for inference in (FallbackInference([Anonymous()]), RecordingInference(Anonymous(), tmp_path / "run.json")):
+        assert (inference.model_name, inference.wire_format_name) == ("", "")
+
+
+def test_the_rows_of_services_name_providers_that_exist() -> None:
+    """A service in the table has a preset."""
+    named = {one.partition(":")[0] for row in SERVICE_ROWS for one in row.pattern.split("|") if ":" in one}
+    assert named <= PRESETS.keys()
