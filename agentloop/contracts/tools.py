@@ -68,6 +68,11 @@ class Tools(Value):
         """
         return tuple([_spec(tool) for tool in self.by_name.values()])
 
+    @cached_property
+    def group_names(self) -> Mapping[str, str]:
+        """The name of the group that each tool came in, by the tool's name; tools of their own are left out."""
+        return {tool.name: group.name for group in self.groups for tool in group.offered}
+
     def __len__(self) -> int:
         return len(self.by_name)
 

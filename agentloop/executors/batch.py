@@ -136,7 +136,16 @@ class Batch:
 
     async def _pass_before(self, slot: CallSlot) -> None:
         tool = _tool(slot)
-        before = BeforeToolUse(self.state, slot.call, tool.spec, slot.key, slot.index, decision=slot.decision)
+        before = BeforeToolUse(
+            self.state,
+            slot.call,
+            tool.spec,
+            slot.key,
+            slot.index,
+            decision=slot.decision,
+            decided=slot.call if slot.decision is not None else None,
+            ensemble=self.toolbox.ensemble(slot.call.name),
+        )
         try:
             point = await self.settings.interceptor.before_tool_use(before)
         except AgentStop as stop:
@@ -154,10 +163,15 @@ class Batch:
             case Answer() as answered:
                 self._answer(slot, answered)
             case Suspend(reason):
-                slot.pending = PendingCall(slot.key, slot.call, reason)
-                self._waiting = self._waiting or slot.key
+                self._suspend(slot, reason)
+            case None if changed and slot.decision is not None:
+                self._suspend(slot, _CHANGED_SINCE)
             case None if changed:
                 await self._admit_changed(slot)
+
+    def _suspend(self, slot: CallSlot, reason: str) -> None:
+        slot.pending = PendingCall(slot.key, slot.call, reason)
+        self._waiting = self._waiting or slot.key
 
     async def _admit_changed(self, slot: CallSlot) -> None:
         """Validate a call again that an interceptor changed, and let those before it end if its order now demands it."""
@@ -259,6 +273,8 @@ class Batch:
     def _now(self) -> datetime:
         return self.settings.scope.clock.now()
 
+
+_CHANGED_SINCE = "the call was decided about, and then changed by an interceptor; it needs a decision as it is now"
 
 _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected]] = {
     ToolStatus.BLOCKED: ToolCallBlocked,

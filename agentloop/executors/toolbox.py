@@ -124,6 +124,10 @@ class Toolbox:
             ready = self._ready[name] = ReadyTool.of(tool, spec)
         return ready
 
+    def ensemble(self, name: str) -> str:
+        """Return the name of the group that a tool came in; empty for a tool of its own."""
+        return self.tools.group_names.get(name, "") if self.tools.groups else ""
+
     def check(self) -> None:
         """Compile every schema, so that one that is not valid is found before anything runs.
 

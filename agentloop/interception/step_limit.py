@@ -26,8 +26,8 @@ class StepLimit(Interceptor):
     priority: int = LIMIT_PRIORITY
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Stop instead of taking one step too many."""
-        if point.state.step_count < self.steps:
+        """Stop instead of taking one step too many; to settle calls that waited is still the step that they belong to."""
+        if point.state.step_count < self.steps or point.state.open_turn is not None:
             return point
         return point.stop(
             f"the limit of {self.steps} {'step' if self.steps == 1 else 'steps'} is reached",

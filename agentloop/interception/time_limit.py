@@ -36,7 +36,7 @@ class TimeLimit(Interceptor, CanAcceptExecutionScope):
     kept.
 
     Attributes:
-        seconds: the most seconds of one execution, from its beginning.
+        seconds: the most seconds of one execution, from its beginning; the time it was suspended does not count.
     """
 
     seconds: float = field(validator=gt(0))
@@ -88,6 +88,7 @@ class TimeLimit(Interceptor, CanAcceptExecutionScope):
         return JsonObject(limit=self.seconds)
 
     def _left(self, state: AgentState) -> float:
-        now = self._clock.now()
-        began = state.execution.started_at if state.execution is not None else now
-        return self.seconds - (now - began).total_seconds()
+        execution = state.execution
+        if execution is None:
+            return self.seconds
+        return self.seconds + execution.waited_seconds - (self._clock.now() - execution.started_at).total_seconds()

@@ -27,7 +27,9 @@ class TokenLimit(Interceptor):
     priority: int = LIMIT_PRIORITY
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Stop instead of going over the limit."""
+        """Stop instead of going over the limit; to settle calls that waited takes no tokens."""
+        if point.state.open_turn is not None:
+            return point
         used = point.state.usage.total_tokens
         known = used is not None
         if used is None:

@@ -27,7 +27,9 @@ class ToolCallLimit(Interceptor):
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Block a call too many, and stop."""
-        number = point.state.tool_call_count + point.index + 1
+        open_turn = point.state.open_turn  # the calls of a step that waited are counted already
+        counted = len(open_turn.slots) if open_turn is not None else 0
+        number = point.state.tool_call_count - counted + point.index + 1
         if number <= self.calls:
             return point
         why = f"the limit of {self.calls} tool {'call' if self.calls == 1 else 'calls'} is reached"

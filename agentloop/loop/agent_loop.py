@@ -117,15 +117,14 @@ class AgentLoop(LoopParts):
             The next final state, which may be suspended again.
 
         Raises:
-            DecisionError: when a decision is for no pending call, or was given for other arguments.
+            DecisionError: when a decision is for no pending call, or was made about another tool or other arguments.
         """
         from agentloop.drivers.open_turns import decided, ready_calls
 
         going = decided(state, decisions)
-        last = going.last_step
-        if last is None or last.open_turn is None or not len(ready_calls(last.open_turn)):
+        if going.open_turn is None or not len(ready_calls(going.open_turn)):
             return state
-        going = going.with_status(ExecutionStatus.IN_PROGRESS, self.clock.now()).with_continuation_cleared()
+        going = going.with_execution_resumed(self.clock.now())
         return await _last(self._run(going, dependencies, resumed=True))
 
     def execute_sync(

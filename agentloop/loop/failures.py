@@ -62,7 +62,7 @@ def checked(before: AgentState, after: object, driver: object) -> AgentState:
         raise ContractViolation(f"the driver {name} returned {after!r:.100}; use_tools returns an AgentState")
     if after.agent_id != before.agent_id or after.execution_id != before.execution_id:
         raise ContractViolation(f"the driver {name} returned the state of another agent or execution")
-    waited = before.last_step is not None and before.last_step.open_turn is not None
+    waited = before.open_turn is not None
     expected = before.step_count + (0 if waited else 1)
     if after.step_count != expected:
         raise ContractViolation(

@@ -146,8 +146,7 @@ class Run:
     # --- steps --------------------------------------------------------------------------------------------------
 
     async def _start_step(self) -> None:
-        last = self.state.last_step
-        waits = last is not None and last.open_turn is not None
+        waits = self.state.open_turn is not None
         self._step_number = self.state.step_count + (0 if waits else 1)
         self._in_step, self._step_taken = True, False
         if self.events.due(AgentStepStarted):

@@ -204,8 +204,8 @@ def inference_deltas() -> SearchStrategy[InferenceDelta]:
 
 def decisions() -> SearchStrategy[Decision]:
     """What can be decided about a call that waits."""
-    settling = st.builds(Deny, _SHORT) | st.builds(Answer, json_values())
-    return st.builds(Approve, _SHORT) | st.builds(Edit, json_objects()) | settling
+    settling = st.builds(Deny, _SHORT, _SHORT) | st.builds(Answer, json_values(), _SHORT)
+    return st.builds(Approve, _SHORT) | st.builds(Edit, json_objects(), _SHORT) | settling
 
 
 def stop_signals() -> SearchStrategy[StopSignal]:

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.values.account import explain
 from agentloop.values.agent_context import AgentContext
-from agentloop.values.agent_step import NO_USAGE, AgentStep, StepKind
+from agentloop.values.agent_step import NO_USAGE, AgentStep, OpenTurn, StepKind
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.execution_state import ExecutionState, ExecutionStatus
 from agentloop.values.id_source import IdSource, RandomIds
@@ -141,10 +141,16 @@ class AgentState(Value):
         return tuple([error for step in self.steps for error in step.errors])
 
     @property
+    def open_turn(self) -> OpenTurn | None:
+        """The response some of whose calls still wait; None when nothing waits."""
+        step = self.last_step
+        return step.open_turn if step is not None else None
+
+    @property
     def pending(self) -> tuple[PendingCall, ...]:
         """The calls that wait for a decision."""
-        step = self.last_step
-        return step.pending if step is not None else ()
+        turn = self.open_turn
+        return turn.pending if turn is not None else ()
 
     def explain(self) -> str:
         """Return a short account of the current execution, for a person to read."""
@@ -216,6 +222,10 @@ class AgentState(Value):
             context = context.with_message(step.message)
         return self._moved(context, execution, step.ended_at)
 
+    def with_usage(self, usage: Usage) -> AgentState:
+        """Return the state with the tokens of an inference between two steps counted."""
+        return evolve(self, execution=self._running().with_usage(usage))
+
     def with_stop_signal(self, signal: StopSignal) -> AgentState:
         """Return the state with one more reason to stop."""
         execution = self._running()
@@ -232,6 +242,11 @@ class AgentState(Value):
         if execution.continuation == NO_SIGNALS:
             return self
         return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
+
+    def with_execution_resumed(self, at: datetime) -> AgentState:
+        """Return the state as its suspended execution goes on; the time since it last changed is noted as waited."""
+        waited = max((at - self.updated_at).total_seconds(), 0.0)
+        return evolve(self, execution=self._running().with_resumed(waited), updated_at=at)
 
     def with_status(self, status: ExecutionStatus, at: datetime) -> AgentState:
         """Return the state with the execution in another status."""

@@ -41,10 +41,12 @@ class Totals(Value):
     Attributes:
         usage: tokens of all inferences.
         tool_calls: calls that the model made, whatever came of them.
+        beside: those of the tokens that no step used: of inferences between the steps, such as for a summary.
     """
 
     usage: Usage = NO_USAGE
     tool_calls: int = 0
+    beside: Usage = NO_USAGE
 
 
 NO_TOTALS = Totals()
@@ -67,6 +69,7 @@ class ExecutionState(Value):
         history_length: how many messages the conversation held when the execution began, its input included.
         started_at: when it began.
         ended_at: when it reached a terminal status; None before.
+        waited_seconds: how long it was suspended in all.
     """
 
     id: str
@@ -77,6 +80,7 @@ class ExecutionState(Value):
     history_length: int = 0
     started_at: datetime
     ended_at: datetime | None = None
+    waited_seconds: float = 0.0
 
     def with_step(self, step: AgentStep) -> ExecutionState:
         """Return it with one more step, counted in the totals."""
@@ -86,10 +90,11 @@ class ExecutionState(Value):
             status=self.status,
             steps=(*self.steps, step),
             continuation=self.continuation,
-            totals=Totals(self.totals.usage + step.usage, self.totals.tool_calls + calls),
+            totals=Totals(self.totals.usage + step.usage, self.totals.tool_calls + calls, self.totals.beside),
             history_length=self.history_length,
             started_at=self.started_at,
             ended_at=self.ended_at,
+            waited_seconds=self.waited_seconds,
         )
 
     def with_last_step(self, step: AgentStep) -> ExecutionState:
@@ -103,16 +108,26 @@ class ExecutionState(Value):
         usage = self.totals.usage if step.usage == self.steps[-1].usage else self._usage_with(step)
         return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage))
 
+    def with_usage(self, usage: Usage) -> ExecutionState:
+        """Return it with the tokens of an inference between the steps counted in the totals."""
+        totals = self.totals
+        return evolve(self, totals=evolve(totals, usage=totals.usage + usage, beside=totals.beside + usage))
+
     def with_continuation(self, continuation: Continuation) -> ExecutionState:
         """Return it with another verdict about going on."""
         return evolve(self, continuation=continuation)
+
+    def with_resumed(self, waited: float) -> ExecutionState:
+        """Return it in progress again, after so many seconds of waiting, with nothing said yet about stopping."""
+        total = self.waited_seconds + waited
+        return evolve(self, status=ExecutionStatus.IN_PROGRESS, continuation=NO_SIGNALS, waited_seconds=total)
 
     def with_status(self, status: ExecutionStatus, at: datetime) -> ExecutionState:
         """Return it with another status, ended at this time if the status is terminal."""
         return evolve(self, status=status, ended_at=at if status.is_terminal else None)
 
     def _usage_with(self, step: AgentStep) -> Usage:
-        usage = NO_USAGE
+        usage = self.totals.beside
         for earlier in self.steps[:-1]:
             usage += earlier.usage
         return usage + step.usage

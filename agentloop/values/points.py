@@ -159,6 +159,8 @@ class BeforeToolUse(StatePoint):
         index: the place of the call among the calls of its step, from 0.
         verdict: what has been said about the call; None lets it run.
         decision: what was decided about the call, when it waited; it does not wait again.
+        decided: the call that the decision was made about, as it shall run; None without a decision.
+        ensemble: the name of the group that the tool came in; empty for a tool of its own.
     """
 
     call: ToolCall
@@ -167,6 +169,8 @@ class BeforeToolUse(StatePoint):
     index: int = 0
     verdict: Verdict | None = None
     decision: Decision | None = None
+    decided: ToolCall | None = None
+    ensemble: str = ""
 
     @property
     def arguments(self) -> JsonObject:
@@ -190,8 +194,10 @@ class BeforeToolUse(StatePoint):
         return evolve(self, verdict=Answer(value))
 
     def suspend(self, reason: str = "") -> Self:
-        """Let the call wait for a decision; a call that has waited goes on."""
-        return self if self.decision is not None else evolve(self, verdict=Suspend(reason))
+        """Let the call wait for a decision. One that is decided goes on, as it was when it was decided about."""
+        if self.decision is None:
+            return evolve(self, verdict=Suspend(reason))
+        return self if self.decided is None or self.call == self.decided else evolve(self, call=self.decided)
 
 
 @frozen(eq=False, repr=False)

@@ -78,6 +78,7 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
     "stop signal": lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR)),
     "continuation": lambda state: state.with_continuation_requested(),
     "no continuation": lambda state: state.with_continuation_cleared(),
+    "resumed": lambda state: state.with_execution_resumed(LATER),
     "status": lambda state: state.with_status(ExecutionStatus.FAILED, LATER),
 }
 
