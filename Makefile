@@ -20,6 +20,7 @@ test: $(VENV)/ready
 bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/overhead.py
 	$(VENV)-plain/bin/python benchmarks/import_time.py
+	$(VENV)-plain/bin/python benchmarks/text_formats.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
 

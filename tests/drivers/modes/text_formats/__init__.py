@@ -1,0 +1,3 @@
+"""Tests of the calls read out of text."""
+
+from __future__ import annotations
