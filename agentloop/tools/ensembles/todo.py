@@ -94,9 +94,7 @@ class TodoKeeper(Interceptor):
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Keep the list of a call that changed it."""
-        if point.call.name not in _CHANGING or not point.execution.succeeded:
-            return point
-        items = _items(point.execution.value)
+        items = _items(point.execution.value) if point.call.name in _CHANGING else None
         return point if items is None else point.with_state(point.state.with_metadata(**{METADATA_KEY: items}))
 
 

@@ -26,6 +26,7 @@ def path(tmp_path: Path) -> Path:
                 "INSERT INTO customers VALUES (1, 'Ada', x'00ff'), (2, 'Bob', NULL);"
                 "CREATE TABLE numbers (n INTEGER);"
                 "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 1000) INSERT INTO numbers SELECT n FROM r;"
+                "CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, a); INSERT INTO counted (a) VALUES (1);"
                 "CREATE INDEX by_n ON numbers (n);"
                 "CREATE VIEW names AS SELECT name FROM customers;"
             )
@@ -111,6 +112,8 @@ FORBIDDEN = [
     "SAVEPOINT x",
     "UPDATE sqlite_master SET sql = 'x'",
     "INSERT INTO sqlite_master VALUES (1, 2, 3, 4, 5)",
+    "UPDATE sqlite_sequence SET seq = 9",
+    "DELETE FROM SQLITE_SEQUENCE",
     "SELECT 1; DROP TABLE customers",
     "DELETE FROM customers; DELETE FROM numbers",
 ]
@@ -153,11 +156,12 @@ async def test_a_writer_changes_rows(path: Path) -> None:
         ("change_database", {"sql": "UPDATE customers SET name = upper(name) WHERE id < ?", "parameters": [3]}),
         ("change_database", {"sql": "DELETE FROM numbers"}),
         ("change_database", {"sql": "UPDATE customers SET photo = NULL RETURNING id"}),
+        ("change_database", {"sql": "INSERT INTO counted (a) VALUES (2), (3)"}),
         ("query_database", {"sql": "SELECT name FROM customers ORDER BY id"}),
     )
     done = executions(state)
-    assert [one.value for one in done[:4]] == [1, 2, 1000, 3]
-    assert done[4].value["rows"] == (("ADA",), ("BOB",), ("Eve'); --",))  # type: ignore[index,call-overload]  # an object
+    assert [one.value for one in done[:5]] == [1, 2, 1000, 3, 2]
+    assert done[5].value["rows"] == (("ADA",), ("BOB",), ("Eve'); --",))  # type: ignore[index,call-overload]  # an object
 
 
 async def test_rows_and_cells_are_capped(path: Path) -> None:
