@@ -7,6 +7,7 @@ from functools import cache
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.modes.native import NativeMode
+from agentloop.drivers.modes.structured import StructuredMode
 from agentloop.drivers.modes.text_mode import TextMode
 from agentloop.errors import ConfigurationError
 
@@ -20,6 +21,8 @@ def mode_named(name: str) -> CanUseMode:
     """
     if name == "native":
         return NativeMode()
+    if name == "structured":
+        return StructuredMode()
     if name in {"validated", "parsed"}:
         return TextMode(asks_again=name == "validated")
     raise ConfigurationError(
