@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
+    from agentloop.tools.check import ToolProblems as ToolProblems
     from agentloop.tools.check import check_tools as check_tools
     from agentloop.tools.decorator import tool as tool
     from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
@@ -20,7 +21,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.tools.check": "check_tools",
+            "agentloop.tools.check": "ToolProblems check_tools",
             "agentloop.tools.decorator": "tool",
             "agentloop.tools.ensembles.ensemble": "Ensemble load_ensembles",
             "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolDefinitionError
+from agentloop.tools.signature import Signature
 from agentloop.tools.signature_reader import SignatureReader
 from agentloop.tools.typed_tool import TypedTool, read_typed_tool
+from agentloop.tools.vagueness import ToolText, vagueness
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.json_value import EMPTY_OBJECT
+
+_TOLD = ("name", "description", "parameters")
+"""What a model is told of a tool."""
 
 
-def check_tools(subject: Any) -> list[str]:
+class ToolProblems(list[str]):
+    """What is wrong with tool definitions, one line per problem, and apart from that what is merely unwise.
+
+    Attributes:
+        warnings: one line for each thing that makes tools hard to choose by their descriptions; nothing is warned of in a
+            definition that is wrong.
+    """
+
+    def __init__(self, problems: Iterable[str] = (), warnings: Iterable[str] = ()) -> None:
+        super().__init__(problems)
+        self.warnings: tuple[str, ...] = tuple(warnings)
+
+
+def check_tools(subject: Any) -> ToolProblems:
     """List what is wrong with tool definitions.
 
     Args:
@@ -22,9 +41,17 @@ def check_tools(subject: Any) -> list[str]:
             a tool class), a function (as a would-be tool), a tool, or an iterable of these.
 
     Returns:
-        One line per problem; empty when there is none.
+        One line per problem; empty when there is none. Its `warnings` are no problems: descriptions that are too vague to
+        choose a tool by.
     """
-    return [problem for one in _subjects(subject) for problem in _problems(one)]
+    problems: list[str] = []
+    sound: list[ToolText] = []
+    for one in _subjects(subject):
+        found = _problems(one)
+        problems += found
+        if not found:
+            sound.append(_text_of(one))
+    return ToolProblems(problems, vagueness(sound))
 
 
 def _subjects(subject: Any) -> Iterator[Any]:
@@ -80,8 +107,32 @@ def _class_problems(cls: type) -> list[str]:
         return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"]
     if issubclass(cls, TypedTool):
         read_typed_tool(cls)
-    name, *others = [inspect.getattr_static(cls, attribute) for attribute in ("name", "description", "parameters")]
+    name, *others = [inspect.getattr_static(cls, attribute) for attribute in _TOLD]
     return _told_problems(name if isinstance(name, str) else cls.__qualname__, *others)
+
+
+def _text_of(subject: Any) -> ToolText:
+    """Return what a model is told of a tool, a tool class or a would-be tool in which nothing is wrong."""
+    if isinstance(subject, Tool):
+        return _told_of(f"the tool {subject.name!r}", subject, ToolText("", "", "", EMPTY_OBJECT))
+    if not isinstance(subject, type):
+        label, signature = SignatureReader(subject).label, Signature.of(subject)
+        return ToolText(label, signature.name, *signature.documented)
+    read = read_typed_tool(subject).documented if issubclass(subject, TypedTool) else ("", EMPTY_OBJECT)
+    in_class = {one: inspect.getattr_static(subject, one) for one in _TOLD}
+    label = f"the tool class {subject.__qualname__}"
+    return _told_of(label, SimpleNamespace(**in_class), ToolText(label, subject.__name__, *read))
+
+
+def _told_of(label: str, subject: Any, otherwise: ToolText) -> ToolText:
+    """Return what a tool, or a class that holds the same names, tells as far as it is of the right type."""
+    name, description, parameters = [getattr(subject, one) for one in _TOLD]
+    return ToolText(
+        label,
+        name if isinstance(name, str) else otherwise.name,
+        description if isinstance(description, str) else otherwise.description,
+        parameters if isinstance(parameters, Mapping) else otherwise.parameters,
+    )
 
 
 def _is_tool_class_of(value: object, module: ModuleType) -> bool:
