@@ -23,7 +23,9 @@
     │   │   └── ContextLengthExceeded
     │   ├── ProviderUnavailable
     │   └── InvalidResponse
+    ├── InvalidOutput              a final answer that has not the type that was asked for
     ├── DecisionError              a decision about a call that does not wait, or was given for another one
+    ├── InboxClosed                a message for an execution that has ended
     └── JournalError
         └── SchemaTooNew
 
@@ -186,8 +188,16 @@ class InvalidResponse(InferenceError):
     """The provider answered with something that is not an answer: no JSON, JSON of another shape, a cut stream."""
 
 
+class InvalidOutput(AgentLoopError):
+    """A final answer has not the type that was asked for; the message says where."""
+
+
 class DecisionError(AgentLoopError):
     """A decision cannot be used: no such call waits, or the decision was given for another call or other arguments."""
+
+
+class InboxClosed(AgentLoopError):
+    """The execution has ended and takes no more messages."""
 
 
 class JournalError(AgentLoopError):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentloop.events.execution_events import AgentExecutionSuspended as AgentExecutionSuspended
     from agentloop.events.execution_events import ContinuationEvaluated as ContinuationEvaluated
     from agentloop.events.execution_events import ExecutionEnded as ExecutionEnded
+    from agentloop.events.execution_events import MessageReceived as MessageReceived
     from agentloop.events.execution_events import StopSignalReceived as StopSignalReceived
     from agentloop.events.inference_events import InferenceDeltaReceived as InferenceDeltaReceived
     from agentloop.events.inference_events import InferenceFailed as InferenceFailed
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from agentloop.events.inference_events import TokenUsageReported as TokenUsageReported
     from agentloop.events.interceptor_events import InterceptorRan as InterceptorRan
     from agentloop.events.monitor import ProtocolMonitor as ProtocolMonitor
+    from agentloop.events.permission_events import PermissionDecided as PermissionDecided
     from agentloop.events.resilience_events import CircuitClosed as CircuitClosed
     from agentloop.events.resilience_events import CircuitDecided as CircuitDecided
     from agentloop.events.resilience_events import CircuitHalfOpened as CircuitHalfOpened
@@ -53,10 +55,11 @@ else:
         {
             "agentloop.events.bus": "EventBus",
             "agentloop.events.decision_events": "DecisionExtractionFailed ValidationFailed",
-            "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded StopSignalReceived",
+            "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded MessageReceived StopSignalReceived",
             "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
             "agentloop.events.interceptor_events": "InterceptorRan",
             "agentloop.events.monitor": "ProtocolMonitor",
+            "agentloop.events.permission_events": "PermissionDecided",
             "agentloop.events.resilience_events": "CircuitClosed CircuitDecided CircuitHalfOpened CircuitOpened ToolAttemptTimedOut ToolCallCached ToolCallDeadlineExceeded ToolCallDecided ToolCallDeduplicated ToolCallRateLimited ToolCallRetried ToolCallShortCircuited",
             "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
             "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",

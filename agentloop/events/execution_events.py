@@ -92,6 +92,20 @@ class StopSignalReceived(Event):
 
 
 @frozen(eq=False, repr=False)
+class MessageReceived(Event):
+    """A message that was sent to the running execution is now in its conversation.
+
+    It comes between steps, or where an execution is cut off inside of one. One that was sent after it had been decided to
+    stop, but before anything was done about it, takes that decision back unless it was a hard one.
+
+    Attributes:
+        message: the message.
+    """
+
+    message: Message
+
+
+@frozen(eq=False, repr=False)
 class ContinuationEvaluated(Event):
     """It was decided, after a step, whether another follows.
 

@@ -19,6 +19,7 @@ from agentloop.events.execution_events import (
     AgentExecutionStopped,
     AgentExecutionSuspended,
     ContinuationEvaluated,
+    MessageReceived,
     StopSignalReceived,
 )
 from agentloop.events.inference_events import (
@@ -30,6 +31,7 @@ from agentloop.events.inference_events import (
     TokenUsageReported,
 )
 from agentloop.events.interceptor_events import InterceptorRan
+from agentloop.events.permission_events import PermissionDecided
 from agentloop.events.resilience_events import (
     CircuitClosed,
     CircuitHalfOpened,
@@ -71,12 +73,14 @@ EXECUTION: Grammar = {
     BETWEEN_STEPS: {
         AgentStepStarted: IN_STEP,
         StopSignalReceived: BETWEEN_STEPS,
+        MessageReceived: BETWEEN_STEPS,
         InterceptorRan: BETWEEN_STEPS,
         AgentExecutionStarted: BETWEEN_STEPS,
         **dict.fromkeys(TERMINAL, OVER),
     },
     IN_STEP: {
         StopSignalReceived: IN_STEP,
+        MessageReceived: IN_STEP,
         InterceptorRan: IN_STEP,
         DecisionExtractionFailed: IN_STEP,
         ValidationFailed: IN_STEP,
@@ -109,6 +113,7 @@ SETTLED = "settled"
 
 TOOL_CALL: Grammar = {
     START: {
+        PermissionDecided: START,
         ToolCallStarted: RUNNING,
         ToolCallCompleted: SETTLED,
         ToolCallBlocked: SETTLED,

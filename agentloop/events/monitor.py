@@ -7,6 +7,7 @@ from attrs import define, field
 from agentloop.errors import ContractViolation
 from agentloop.events import grammar
 from agentloop.events.execution_events import AgentExecutionStarted, ExecutionEnded
+from agentloop.events.permission_events import PermissionDecided
 from agentloop.events.resilience_events import ToolCallDecided
 from agentloop.events.step_events import AgentStepCompleted
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
@@ -106,5 +107,12 @@ class ProtocolMonitor:
         self.violations.append(f"{type(event).__name__} (#{event.sequence} of {event.execution_id}): {why}")
 
 
-_OF_A_CALL = (ToolCallStarted, ToolCallProgressed, ToolCallAbandoned, ToolCallDecided, ToolCallSettled)
+_OF_A_CALL = (
+    PermissionDecided,
+    ToolCallStarted,
+    ToolCallProgressed,
+    ToolCallAbandoned,
+    ToolCallDecided,
+    ToolCallSettled,
+)
 _INSIDE = frozenset({grammar.IN_STEP, grammar.DECIDED})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
+    from agentloop.interception.approval import Approval as Approval
     from agentloop.interception.audit_log import AuditLog as AuditLog
     from agentloop.interception.cancellation import Cancellation as Cancellation
     from agentloop.interception.finish_reason_stop import FinishReasonStop as FinishReasonStop
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from agentloop.interception.no_progress import NoProgress as NoProgress
     from agentloop.interception.no_progress import Repeats as Repeats
     from agentloop.interception.permissions import Permissions as Permissions
-    from agentloop.interception.permissions import Rule as Rule
     from agentloop.interception.resilience.resilience import Resilience as Resilience
+    from agentloop.interception.rule import Rule as Rule
     from agentloop.interception.stack import InterceptorStack as InterceptorStack
     from agentloop.interception.step_limit import StepLimit as StepLimit
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
@@ -38,14 +39,16 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
+            "agentloop.interception.approval": "Approval",
             "agentloop.interception.audit_log": "AuditLog",
             "agentloop.interception.cancellation": "Cancellation",
             "agentloop.interception.finish_reason_stop": "FinishReasonStop",
             "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
             "agentloop.interception.interceptor": "Interceptor POINTS",
             "agentloop.interception.no_progress": "NoProgress Repeats",
-            "agentloop.interception.permissions": "Permissions Rule",
+            "agentloop.interception.permissions": "Permissions",
             "agentloop.interception.resilience.resilience": "Resilience",
+            "agentloop.interception.rule": "Rule",
             "agentloop.interception.stack": "InterceptorStack",
             "agentloop.interception.step_limit": "StepLimit",
             "agentloop.interception.time_limit": "TimeLimit",

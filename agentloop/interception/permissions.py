@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Self
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.converters import optional
 
+from agentloop.contracts.can_accept import CanAcceptLifecycle
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.events.permission_events import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.rule import Rule, as_rules, first_match
 from agentloop.values.points import BeforeToolUse
-
-Predicate: TypeAlias = Callable[[BeforeToolUse], bool]
-
-
-@frozen
-class Rule:
-    """Matches calls; what is left at its default matches every call.
-
-    Attributes:
-        tool: a tool's name, or a pattern of names as in `read_*`.
-        caller: the id of the calling agent, or a pattern of ids.
-        when: a function of the call's point that says whether the rule matches; arguments, state and metadata are there.
-        reason: what the model is told when the rule denies.
-    """
-
-    tool: str = "*"
-    caller: str = "*"
-    when: Predicate | None = None
-    reason: str = ""
-
-    def matches(self, point: BeforeToolUse) -> bool:
-        """Say whether the rule speaks of this call."""
-        return (
-            fnmatchcase(point.call.name, self.tool)
-            and fnmatchcase(point.state.agent_id, self.caller)
-            and (self.when is None or self.when(point))
-        )
-
-
-def _as_rules(rules: Iterable[Rule | str | Predicate]) -> tuple[Rule, ...]:
-    return tuple([_as_rule(rule) for rule in ([rules] if isinstance(rules, str | Rule) else rules)])
-
-
-def _as_rule(rule: Rule | str | Predicate) -> Rule:
-    if isinstance(rule, Rule):
-        return rule
-    if isinstance(rule, str):
-        return Rule(tool=rule)
-    if callable(rule):
-        return Rule(when=rule)
-    raise TypeError(f"a permission is a Rule, a tool name or pattern, or a function of the point; not {rule!r}")
+from agentloop.values.tool_executions import key_place
 
 
 @frozen
-class Permissions(Interceptor):
+class Permissions(Interceptor, CanAcceptLifecycle):
     """Lets calls run or blocks them. A denying rule wins; where there are allowing rules, all else is denied.
 
-    A rule whose function raises blocks the call, as everything that fails here does (law 11).
+    A rule whose function raises blocks the call, as everything that fails here does (law 11). Each decision is told as a
+    `PermissionDecided`.
 
     Attributes:
         allow: what may run: tool names, patterns as in `read_*`, functions of the point, or `Rule`s. When None, all that
             is not denied; an empty list allows nothing.
         deny: what may not.
+        default_deny: deny what no rule speaks of, also where there are no allowing rules.
         priority: where it stands among the interceptors.
     """
 
-    allow: tuple[Rule, ...] | None = field(default=None, converter=optional(_as_rules))
-    deny: tuple[Rule, ...] = field(default=(), converter=_as_rules)
+    allow: tuple[Rule, ...] | None = field(default=None, converter=optional(as_rules))
+    deny: tuple[Rule, ...] = field(default=(), converter=as_rules)
+    default_deny: bool = field(default=False, kw_only=True)
     priority: int = field(default=500, kw_only=True)
+    _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
 
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # it asks no other interceptor
+        """Return a copy that tells its decisions to this bus."""
+        return evolve(self, events=events)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Block what is denied, and what is not allowed."""
-        for rule in self.deny:
-            if rule.matches(point):
-                return point.block(rule.reason or f"the tool {point.call.name!r} is not permitted")
-        if self.allow is None or any(rule.matches(point) for rule in self.allow):
+        name = point.call.name
+        denying = first_match(self.deny, point)
+        if denying is not None:
+            return await self._denied(point, denying, denying.reason or f"the tool {name!r} is not permitted")
+        allowing = first_match(self.allow or (), point)
+        if allowing is not None or (self.allow is None and not self.default_deny):
+            await self._tell(point, allowing, "", allowed=True)
             return point
-        return point.block(f"the tool {point.call.name!r} is not among those permitted")
+        return await self._denied(point, None, f"the tool {name!r} is not among those permitted")
+
+    async def _denied(self, point: BeforeToolUse, rule: Rule | None, reason: str) -> BeforeToolUse:
+        await self._tell(point, rule, reason, allowed=False)
+        return point.block(reason)
+
+    async def _tell(self, point: BeforeToolUse, rule: Rule | None, reason: str, *, allowed: bool) -> None:
+        events = self._events
+        if events is None or not events.due(PermissionDecided):
+            return
+        place = key_place(point.key)
+        head = events.head(point.state, step_number=place[0] if place is not None else None)
+        said = "" if rule is None else str(rule)
+        await events.emit(PermissionDecided(head, point.key, point.call.name, allowed, said, reason))

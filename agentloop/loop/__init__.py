@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from agentloop.loop.agent_loop import AgentLoop as AgentLoop
     from agentloop.loop.agent_loop import Input as Input
     from agentloop.loop.event_stream import EventStream as EventStream
+    from agentloop.loop.inbox import Inbox as Inbox
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
             "agentloop.loop.agent_loop": "AgentLoop Input",
             "agentloop.loop.event_stream": "EventStream",
+            "agentloop.loop.inbox": "Inbox",
         },
     )

@@ -12,6 +12,7 @@ from attrs import frozen
 from agentloop.contracts.can_handle_events import E, Listener, Subscription
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import ContractViolation, DecisionError
+from agentloop.loop.inbox import Inbox
 from agentloop.loop.loop_parts import LoopParts
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
@@ -159,6 +160,10 @@ class AgentLoop(LoopParts):
 
         return states_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
 
+    def inbox(self, execution_id: str) -> Inbox:
+        """Return where messages for one execution are put, before it begins or while it runs: `inbox(id).send("…")`."""
+        return Inbox(execution_id, self._inboxes)
+
     def wiretap(self, listener: Listener[Event]) -> Subscription:
         """Tell the listener, plain or async, every event of this loop and its changed copies; cancel the subscription to end."""
         return self.events.wiretap(listener)
@@ -229,7 +234,7 @@ class AgentLoop(LoopParts):
         driver = bound_driver(
             self.driver, self.tools, executor, self.compiler, interceptor=stack, events=events, scope=scope
         )
-        return Run(state, driver, stack, events, scope, resumed, self.tools.groups)
+        return Run(state, driver, stack, events, scope, self._inboxes, resumed=resumed, groups=self.tools.groups)
 
 
 async def _last(run: Run) -> AgentState:

@@ -25,6 +25,7 @@ from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.step_limit import StepLimit
 from agentloop.loop.entered import Entered
+from agentloop.loop.inbox import Inboxes
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
 
@@ -78,6 +79,7 @@ class LoopParts:
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
     _entered: Entered = field(factory=Entered, kw_only=True, repr=False)
+    _inboxes: Inboxes = field(factory=Inboxes, kw_only=True, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
 
     @_stack.default

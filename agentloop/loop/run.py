@@ -13,14 +13,21 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool_group import ToolGroup
 from agentloop.drivers.open_turns import closed
-from agentloop.events.execution_events import AgentExecutionStarted, ContinuationEvaluated, StopSignalReceived
+from agentloop.events.execution_events import (
+    AgentExecutionStarted,
+    ContinuationEvaluated,
+    MessageReceived,
+    StopSignalReceived,
+)
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.ending import status_of, tell_end
 from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.groups import hold_groups
+from agentloop.loop.inbox import Inboxes
 from agentloop.values.agent_state import AgentState
+from agentloop.values.message import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
 
@@ -39,6 +46,7 @@ class Run:
         interceptor: the stack, bound.
         events: the bus of this execution.
         scope: clock, ids and resources.
+        inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
         groups: the groups of its tools, held until it ends.
     """
@@ -48,6 +56,7 @@ class Run:
     interceptor: InterceptorStack
     events: CanHandleEvents
     scope: ExecutionScope
+    inboxes: Inboxes
     resumed: bool = False
     groups: tuple[ToolGroup, ...] = ()
     _step_number: int = 0
@@ -65,9 +74,11 @@ class Run:
         """
         try:
             await self._begin()
-            while not self._must_stop and await self._may_step():
+            goes_on = not self._must_stop
+            while goes_on and await self._may_step():
                 await self._step()
                 yield self.state
+                goes_on = self._goes_on()
             await self._end()
         except asyncio.CancelledError as cancelled:
             await shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
@@ -82,6 +93,7 @@ class Run:
 
     async def _begin(self) -> None:
         self._step_number = self.state.step_count
+        self.inboxes.open(self.state.execution_id)
         if self.events.due(AgentExecutionStarted):
             head = self.events.head(self.state, step_number=self._step_number)
             newest = self.state.messages[-1] if self.state.messages else None
@@ -94,8 +106,26 @@ class Run:
     async def _may_step(self) -> bool:
         self.state = self.state.with_continuation_cleared()
         self._signals_told = 0
+        if self.inboxes.waiting and self.state.open_turn is None:
+            await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         await self._pass(BeforeStep, "before_step", self.interceptor.before_step)
         return not self._must_stop
+
+    def _goes_on(self) -> bool:
+        """Say whether another step follows; a message that came meanwhile asks for one."""
+        if not self._must_stop:
+            return True
+        if self._continuation.hard_signal is not None or self.inboxes.close_if_empty(self.state.execution_id):
+            return False
+        self.state = self.state.with_continuation_requested()
+        return True
+
+    async def _take(self, messages: list[Message], step_number: int) -> None:
+        for message in messages:
+            self.state = self.state.with_message(message)
+            if self.events.due(MessageReceived):
+                head = self.events.head(self.state, step_number=step_number)
+                await self.events.emit(MessageReceived(head, message))
 
     async def _step(self) -> None:
         before = self.state
@@ -124,6 +154,7 @@ class Run:
         await self._pass(OnStop, "on_stop", self.interceptor.on_stop)
         if status_of(self.state.stop_signal).is_terminal:
             self._close_open_turn("the execution has ended")
+            await self._take(self.inboxes.close(self.state.execution_id), self._step_number)
             await self._pass(AfterExecution, "after_execution", self.interceptor.after_execution)
         await self._tell_end()
 
@@ -135,6 +166,7 @@ class Run:
         self._close_open_turn(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
+        await self._take(self.inboxes.close(self.state.execution_id), self._step_number)
         await self._tell_signals()
         await self._tell_end()
 
@@ -159,6 +191,8 @@ class Run:
         if step.pending:
             calls = ", ".join(call.call.name for call in step.pending)
             self._signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
+        if self.inboxes.waiting and self.state.execution_id in self.inboxes.waiting and not step.pending:
+            self.state = self.state.with_continuation_requested()
         stops = self._continuation.should_stop(has_tool_executions=bool(step.executions))
         if stops and not self._continuation.signals:
             self._signal(StopReason.COMPLETED, "the model has answered")

@@ -1,0 +1,316 @@
+"""Messages that are sent to an execution while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Message,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    from_json,
+    to_json,
+    tool,
+)
+from agentloop.errors import ContractViolation, InboxClosed
+from agentloop.events import (
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+    InferenceRequestStarted,
+    MessageReceived,
+)
+from agentloop.interception import Approval, after_execution, after_step, before_execution, before_step, on_stop
+from agentloop.loop import Inbox
+from agentloop.testing import Ledger, call, run_virtual, toys
+from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
+
+
+def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
+
+
+def at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> list[Inbox]:
+    """Send the texts at the first events of this class."""
+    inbox, left = loop.inbox("run"), [times]
+
+    def send(_: Event) -> None:
+        if left[0]:
+            left[0] -= 1
+            for text in texts:
+                inbox.send(text)
+
+    loop.on(kind, send)
+    return [inbox]
+
+
+def conversation(state: AgentState) -> list[str]:
+    """Return who said what; an assistant's calls are told by their number."""
+    return [f"{one.role[0]}:{one.text or len(one.exchanges)}" for one in state.messages]
+
+
+@pytest.mark.parametrize("kind", [AgentStepStarted, InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
+def test_a_message_is_in_the_conversation_before_the_next_step(kind: type[Event]) -> None:
+    """Whenever in a step it is sent, the next request holds it, after the outcomes of the step."""
+    loop = scripted([call("echo", 1)], "done")
+    at(loop, kind, "also this")
+    told: list[Event] = []
+    loop.wiretap(told.append)
+    state = loop.execute_sync("go", execution_id="run")
+    assert conversation(state) == ["u:go", "a:1", "u:also this", "a:done"]
+    requests = [event.request for event in told if isinstance(event, InferenceRequestStarted)]
+    assert [one.text for one in requests[1].messages if one.role == "user"] == ["go", "also this"]
+    (received,) = [event for event in told if isinstance(event, MessageReceived)]
+    assert (received.message.text, received.step_number) == ("also this", 2)
+
+
+@pytest.mark.parametrize("kind", [InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
+def test_a_message_after_the_final_answer_makes_the_execution_go_on(kind: type[Event]) -> None:
+    """The model has just answered: the message is not lost, and is answered in the same execution."""
+    loop = scripted("done", "done again")
+    at(loop, kind, "one more thing")
+    state = loop.execute_sync("go", execution_id="run")
+    assert conversation(state) == ["u:go", "a:done", "u:one more thing", "a:done again"]
+    assert (state.status, state.step_count, state.execution_count) == (ExecutionStatus.COMPLETED, 2, 1)
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.COMPLETED
+
+
+def test_going_on_is_told_as_such() -> None:
+    """A message that is there when it is decided about going on is the reason to go on."""
+    loop = scripted("done", "done again")
+    at(loop, InferenceRequestStarted, "one more thing")
+    told: list[Event] = []
+    loop.on(ContinuationEvaluated, told.append)
+    loop.execute_sync("go", execution_id="run")
+    assert [event.continues for event in told if isinstance(event, ContinuationEvaluated)] == [True, False]
+
+
+async def test_steering_works_while_iterating() -> None:
+    """Whoever iterates can answer the final answer."""
+    loop = scripted("done", "done again", "at last")
+    inbox = loop.inbox("run")
+    states = []
+    async for state in loop.iterate("go", execution_id="run"):
+        states.append(state)
+        if len(states) <= 2:
+            inbox.send(f"message {len(states)}")
+    assert conversation(states[-1]) == ["u:go", "a:done", "u:message 1", "a:done again", "u:message 2", "a:at last"]
+    assert states[-1].status is ExecutionStatus.COMPLETED
+
+
+def test_steering_works_while_streaming() -> None:
+    """Whoever reads the events can send a message while a tool works."""
+    loop = scripted([call("echo", 1, seconds=1)], "done")
+
+    async def read() -> AgentState | None:
+        async with loop.stream("go", execution_id="run") as stream:
+            async for event in stream:
+                if isinstance(event, InferenceRequestStarted) and event.step_number == 1:
+                    loop.inbox(event.execution_id).send("look here")
+        return stream.state
+
+    state = run_virtual(read())
+    assert state is not None
+    assert conversation(state) == ["u:go", "a:1", "u:look here", "a:done"]
+
+
+def test_messages_sent_before_the_execution_begins_are_kept() -> None:
+    """They come after the input and before the first step, in their order, text or not."""
+    loop = scripted("done")
+    loop.inbox("run").send("first")
+    loop.inbox("run").send(Message.user("second ", Image(file_id="f"), metadata={"from": "phone"}))
+    state = loop.execute_sync("go", execution_id="run")
+    assert conversation(state) == ["u:go", "u:first", "u:second ", "a:done"]
+    assert state.messages[2].metadata == {"from": "phone"}
+
+
+def test_a_changed_copy_has_the_same_inbox() -> None:
+    """What is sent to a loop reaches executions of its changed copies."""
+    loop = scripted("done")
+    loop.inbox("run").send("first")
+    assert conversation(loop.with_max_steps(3).execute_sync("go", execution_id="run")) == ["u:go", "u:first", "a:done"]
+
+
+def test_a_message_is_for_one_execution() -> None:
+    """Others of the same loop do not get it (law 9)."""
+    loop = scripted("done")
+    loop.inbox("other").send("not for you")
+    assert conversation(loop.execute_sync("go", execution_id="run")) == ["u:go", "a:done"]
+
+
+def test_an_execution_that_has_ended_takes_no_message() -> None:
+    """The sender is told, and told what to do instead; the next execution with that id takes messages again."""
+    loop = scripted("done", "again")
+    state = loop.execute_sync("go", execution_id="run")
+    with pytest.raises(InboxClosed, match=r"'run' has ended .* loop.execute\(state.with_message"):
+        loop.inbox("run").send("too late")
+    loop.on(AgentStepStarted, lambda event: loop.inbox("run").send("in time") if event.step_number == 1 else None)
+    again = loop.execute_sync(state.with_message("next"), execution_id="run")
+    assert conversation(again)[2:] == ["u:next", "a:done", "u:in time", "a:again"]
+
+
+@pytest.mark.parametrize("point", [on_stop, after_execution])
+def test_what_is_too_late_is_refused_and_not_lost(point: Callable[..., Any]) -> None:
+    """From the moment at which the execution stops, sending is an error."""
+    refused: list[str] = []
+
+    def send(given: Any) -> Any:
+        with pytest.raises(InboxClosed) as caught:
+            loop.inbox("run").send("too late")
+        refused.append(str(caught.value))
+        return given
+
+    loop = scripted("done").with_interceptors(point(send))
+    assert conversation(loop.execute_sync("go", execution_id="run")) == ["u:go", "a:done"]
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "lines", "expected"),
+    [
+        ({"max_steps": 1}, ["done"], ["u:go", "a:done", "u:more"]),
+        ({"max_steps": 1}, [[call("echo", 1)]], ["u:go", "a:1", "u:more"]),
+        (
+            {"interceptors": [after_step(lambda point: point.stop("no", reason=StopReason.COST_LIMIT))]},
+            ["done"],
+            ["u:go", "a:done", "u:more"],
+        ),
+    ],
+)
+def test_a_message_defeats_no_limit_and_stands_at_the_end(parts: Any, lines: list[Any], expected: list[str]) -> None:
+    """Where the execution is stopped all the same, the message is in the final state, unanswered."""
+    loop = scripted(*lines, **parts)
+    at(loop, InferenceRequestStarted, "more")
+    state = loop.execute_sync("go", execution_id="run")
+    assert state.status is ExecutionStatus.STOPPED
+    assert conversation(state) == expected
+
+
+def test_a_stop_before_the_first_step_keeps_the_message() -> None:
+    """A message that nobody is asked about stands in the final state."""
+    for point in (before_execution, before_step):
+        loop = scripted("done").with_interceptors(point(lambda given: given.stop("not today")))
+        loop.inbox("run").send("more")
+        state = loop.execute_sync("go", execution_id="run")
+        assert (state.step_count, conversation(state)) == (0, ["u:go", "u:more"])
+
+
+def test_a_failed_execution_keeps_the_message() -> None:
+    """An error of the model does not lose what was sent meanwhile."""
+    loop = scripted(ValueError("no model"))
+    at(loop, InferenceRequestStarted, "more")
+    state = loop.execute_sync("go", execution_id="run")
+    assert state.status is ExecutionStatus.FAILED
+    assert conversation(state) == ["u:go", "u:more"]
+
+
+def test_a_cancelled_execution_keeps_the_message() -> None:
+    """The state that the error carries holds what was sent meanwhile, after the calls that were cut off."""
+    loop = scripted([call("echo", 1, seconds=9)])
+    at(loop, InferenceRequestStarted, "more")
+
+    async def cut() -> AgentState:
+        task = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        state: AgentState = caught.value.agent_state  # type: ignore[attr-defined]  # as the contract says
+        return state
+
+    assert conversation(run_virtual(cut())) == ["u:go", "a:1", "u:more"]
+
+
+async def test_a_message_to_a_suspended_execution_waits_with_it() -> None:
+    """It comes after the turn whose calls waited, when all of them are settled."""
+    ledger = Ledger()
+    script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("echo", {"value": 2})), ScenarioStep.final("done")
+    loop = AgentLoop(ScriptedDriver(*script), toys(ledger), interceptors=[Approval()])
+    state = await loop.execute("go", execution_id="run")
+    loop.inbox("run").send("hurry up")
+    assert state.status is ExecutionStatus.SUSPENDED
+    state = await loop.resume(from_json(to_json(state), AgentState), {"run/1/0": approve()})
+    assert conversation(state) == ["u:go"]
+    loop.inbox("run").send("please")
+    state = await loop.resume(state, {"run/1/1": approve()})
+    assert conversation(state) == ["u:go", "a:2", "u:hurry up", "u:please", "a:done"]
+    assert len(ledger.used) == 2
+
+
+def test_only_a_users_message_can_be_sent() -> None:
+    """Everything else is refused where it is sent."""
+    inbox = scripted("done").inbox("run")
+    with pytest.raises(
+        ContractViolation, match="only a user's message can be sent to an execution, not the assistant's"
+    ):
+        inbox.send(Message.assistant("I say"))
+    with pytest.raises(TypeError, match="a message is a text or a Message, not int"):
+        inbox.send(7)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_messages_may_be_sent_from_any_thread() -> None:
+    """A hundred messages from four threads, sent while a tool runs, all arrive, those of each thread in order."""
+    loop: AgentLoop
+
+    def sender(name: str) -> None:
+        for number in range(25):
+            loop.inbox("run").send(f"{name} {number}")
+
+    @tool
+    def work() -> str:
+        """Have messages sent from threads."""
+        threads = [threading.Thread(target=sender, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return "worked"
+
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("", "work")], "done")), [work])
+    state = loop.execute_sync("go", execution_id="run")
+    got = [message.text for message in state.messages if message.role == "user"][1:]
+    assert len(got) == 100
+    for name in "abcd":
+        assert [text for text in got if text.startswith(name)] == [f"{name} {number}" for number in range(25)]
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.sampled_from(["call", "answer"]), max_size=4))
+def test_no_message_is_lost_doubled_or_reordered(sent: list[int], turns: list[str]) -> None:
+    """However many messages come in whichever steps, all stand in the conversation once, in order, and runs repeat exactly."""
+    lines = [[call("echo", 1)] if turn == "call" else "said" for turn in turns]
+    loop = scripted(*lines, *["done"] * (len(sent) + 2))
+    numbers = iter(range(100))
+    expected: list[str] = []
+
+    def send(event: AgentStepStarted) -> None:
+        step = event.step_number - 1
+        for _ in range(sent[step] if step < len(sent) else 0):
+            expected.append(f"message {next(numbers)}")
+            loop.inbox("run").send(expected[-1])
+
+    loop.on(AgentStepStarted, send)
+    state = loop.execute_sync("go", execution_id="run")
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.text for one in state.messages if one.role == "user"][1:] == expected
+    assert state.messages[-1].role == "assistant"
+
+
+def test_an_unused_inbox_leaves_nothing_behind() -> None:
+    """An execution without messages has the state that it would have without inboxes, and no list is kept for it."""
+    loop = scripted("done")
+    loop.inbox("run")
+    loop.execute_sync("go", execution_id="run")
+    assert not loop._inboxes.waiting
