@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from attrs import frozen
 
 from agentloop.drivers.modes.text_formats.draft import Draft
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
 from agentloop.drivers.modes.text_formats.reading import FoundCall, Refusal
-from agentloop.drivers.modes.text_formats.schema_types import fits, types_of
+from agentloop.drivers.modes.text_formats.schema_types import fits, items_of, properties_of, types_of
 from agentloop.drivers.modes.text_formats.untyped_text import typed
 from agentloop.values.json_text import format_json
+from agentloop.values.json_value import freeze_object
 
 POSITIONS: Final = "positions given names"
 NUMBER_FROM_TEXT: Final = "text read as number"
@@ -54,12 +54,14 @@ def completed(draft: Draft, tools: OfferedTools, format_name: str, rules: Rules)
     repairs = list(draft.repairs)
     try:
         arguments = _by_name(draft, name, tools, repairs)
-        raw = draft.raw if not repairs and not draft.untyped and not draft.positional else ""
         properties = tools.properties(name)
         arguments.update({key: typed(arguments[key], properties.get(key)) for key in draft.untyped})
-        if rules.coerce and _coerced(arguments, properties, repairs):
-            raw = ""
-        written = raw or format_json(arguments).decode("utf-8", "surrogatepass")
+        if rules.coerce:
+            arguments = {key: _coerced(value, properties.get(key), repairs) for key, value in arguments.items()}
+        if draft.raw and not repairs:
+            written = draft.raw
+        else:
+            written = format_json(freeze_object(arguments)).decode("utf-8", "surrogatepass")
     except (NotACall, ValueError, TypeError) as refusal:
         return Refusal(str(refusal), draft.start, draft.end, format_name)
     return FoundCall(name, written, draft.start, draft.end, format_name, tuple(dict.fromkeys(repairs)))
@@ -82,22 +84,33 @@ def _by_name(draft: Draft, name: str, tools: OfferedTools, repairs: list[str]) -
     return arguments | dict(draft.arguments)
 
 
-def _coerced(arguments: dict[str, Any], properties: Mapping[str, object], repairs: list[str]) -> bool:
-    """Turn text into numbers and booleans where the schema takes no text; say whether anything changed."""
-    changed = False
-    for key, value in arguments.items():
-        types = types_of(properties.get(key))
-        if not isinstance(value, str) or not types or "string" in types:
-            continue
-        made: bool | float | None = _boolean(value) if "boolean" in types else None
-        repair = BOOLEAN_FROM_TEXT
-        if made is None and types & {"number", "integer"}:
-            made, repair = _number(value, integer="number" not in types), NUMBER_FROM_TEXT
-        if made is not None:
-            arguments[key] = made
-            repairs.append(repair)
-            changed = True
-    return changed
+def _coerced(value: object, schema: object, repairs: list[str]) -> object:
+    """Return a value in which text is a number or a boolean where the schema takes that and no text."""
+    if isinstance(value, str):
+        return _coerced_text(value, types_of(schema), repairs)
+    if isinstance(value, list):
+        items = items_of(schema)
+        return [_coerced(item, items, repairs) for item in value] if items else value
+    if isinstance(value, dict):
+        properties = properties_of(schema)
+        return (
+            {key: _coerced(item, properties.get(key), repairs) for key, item in value.items()} if properties else value
+        )
+    return value
+
+
+def _coerced_text(text: str, types: frozenset[str], repairs: list[str]) -> object:
+    if not types or types & {"string", "any"}:
+        return text
+    truth = _boolean(text) if "boolean" in types else None
+    if truth is not None:
+        repairs.append(BOOLEAN_FROM_TEXT)
+        return truth
+    number = _number(text, integer="number" not in types) if types & {"number", "integer"} else None
+    if number is not None:
+        repairs.append(NUMBER_FROM_TEXT)
+        return number
+    return text
 
 
 def _boolean(text: str) -> bool | None:

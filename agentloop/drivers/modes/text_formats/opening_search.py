@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
 from agentloop.drivers.modes.text_formats.openings import Literals, OfferedNames, any_of
@@ -11,24 +12,33 @@ from agentloop.drivers.modes.text_formats.source import Source
 from agentloop.drivers.modes.text_formats.text_format import TextFormat
 
 
+class Vocabulary:
+    """All fixed texts that some notations know, made ready to be searched for."""
+
+    def __init__(self, formats: tuple[TextFormat, ...]) -> None:
+        self.control = {token for text_format in formats for token in text_format.control_tokens}
+        wrappers = {wrapper for text_format in formats for wrapper in text_format.wrappers} | self.control
+        openings = {opening for text_format in formats for opening in text_format.openings}
+        thoughts = {*CLOSER_OF, *CLOSES_ALONE}
+        self.after_name = sorted({behind for text_format in formats for behind in text_format.after_name})
+        self.wrapper = any_of(wrappers)
+        self.thought = any_of(thoughts)
+        self.by_letter: dict[str, list[str]] = {}
+        for literal in sorted({*thoughts, *wrappers, *openings}, key=len, reverse=True):
+            self.by_letter.setdefault(literal[0], []).append(literal)
+        self.literals = Literals(self.by_letter)
+
+
+_vocabulary = lru_cache(maxsize=16)(Vocabulary)
+
+
 class OpeningSearch:
     """Finds openings of all notations in one pass."""
 
     def __init__(self, formats: Sequence[TextFormat], tools: OfferedTools) -> None:
-        control = {token for text_format in formats for token in text_format.control_tokens}
-        wrappers = {wrapper for text_format in formats for wrapper in text_format.wrappers} | control
-        openings = {opening for text_format in formats for opening in text_format.openings}
-        thoughts = {*CLOSER_OF, *CLOSES_ALONE}
-        after_name = {behind for text_format in formats for behind in text_format.after_name}
-        self._formats = formats
-        self._control = control
-        self._wrapper = any_of(wrappers)
-        self._thought = any_of(thoughts)
-        self._by_letter: dict[str, list[str]] = {}
-        for literal in sorted({*thoughts, *wrappers, *openings}, key=len, reverse=True):
-            self._by_letter.setdefault(literal[0], []).append(literal)
-        self._literals = Literals(self._by_letter)
-        self._names = OfferedNames(tools, sorted(after_name))
+        self._formats = tuple(formats)
+        self._known = _vocabulary(self._formats)
+        self._names = OfferedNames(tools, self._known.after_name)
         self._literal = _Cached()
         self._name = _Cached()
 
@@ -38,7 +48,7 @@ class OpeningSearch:
         Returns:
             whether there is one for certain; and where it is, or else up to where there is none.
         """
-        literal = self._literal.find(self._literals, source, at)
+        literal = self._literal.find(self._known.literals, source, at)
         name = self._name.find(self._names, source, at)
         limit = min(literal[1], name[1])
         return (literal[0] == limit or name[0] == limit), limit
@@ -46,7 +56,7 @@ class OpeningSearch:
     def is_undecided(self, text: str, at: int) -> bool:
         """Say whether a longer opening may stand here than the text shows so far."""
         left = len(text) - at
-        for literal in self._by_letter.get(text[at], ()):  # the longest first
+        for literal in self._known.by_letter.get(text[at], ()):  # the longest first
             if len(literal) <= left:
                 return False
             if literal.startswith(text[at:]):
@@ -55,13 +65,13 @@ class OpeningSearch:
 
     def thought_at(self, text: str, at: int) -> str:
         """Return the tag of thoughts that stands here, or nothing."""
-        tag = self._thought.match(text, at)
+        tag = self._known.thought.match(text, at)
         return tag[0] if tag else ""
 
     def wrapper_at(self, text: str, at: int) -> tuple[str, bool]:
         """Return the wrapping tag or control token that stands here, or nothing, and whether it is a control token."""
-        tag = self._wrapper.match(text, at)
-        return (tag[0], tag[0] in self._control) if tag else ("", False)
+        tag = self._known.wrapper.match(text, at)
+        return (tag[0], tag[0] in self._known.control) if tag else ("", False)
 
     def formats_at(self, text: str, at: int) -> list[TextFormat]:
         """Return the notations in which a call may begin here, in order."""

@@ -157,6 +157,8 @@ class Scanner:
             return start + 1
         end = yield from find(self._source, behind, closer)
         last = len(self._source.text) if end < 0 else end
+        if end < 0:
+            self._refuse(Refusal("the thoughts are never closed", start, last, "reasoning"))
         self.reasoning.append(self._source.text[behind:last].strip())
         self._cut(last if end < 0 else end + len(closer))
         return self._done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.drivers.modes.text_formats import StreamReader, read_calls
+from agentloop.drivers.modes.text_formats import DEFAULT_FORMATS, StreamReader, read_calls
 
 from .offered import TOOLS, Calls, calls_of, in_pieces
 
@@ -157,6 +157,16 @@ def test_calls_are_read_and_nothing_else_is_left(name: str, text: str, expected:
     assert calls_of(reading) == expected
     assert {call.format for call in reading.calls} == {name}
     assert (reading.text, reading.reasoning, reading.refused) == ("", "", ())
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
+def test_each_notation_is_usable_by_itself(name: str, text: str, expected: Calls) -> None:
+    """A reader with only one notation reads what is written in it, and only that."""
+    alone = [text_format for text_format in DEFAULT_FORMATS if text_format.name == name]
+    others = [text_format for text_format in DEFAULT_FORMATS if text_format.name != name]
+    assert calls_of(read_calls(text, TOOLS, formats=alone)) == expected
+    assert all(call.format != name for call in read_calls(text, TOOLS, formats=others).calls)
+    assert read_calls(text, TOOLS, formats=()).text == text
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)

@@ -15,6 +15,7 @@ from agentloop.drivers.modes.text_formats import (
     read_calls,
 )
 from agentloop.drivers.modes.text_formats.draft import Attempt
+from agentloop.values.json_value import freeze_object
 from agentloop.values.tool_spec import ToolSpec
 
 from .offered import BOOK, TOOLS, calls_in, calls_of, in_pieces
@@ -61,6 +62,14 @@ def test_coercion_can_be_switched_off() -> None:
     as_written = {"place": "7", "guests": "4", "budget": "1.5", "outside": "yes"}
     assert read_calls(text, TOOLS, coerce=False).calls[0].arguments == as_written
     assert read_calls(text, TOOLS).calls[0].arguments == as_written | {"guests": 4, "budget": 1.5}
+
+
+def test_coercion_reaches_into_lists_and_objects() -> None:
+    """Items and properties are coerced like arguments, and nothing else about them changes."""
+    text = '{"name": "book_table", "arguments": {"host": {"first": "5", "age": "5"}, "dishes": ["1"]}}'
+    call = read_calls(text, TOOLS).calls[0]
+    assert call.arguments == {"host": {"first": "5", "age": 5}, "dishes": ["1"]}
+    assert call.repairs == ("text read as number",)
 
 
 def test_text_between_tags_gets_the_type_of_the_schema() -> None:
@@ -129,6 +138,26 @@ def test_thoughts_are_taken_out(text: str, reasoning: str, left: str, calls: int
     """Calls among thoughts are no calls, and thoughts are no text."""
     for reading in (read_calls(text, TOOLS), in_pieces(text, 1)):
         assert (reading.reasoning, reading.text, len(reading.calls)) == (reasoning, left, calls)
+
+
+def test_thoughts_that_never_end_are_told() -> None:
+    """Whoever asks again can tell the model why there was no answer."""
+    reading = read_calls("<think>clock()", TOOLS)
+    assert [(refusal.reason, refusal.start) for refusal in reading.refused] == [("the thoughts are never closed", 0)]
+
+
+@pytest.mark.parametrize("depth", [190, 205, 300, 2_000, 50_000])
+def test_arguments_are_never_deeper_than_json_may_be(depth: int) -> None:
+    """What is too deep to be handed on is refused or stays text, in every notation."""
+    nested = "[" * depth + "]" * depth
+    for text in (
+        f"<function=other><parameter=a>{nested}</parameter></function>",
+        f"<function=book_table><parameter=dishes>{nested}</parameter></function>",
+        f'<tool_call>{{"name": "other", "arguments": "{{\\"a\\": {nested}}}"}}</tool_call>',
+        f"book_table(place={nested})",
+    ):
+        for call in read_calls(text, TOOLS).calls:
+            assert freeze_object(call.arguments)
 
 
 def test_tags_within_arguments_are_arguments() -> None:

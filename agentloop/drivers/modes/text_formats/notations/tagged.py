@@ -27,6 +27,7 @@ TAGS: Final = (
     ("<|START_ACTION|>", "<|END_ACTION|>"),  # Cohere
     ("<|action_start|><|plugin|>", "<|action_end|>"),  # InternLM
     ("<|python_tag|>", ""),  # Llama 3
+    ("<|python_start|>", "<|python_end|>"),  # Llama 4
     ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM 2
     ("[TOOL_CALLS]", ""),  # Mistral
     ("[TOOL_REQUEST]", "[END_TOOL_REQUEST]"),  # LM Studio
