@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
     from agentloop.interception.token_limit import TokenLimit as TokenLimit
     from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
+    from agentloop.interception.tool_search import ToolSearch as ToolSearch
+    from agentloop.interception.tool_selection import ToolCriterion as ToolCriterion
+    from agentloop.interception.tool_selection import ToolSelection as ToolSelection
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
@@ -54,5 +57,7 @@ else:
             "agentloop.interception.time_limit": "TimeLimit",
             "agentloop.interception.token_limit": "TokenLimit",
             "agentloop.interception.tool_call_limit": "ToolCallLimit",
+            "agentloop.interception.tool_search": "ToolSearch",
+            "agentloop.interception.tool_selection": "ToolCriterion ToolSelection",
         },
     )
