@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_accept import CanAcceptExecutionScope as CanAcceptExecutionScope
     from agentloop.contracts.can_accept import CanAcceptLifecycle as CanAcceptLifecycle
     from agentloop.contracts.can_accept import CanAcceptMessageCompiler as CanAcceptMessageCompiler
+    from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutputCheck
     from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
     from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
+    from agentloop.contracts.can_accept import OutputCheck as OutputCheck
     from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
     from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
     from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
@@ -49,7 +51,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptToolRuntime CanAcceptTools",
+            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck",
             "agentloop.contracts.can_compile_messages": "CanCompileMessages",
             "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
             "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",

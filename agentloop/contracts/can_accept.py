@@ -6,7 +6,8 @@ Binding makes a copy: what a user passed in is not changed, and any number of ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Callable
+from typing import Self, TypeAlias
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
@@ -54,3 +55,15 @@ class CanAcceptExecutionScope(ABC):
     @abstractmethod
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses this clock, these ids and these resources."""
+
+
+OutputCheck: TypeAlias = Callable[[str], object]
+"""Reads the text of a final answer; raises `InvalidOutput` when it is not of the form that was asked for."""
+
+
+class CanAcceptOutputCheck(ABC):
+    """Takes the check of final answers; drivers that can ask again do."""
+
+    @abstractmethod
+    def with_output_check(self, check: OutputCheck) -> Self:
+        """Return a copy that asks again for a final answer which the check refuses."""

@@ -65,6 +65,11 @@ class CanUseMode(ABC):
         """Whether a call that cannot be executed is answered with the error and asked for again, instead of being executed."""
         return False
 
+    @property
+    def translates(self) -> bool:
+        """Whether requests and responses look otherwise to the model; one that never translates costs nothing."""
+        return True
+
     @abstractmethod
     def offer(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request as the model gets it in this mode."""

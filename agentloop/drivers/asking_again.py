@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 from attrs import frozen
 
+from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.step_draft import StepDraft
+from agentloop.errors import InvalidOutput
 from agentloop.events.decision_events import DecisionExtractionFailed, ValidationFailed
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
@@ -30,25 +32,45 @@ class Unusable(Value):
     Attributes:
         problem: why it cannot be read at all; empty when it can.
         errors: for each of its calls why it cannot be executed; empty for one that can.
+        output: why it has not the form of a final answer; empty when it has, or is none.
     """
 
     problem: str = ""
     errors: tuple[str, ...] = ()
+    output: str = ""
 
 
-def unusable(response: InferenceResponse, tools: Sequence[ToolSpec], mode: CanUseMode) -> Unusable | None:
-    """Say what is wrong with an answer; None when it can be used."""
-    if response.problem:
+def unusable(
+    response: InferenceResponse, tools: Sequence[ToolSpec], mode: CanUseMode, check: OutputCheck | None = None
+) -> Unusable | None:
+    """Say what is wrong with an answer; None when it can be used.
+
+    Args:
+        response: the answer.
+        tools: what it may call.
+        mode: the mode that the model was asked in; calls are checked only in one that asks again for them.
+        check: the check of final answers, if they have a form.
+    """
+    if mode.asks_again and response.problem:
         return Unusable(response.problem)
-    errors = tuple([mode.validate(call, tools).error_message for call in response.tool_calls])
-    return Unusable(errors=errors) if any(errors) else None
+    calls = response.tool_calls
+    if calls:
+        errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.asks_again else ()
+        return Unusable(errors=errors) if any(errors) else None
+    if check is None or response.wants_to_continue:
+        return None
+    try:
+        check(response.text)
+    except InvalidOutput as error:
+        return Unusable(output=str(error))
+    return None
 
 
 def asked_again(request: InferenceRequest, response: InferenceResponse, wrong: Unusable) -> InferenceRequest:
     """Return the request that shows a model its answer and what is wrong with it; neither becomes a part of the conversation."""
-    if wrong.problem:
+    if wrong.problem or wrong.output:
         said = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
-        told = Message.user(_UNREADABLE.format(wrong.problem))
+        told = Message.user(_UNREADABLE.format(wrong.problem or wrong.output))
         return request.with_messages(*request.messages, *((said, told) if said.parts else (told,)))
     errors = iter(wrong.errors)
     parts: list[Part] = [
@@ -79,5 +101,5 @@ async def tell_unusable(
             head = events.head(draft.state)
             await events.emit(DecisionExtractionFailed(head, attempt, wrong.problem, response.text))
     elif events.due(ValidationFailed):
-        problems = tuple([error for error in wrong.errors if error])
+        problems = (wrong.output,) if wrong.output else tuple([error for error in wrong.errors if error])
         await events.emit(ValidationFailed(events.head(draft.state), attempt, problems))

@@ -6,7 +6,7 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_accept import CanAcceptExecutionScope
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import Driver
@@ -16,7 +16,7 @@ from agentloop.values.inference_response import InferenceResponse
 
 
 @frozen(kw_only=True)
-class InferringDriver(Driver):
+class InferringDriver(Driver, CanAcceptOutputCheck):
     """A driver that asks a model: every inference passes the interceptor points and emits the events.
 
     Attributes:
@@ -25,11 +25,13 @@ class InferringDriver(Driver):
             comes of a run is the same.
         final_inference: the model that gives the final answer, after the other has decided that nothing is left to be called;
             None for the same one.
+        output_check: reads final answers, when they have a form; a loop with an `output_type` binds it.
     """
 
     inference: CanInfer = field(kw_only=False)
     streaming: bool = False
     final_inference: CanInfer | None = None
+    output_check: OutputCheck | None = field(default=None, repr=False)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses this clock, these ids and these resources, and whose model does too."""
@@ -40,6 +42,10 @@ class InferringDriver(Driver):
             inference=_bound(self.inference, scope),
             final_inference=None if final is None else _bound(final, scope),
         )
+
+    def with_output_check(self, check: OutputCheck) -> Self:
+        """Return a copy that asks again for a final answer which the check refuses."""
+        return evolve(self, output_check=check)
 
     def asked_as(self, inference: CanInfer) -> CanInfer:
         """Return a model as it is asked; a driver that speaks to it in its own way wraps it here."""
@@ -66,15 +72,6 @@ class InferringDriver(Driver):
 
         asked = self.asked_as(inference or self.inference)
         return await Asking(draft, asked, self.interceptor, self.events, self.streaming).ask(request)
-
-    async def answer(
-        self, draft: StepDraft, request: InferenceRequest, response: InferenceResponse
-    ) -> InferenceResponse:
-        """Return the final answer: that of the final model, if there is one and the response is an answer at all."""
-        final = self.final_inference
-        if final is None or response.tool_calls or response.wants_to_continue:
-            return response
-        return await self.infer(draft, request.with_tools(), inference=final)
 
 
 def _bound(inference: CanInfer, scope: ExecutionScope) -> CanInfer:

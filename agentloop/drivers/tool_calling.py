@@ -8,11 +8,13 @@ from typing import Literal, TypeAlias
 from attrs import field, frozen
 from attrs.validators import ge
 
+from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.args_leak import without_leaked_arguments
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.step_draft import StepDraft
+from agentloop.inference.model_table.capability_row import CapabilityRow
 from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, ToolChoice
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.message import Message, ResponsePart
@@ -32,6 +34,7 @@ class ToolCallingDriver(InferringDriver):
         parallel_tool_calls: whether several calls may come in one answer; None leaves it to the provider.
         options: model, sampling and limits of every inference.
         mode: how tools are offered and calls are read: a mode, its name, or `auto` for the one that suits the model.
+        models: what models are able to do, for `auto`; goes before what is known of the published ones.
         max_retries: how often the model is asked again in one step when its answer cannot be used, in a mode that does so.
         max_inferences_per_step: how often models are asked in one step, at most.
     """
@@ -40,13 +43,17 @@ class ToolCallingDriver(InferringDriver):
     parallel_tool_calls: bool | None = None
     options: InferenceOptions = DEFAULT_OPTIONS
     mode: CanUseMode | ModeName = "auto"
+    models: Sequence[CapabilityRow] = ()
     max_retries: int = field(default=2, validator=ge(0))
 
     @property
     def max_inferences_per_step(self) -> int:
         """One, one more for each time the model is asked again, and one for the final model."""
-        mode = self.mode_of(self.inference)
-        return 1 + (self.max_retries if mode.asks_again else 0) + (self.final_inference is not None)
+        asks_again = self.mode_of(self.inference).asks_again or self.output_check is not None
+        asked = 1 + (self.max_retries if asks_again else 0)
+        if self.final_inference is None:
+            return asked
+        return asked + 1 + (self.max_retries if self.output_check is not None else 0)
 
     def mode_of(self, inference: CanInfer) -> CanUseMode:
         """Return the mode that a model is asked in.
@@ -56,12 +63,12 @@ class ToolCallingDriver(InferringDriver):
         """
         from agentloop.drivers.modes.choosing import mode_for
 
-        return mode_for(self.mode, inference)
+        return mode_for(self.mode, inference, self.models)
 
     def asked_as(self, inference: CanInfer) -> CanInfer:
         """Return a model as it is asked in its mode."""
         mode = self.mode_of(inference)
-        if mode.name == "native":
+        if not mode.translates:
             return inference
         from agentloop.drivers.modes.mode_inference import ModeInference
 
@@ -69,28 +76,32 @@ class ToolCallingDriver(InferringDriver):
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Ask the model, again if its answer cannot be used and the mode says so."""
-        request = self.request(draft, messages)
-        response = await self.infer(draft, request)
-        mode = self.mode_of(self.inference)
-        if mode.asks_again:
-            response = await self._usable(draft, request, response, mode)
-        response = await self.answer(draft, request, response)
+        request, final = self.request(draft, messages), self.final_inference
+        check = self.output_check if final is None else None
+        response = await self._usable(draft, request, self.inference, check)
+        if final is not None and not response.tool_calls and not response.wants_to_continue:
+            response = await self._usable(draft, request.with_tools(), final, self.output_check)
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
         return without_leaked_arguments(response.parts)
 
     async def _usable(
-        self, draft: StepDraft, request: InferenceRequest, response: InferenceResponse, mode: CanUseMode
+        self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, check: OutputCheck | None
     ) -> InferenceResponse:
+        """Ask a model, and again when its answer cannot be used, as often as is allowed."""
+        response = await self.infer(draft, request, inference=inference)
+        mode = self.mode_of(inference)
+        if check is None and not mode.asks_again:
+            return response
         from agentloop.drivers.asking_again import asked_again, tell_unusable, unusable
 
         for attempt in range(1, self.max_retries + 1):
-            wrong = unusable(response, self.tools.specs, mode)
+            wrong = unusable(response, self.tools.specs, mode, check)
             if wrong is None:
                 break
             await tell_unusable(self.events, draft, response, wrong, attempt=attempt)
             request = asked_again(request, response, wrong)
-            response = await self.infer(draft, request)
+            response = await self.infer(draft, request, inference=inference)
         return response
 
     def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:

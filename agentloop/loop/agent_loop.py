@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from attrs import frozen
 
+from agentloop.contracts.can_accept import CanAcceptOutputCheck
 from agentloop.contracts.can_handle_events import E, Listener, Subscription
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import ContractViolation, DecisionError
@@ -212,6 +213,8 @@ class AgentLoop(LoopParts):
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
             return self._run(state, dependencies, resumed=True)
+        if self._output is not None:
+            state = state.with_response_format(self._output.response_format)
         state = state.with_execution_begun(execution_id or self.ids.new_id("execution"), self.clock.now())
         return self._run(state, dependencies, resumed=False)
 
@@ -234,7 +237,20 @@ class AgentLoop(LoopParts):
         driver = bound_driver(
             self.driver, self.tools, executor, self.compiler, interceptor=stack, events=events, scope=scope
         )
-        return Run(state, driver, stack, events, scope, self._inboxes, resumed=resumed, groups=self.tools.groups)
+        output = self._output
+        if output is not None and isinstance(driver, CanAcceptOutputCheck):
+            driver = driver.with_output_check(output.read)
+        return Run(
+            state,
+            driver,
+            stack,
+            events,
+            scope,
+            self._inboxes,
+            resumed=resumed,
+            groups=self.tools.groups,
+            read_output=None if output is None else output.read,
+        )
 
 
 async def _last(run: Run) -> AgentState:

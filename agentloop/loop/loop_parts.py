@@ -26,6 +26,7 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.step_limit import StepLimit
 from agentloop.loop.entered import Entered
 from agentloop.loop.inbox import Inboxes
+from agentloop.tools.output_type import OutputType
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
 
@@ -59,6 +60,8 @@ class LoopParts:
         events: tells what happens; an `EventBus` when left out.
         max_steps: the most steps of an execution; None for no limit.
         system_prompt: the instructions of agents that begin here, with a text or a message.
+        output_type: the type of final answers, any that can stand at a tool's parameter; None for text. An answer of another
+            form is asked for again.
         clock: where times come from.
         ids: where ids come from.
     """
@@ -76,11 +79,17 @@ class LoopParts:
     events: CanHandleEvents = field(default=None, converter=_as_bus, kw_only=True, repr=False)
     max_steps: int | None = field(default=50, kw_only=True)
     system_prompt: str = field(default="", kw_only=True, repr=False)
+    output_type: Any = field(default=None, kw_only=True)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
     _entered: Entered = field(factory=Entered, kw_only=True, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, kw_only=True, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
+    _output: OutputType | None = field(init=False, repr=False)
+
+    @_output.default
+    def _compiled_output(self) -> OutputType | None:
+        return None if self.output_type is None else OutputType(self.output_type)
 
     @_stack.default
     def _compiled_stack(self) -> InterceptorStack:

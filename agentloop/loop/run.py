@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from attrs import define
 
+from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -27,6 +28,7 @@ from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.groups import hold_groups
 from agentloop.loop.inbox import Inboxes
 from agentloop.values.agent_state import AgentState
+from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.message import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
@@ -49,6 +51,7 @@ class Run:
         inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
         groups: the groups of its tools, held until it ends.
+        read_output: reads final answers that have a type.
     """
 
     state: AgentState
@@ -59,6 +62,7 @@ class Run:
     inboxes: Inboxes
     resumed: bool = False
     groups: tuple[ToolGroup, ...] = ()
+    read_output: OutputCheck | None = None
     _step_number: int = 0
     _in_step: bool = False
     _driving: bool = False
@@ -87,6 +91,8 @@ class Run:
         finally:
             await self.events.drain()
             await self.scope.own.aclose()
+        if self.read_output is not None and self.state.status is ExecutionStatus.COMPLETED:
+            self.state = self.state.with_output(self.read_output(self.state.final_text))
         yield self.state
 
     # --- the stages ---------------------------------------------------------------------------------------------
@@ -134,6 +140,7 @@ class Run:
         try:
             self.state = checked(before, await self.driver.use_tools(before), self.driver)
             self._step_taken = True
+            self._check_output()
         except AgentStop as stop:
             self._rescue(stop, before)
             self.state = self.state.with_stop_signal(stop.signal)
@@ -204,6 +211,11 @@ class Run:
             head = self.events.head(self.state, step_number=self._step_number)
             await self.events.emit(AgentStepCompleted(head, step))
         self._in_step = False
+
+    def _check_output(self) -> None:
+        """Refuse a final answer that has not the type that was asked for, whatever the driver makes of it."""
+        if self.read_output is not None and self.state.has_final_response and not self._continuation.requested:
+            self.read_output(self.state.final_text)
 
     def _rescue(self, error: BaseException, before: AgentState) -> None:
         """Go on from the state that an error carries."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.values.account import explain
@@ -15,12 +16,16 @@ from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.execution_state import ExecutionState, ExecutionStatus
 from agentloop.values.id_source import IdSource, RandomIds
 from agentloop.values.inference_request import ResponseFormat
+from agentloop.values.json_text import json_in_text
+from agentloop.values.json_value import freeze
 from agentloop.values.message import Message
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.tool_execution import ErrorInfo
 from agentloop.values.usage import Usage
 from agentloop.values.value import Value
+
+_NO_OUTPUT: Final = object()
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -44,6 +49,7 @@ class AgentState(Value):
     execution_count: int = 0
     created_at: datetime
     updated_at: datetime
+    _output: Any = field(default=_NO_OUTPUT, init=False, eq=False, repr=False)
 
     @classmethod
     def start(
@@ -70,8 +76,6 @@ class AgentState(Value):
             context = context.with_message(Message.user(message) if isinstance(message, str) else message)
         chosen = agent_id or (ids or RandomIds()).new_id("agent")
         return cls(agent_id=chosen, context=context, created_at=now, updated_at=now)
-
-    # --- what a user wants to know ------------------------------------------------------------------------------
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -101,7 +105,7 @@ class AgentState(Value):
     @property
     def last_step(self) -> AgentStep | None:
         """The newest step of the current execution."""
-        return self.execution.steps[-1] if self.execution is not None and self.execution.steps else None
+        return self.steps[-1] if self.steps else None
 
     @property
     def final_response(self) -> Message | None:
@@ -119,6 +123,15 @@ class AgentState(Value):
         """The text of the answer; empty when there is none."""
         message = self.final_response
         return message.text if message is not None else ""
+
+    @property
+    def output(self) -> Any:
+        """The answer, of the loop's `output_type`; in a state that was stored its JSON, or its text if no form was asked."""
+        if self._output is not _NO_OUTPUT:
+            return self._output
+        if not self.has_final_response or self.context.response_format is None:
+            return self.final_text
+        return freeze(json_in_text(self.final_text))
 
     @property
     def usage(self) -> Usage:
@@ -166,8 +179,6 @@ class AgentState(Value):
             raise ExecutionFailed(self)
         return self
 
-    # --- transitions --------------------------------------------------------------------------------------------
-
     def with_context(self, context: AgentContext) -> AgentState:
         """Return the state with another context."""
         return evolve(self, context=context)
@@ -189,6 +200,11 @@ class AgentState(Value):
     def with_metadata(self, **entries: object) -> AgentState:
         """Return the state with these entries of the context's metadata added or replaced."""
         return self.with_context(self.context.with_metadata(**entries))
+
+    def with_output(self, output: object) -> AgentState:
+        """Return the state with its answer as data; neither compared nor stored."""
+        object.__setattr__(made := evolve(self), "_output", output)
+        return made
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentState:
         """Return the state with another form for final answers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import isinf
 from typing import Any, NoReturn
@@ -88,3 +88,31 @@ def format_json(value: Any) -> bytes:
         return _ascii_encoder.encode(value).encode()
     except RecursionError:
         raise ValueError("nested too deeply to be written") from None
+
+
+def json_in_text(text: str) -> Any:
+    """Parse the JSON that a model wrote: the whole text, what stands in a fence, or from the first bracket to the last.
+
+    Raises:
+        ValueError: with position, when there is none.
+    """
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        for inner in _candidates(text):
+            try:
+                return parse_json(inner)
+            except ValueError:
+                continue
+        raise ValueError(str(error)) from error
+
+
+def _candidates(text: str) -> Iterator[str]:
+    begin = text.find("```")
+    end = text.find("```", begin + 3)
+    if 0 <= begin < end:
+        yield text[begin + 3 : end].partition("\n")[2]
+    for opening, closing in ("{}", "[]"):
+        start, stop = text.find(opening), text.rfind(closing)
+        if 0 <= start < stop:
+            yield text[start : stop + 1]

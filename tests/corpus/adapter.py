@@ -101,7 +101,7 @@ def run_loop(
     wire_format: str, base_url: str, stream: bool, system: str | None, user: str, tools: Sequence[Mapping[str, Any]]
 ) -> str:
     """Run a recorded conversation, and return its last words."""
-    driver = ToolCallingDriver(inference_for(wire_format, base_url), streaming=stream)
+    driver = ToolCallingDriver(inference_for(wire_format, base_url), mode="native", streaming=stream)
     loop = AgentLoop(
         driver,
         [Recorded(described["name"], described["fn"]) for described in tools],

@@ -117,7 +117,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     """Over a run of n steps each message and each spec is encoded once, each call validated and structured once (law 20)."""
     encoded: Counter[int] = Counter()
     kept: list[object] = []  # an id is one message's only as long as the message lives
-    encode = requests._message
+    encode = requests.encode_message
 
     def encoding(message: Message, **options: Any) -> bytes:
         encoded[id(message)] += 1
@@ -125,7 +125,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
         return encode(message, **options)
 
     counts: Counter[str] = Counter()
-    monkeypatch.setattr(requests, "_message", encoding)
+    monkeypatch.setattr(requests, "encode_message", encoding)
     counting(monkeypatch, counts, requests, "_tool")
     counting(monkeypatch, counts, SchemaValidator, "validate")
     counting(monkeypatch, counts, tool_conversion, "structure")
@@ -147,10 +147,10 @@ def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
     earlier, _ = driven(10)
     counts: Counter[str] = Counter()
     counting(monkeypatch, counts, conversation, "_without_trace")
-    counting(monkeypatch, counts, requests, "_message")
+    counting(monkeypatch, counts, requests, "encode_message")
     driven(20, earlier.with_message(Message.user("Again.")))
     assert counts["_without_trace"] == 1
-    assert counts["_message"] == 2 + 20  # the last answer, the new question, and what each step adds
+    assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
 def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> None:

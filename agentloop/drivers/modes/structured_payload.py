@@ -96,7 +96,7 @@ def _part(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:
         parts.append(Reasoning(item[SCRATCHPAD]))
     if isinstance(item.get(TOOL), str):
         parts.append(ToolCall("", item[TOOL], _arguments(item[TOOL], item.get(ARGUMENTS), request)))
-    elif item.get(ANSWER) is not None:
+    elif item.get(ANSWER) is not None or (ANSWER in item and request.response_format is not None):
         parts.append(Text(_answer(item[ANSWER], request)))
     if not parts:
         return f"an object with {TOOL!r}, {ANSWER!r} or {SCRATCHPAD!r} is expected; its keys are {', '.join(item) or 'none'}"
