@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.json_text import parse_json
+from agentloop.values.json_value import EMPTY_OBJECT
 from agentloop.values.serialisation import from_json, to_json
 
 _HIDDEN = "***"
@@ -38,7 +39,8 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
     """Asks a model, and appends what was asked and answered to a file that a person can read and edit.
 
-    The file is a row of JSON documents, each `{"request": …, "response": …}`. The key of an `HttpInference` and the secrets
+    The file is a row of JSON documents, each `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two only
+    where the model tells them. The key of an `HttpInference` and the secrets
     that are named never get there.
 
     Attributes:
@@ -102,7 +104,9 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
                 await stream.aclose()
 
     def _write(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        document = {"request": _as_asked(request), "response": parse_json(to_json(response))}
+        told = {"model": self.model_name, "wire_format": self.wire_format_name}
+        known = {name: value for name, value in told.items() if value}
+        document = {**known, "request": _as_asked(request), "response": parse_json(to_json(response))}
         text = json.dumps(document, ensure_ascii=False, indent=2)
         for secret in self._all_secrets():
             text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _HIDDEN)
@@ -114,7 +118,7 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         yield from _keys_of(self.inference)
 
 
-class ReplayInference(CanInfer):
+class ReplayInference(CanInfer, CanTellModel):
     """Answers from a file that `RecordingInference` wrote; nothing is asked.
 
     Each recorded answer is given once: the first one whose request is the same. Any number of executions can be replayed from
@@ -132,8 +136,20 @@ class ReplayInference(CanInfer):
     def __init__(self, path: Path | str, *, in_order: bool = False) -> None:
         self._path = Path(path)
         self._in_order = in_order
-        self._left = list(_exchanges(self._path))
+        exchanges = list(_exchanges(self._path))
+        self._told = exchanges[0][0] if exchanges else EMPTY_OBJECT
+        self._left = [(asked, response) for _, asked, response in exchanges]
         self._count = len(self._left)
+
+    @property
+    def model_name(self) -> str:
+        """The model that was recorded first, where the recording tells it."""
+        return str(self._told.get("model", ""))
+
+    @property
+    def wire_format_name(self) -> str:
+        """The wire format of that model, where the recording tells it."""
+        return str(self._told.get("wire_format", ""))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Give the recorded answer.
@@ -191,7 +207,8 @@ def _keys_of(inference: CanInfer) -> Iterator[str]:
         yield inference.config.api_key.reveal()
 
 
-def _exchanges(path: Path) -> Iterator[tuple[Any, InferenceResponse]]:
+def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceResponse]]:
+    """Read a recording: each whole exchange, what was asked, and the answer."""
     text = path.read_text(encoding="utf-8")
     decoder, place, number = json.JSONDecoder(), 0, 0
     while rest := text[place:].lstrip():
@@ -200,7 +217,7 @@ def _exchanges(path: Path) -> Iterator[tuple[Any, InferenceResponse]]:
         try:
             document, place = decoder.raw_decode(text, place)
             response = from_json(json.dumps(document["response"]).encode(), InferenceResponse)
-            yield document["request"], response
+            yield document, document["request"], response
         except (ValueError, KeyError, TypeError) as error:
             line = text.count("\n", 0, place) + 1
             raise ConfigurationError(

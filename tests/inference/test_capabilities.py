@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentloop import ToolCallingDriver
 from agentloop.contracts import CanInfer, CanTellModel
 from agentloop.inference import (
     UNKNOWN_MODEL,
@@ -15,13 +16,13 @@ from agentloop.inference import (
     HttpInference,
     LLMConfig,
     RecordingInference,
-    ScriptedInference,
+    ReplayInference,
     capabilities,
 )
 from agentloop.inference.model_table.rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.values import InferenceOptions
+from agentloop.values import InferenceOptions, InferenceRequest, InferenceResponse, Message, Text
 
 NATIVE = [
     "openai:gpt-4o",
@@ -285,7 +286,8 @@ def http(text: str) -> HttpInference:
 class Anonymous(CanInfer):
     """Does not tell its model."""
 
-    infer = ScriptedInference("").infer
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse((Text(f"hi{request.system_prompt}"),))
 
 
 def test_inferences_tell_their_model(tmp_path: Path) -> None:
@@ -311,6 +313,33 @@ def test_what_is_not_known_is_told_as_empty(tmp_path: Path) -> None:
     """Around an inference that does not tell its model, nothing is made up."""
     for inference in (FallbackInference([Anonymous()]), RecordingInference(Anonymous(), tmp_path / "run.json")):
         assert (inference.model_name, inference.wire_format_name) == ("", "")
+
+
+async def test_a_replay_tells_the_model_that_was_recorded(tmp_path: Path) -> None:
+    """A recorded run is repeated in the mode in which it was made: the recording names the model, where it is known."""
+
+    class Telling(Anonymous, CanTellModel):
+        """Tells its model."""
+
+        model_name = "ollama:gemma3"
+        wire_format_name = "ollama"
+
+    request = InferenceRequest((Message.user("hello"),))
+    for inference, told in ((Telling(), ("ollama:gemma3", "ollama")), (Anonymous(), ("", ""))):
+        path = tmp_path / f"{type(inference).__name__}.json"
+        await RecordingInference(inference, path).infer(request)
+        replayed = ReplayInference(path)
+        assert (replayed.model_name, replayed.wire_format_name) == told
+        assert (await replayed.infer(request)).text == "hi"
+        assert (replayed.model_name, replayed.wire_format_name) == told
+    (tmp_path / "empty.json").write_text("")
+    assert ReplayInference(tmp_path / "empty.json").model_name == ""
+
+
+def test_a_model_that_nobody_tells_is_asked_by_its_tool_api() -> None:
+    """Around an inference that does not tell its model, a driver does as with that inference alone."""
+    for inference in (Anonymous(), FallbackInference([Anonymous()])):
+        assert ToolCallingDriver(inference).mode_of(inference).name == "native"
 
 
 def test_the_rows_of_services_name_providers_that_exist() -> None:
