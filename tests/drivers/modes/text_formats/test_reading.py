@@ -35,6 +35,9 @@ from .offered import BOOK, TOOLS, calls_in, calls_of, in_pieces
         ('{"name": "book_table", "arguments": {"guests": "4"}}', ("text read as number",)),
         ('{"name": "book_table", "arguments": {"outside": "false"}}', ("text read as boolean",)),
         ('{"name": "book_table", "arguments": "{}"}', ("arguments as text",)),
+        ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}</tool_call>', ("missing closing bracket",)),
+        ('<tool_call>\n{"name": "book_table", "arguments": {"place": "A"\n</tool_call>', ("missing closing bracket",)),
+        ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}}}</tool_call>', ()),
         ("book_table('A')", ("positions given names",)),
         ("book_table(place='A', outside=True,)", ()),
         (
@@ -95,6 +98,26 @@ def test_text_between_tags_gets_the_type_of_the_schema() -> None:
     assert calls_in("<function=other><parameter=n>4</parameter><parameter=t>a b</parameter></function>") == [
         ("other", {"n": 4, "t": "a b"})
     ]
+
+
+def test_brackets_are_added_only_before_a_closing_tag() -> None:
+    """What is cut off is no call, however little is missing."""
+    for text in (
+        '<tool_call>{"name": "book_table", "arguments": {"place": "A"}',
+        '{"name": "book_table", "arguments": {"place": "A"}</p>',
+        '<tool_call>{"name": "book_table", "arguments": {"place": </tool_call>',
+    ):
+        assert calls_in(text) == []
+
+
+def test_data_that_looks_a_little_like_a_call_is_data() -> None:
+    """Names that were not offered make no calls of objects that only resemble them."""
+    for text in (
+        '{"calls": [{"alice": {"at": 3}}]}',
+        '{"action": {"move": {"x": 1}}}',
+        '{"tool": "hammer", "size": 3}',
+    ):
+        assert calls_in(text) == []
 
 
 def test_positions_get_names_only_where_they_fit() -> None:

@@ -9,6 +9,7 @@ TRIPLE_QUOTES = "triple quotes"
 QUOTED_BY_TOKEN = "quote token"  # noqa: S105  # no secret: the name of a repair
 TRAILING_COMMA = "trailing comma"
 COMMENT = "comment"
+MISSING_BRACKET = "missing closing bracket"
 PYTHON_LITERAL = "Python literal"
 UNQUOTED_KEY = "unquoted key"
 RAW_NEWLINE = "unescaped newline"

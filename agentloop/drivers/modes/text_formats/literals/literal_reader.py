@@ -14,6 +14,7 @@ from agentloop.drivers.modes.text_formats.literals.dialect import (
     COMMENT,
     ESCAPED_UNDERSCORE,
     JSON,
+    MISSING_BRACKET,
     PYTHON_LITERAL,
     TRAILING_COMMA,
     UNQUOTED_KEY,
@@ -89,17 +90,20 @@ class LiteralReader:
         last = bisect_left(self._repairs, (end, ""))
         return tuple(dict.fromkeys(repair for _, repair in self._repairs[first:last]))
 
-    def whole_parts(self) -> list[ReadContainer]:
-        """Return the containers that were read whole although what stands around them was not."""
-        parts: list[ReadContainer] = []
-        for frame in self._frames:
-            held = frame.node.values() if isinstance(frame.node, dict) else frame.node
-            parts += [item for item in held if isinstance(item, ReadObject | ReadList)]
-        return parts
-
-    def unfinished(self) -> list[ReadContainer]:
-        """Return the containers that were still open when reading failed, the outermost first."""
-        return [frame.node for frame in self._frames]
+    def close_here(self) -> bool:
+        """Take what is open as closed, for whoever knows that the value ends here; False where more than brackets is missing."""
+        if not self._frames or self._quote or self._frames[-1].expected != "separator":
+            return False
+        self.failure = ""
+        while len(self._frames) > 1:
+            inner = self._frames.pop().node
+            inner.end = self.at
+            self._place(inner)
+        self.value = self._frames.pop().node
+        self.value.end = self.at
+        self._repairs.append((self.value.start, MISSING_BRACKET))
+        self._repairs.sort()
+        return True
 
     def _token(self, text: str, *, ended: bool) -> bool:
         space = _SPACE.match(text, self.at)

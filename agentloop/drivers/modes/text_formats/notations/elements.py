@@ -13,6 +13,7 @@ from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
 from agentloop.drivers.modes.text_formats.source import Source, Steps, after_space, literal_at
 
 _QUOTES: Final = frozenset("'\"`")
+_CLOSERS: Final = ("</", "<|/", "<tool_call")
 _BETWEEN: Final = frozenset(",;")
 
 _Found = Generator[Draft | None, None, Outcome]
@@ -51,7 +52,7 @@ class Run:
             letter = self._source.text[self._at : self._at + 1]
             if self._is_between(letter):
                 self._at += 1
-                if letter == "]" and self._found:
+                if letter in "]}" and self._found:
                     self.end = self._at
                     if not self._depth:
                         return self._outcome("")
@@ -71,6 +72,8 @@ class Run:
             self._depth += 1
         elif letter == "]" and self._depth:
             self._depth -= 1
+        elif letter == "}" and self._found and self._explicit:  # one too many, before the closing tag
+            return True
         elif letter and letter in _QUOTES and self._depth and not self._quote:
             self._quote = letter
         elif not (letter and letter in _BETWEEN and self._found and not self._quote):
@@ -80,6 +83,8 @@ class Run:
     def _object(self) -> Generator[Draft | None, None, str | None]:
         reader = yield from read_value(self._source, self._at)
         self._reached = max(self._reached, reader.reached)
+        if reader.failure and self._explicit and (yield from literal_at(self._source, reader.at, _CLOSERS)):
+            reader.close_here()
         drafts = CallsInJson(reader, self._source, self._tools, explicit=self._explicit).drafts()
         if reader.value is not None and not self._found:
             self.end = reader.at  # data: nothing in it is a call

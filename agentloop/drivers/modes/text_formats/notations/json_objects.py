@@ -24,6 +24,7 @@ ARGUMENT_KEYS: Final = (
     "params",
     "input",
     "tool_input",
+    "tool_arguments",
     "action_input",
     "tool_args",
     "kwargs",
@@ -64,12 +65,14 @@ class CallsInJson:
 
     def _in_object(self, node: ReadObject, *, explicit: bool, deepest: int) -> Iterator[Draft]:
         inner = next((node[key] for key in WRAPPING_KEYS if isinstance(node.get(key), ReadContainer)), None)
-        if inner is None and isinstance(node.get("function"), ReadObject):
-            inner = node["function"]
         if inner is not None:
             yield from self._in(inner, explicit=True, deepest=deepest - 1)
             return
-        draft = self._named(node, explicit=explicit) or self._single_key(node, explicit=explicit)
+        inner = next((node[key] for key in NAME_KEYS if isinstance(node.get(key), ReadObject)), None)
+        if inner is not None:
+            yield from self._in(inner, explicit=explicit, deepest=deepest - 1)
+            return
+        draft = self._named(node, explicit=explicit) or self._single_key(node)
         if draft is not None:
             yield draft
 
@@ -122,13 +125,13 @@ class CallsInJson:
             return None
         return Draft(name, {}, node.start, node.end, repairs=self._reader.repairs(node.start, node.end))
 
-    def _single_key(self, node: ReadObject, *, explicit: bool) -> Draft | None:
+    def _single_key(self, node: ReadObject) -> Draft | None:
         if len(node) != 1:
             return None
         name, arguments = next(iter(node.items()))
         if not isinstance(arguments, ReadObject) or self._is_schema(name, arguments):
             return None
-        if not (explicit or self._tools.knows(self._tools.plain_name(name))):
+        if not (self._explicit or self._tools.knows(self._tools.plain_name(name))):
             return None
         return draft_of(name, arguments, self._reader, self._source, (node.start, node.end))
 

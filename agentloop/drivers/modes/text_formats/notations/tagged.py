@@ -17,6 +17,7 @@ TAGS: Final = (
     ("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Apriel
     ("<function_calls>", "</function_calls>"),
     ("<functioncall>", "</functioncall>"),
+    ("<tool_use>", "</tool_use>"),
     ("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron Nano
     ("<longcat_tool_call>", "</longcat_tool_call>"),
     ("<|tool_call|>", "<|/tool_call|>"),  # Granite 3, Phi 4
