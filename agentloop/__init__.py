@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from agentloop.inference.http_inference import HttpInference as HttpInference
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
     from agentloop.interception.audit_log import AuditLog as AuditLog
+    from agentloop.interception.budget import Budget as Budget
     from agentloop.interception.cancellation import Cancellation as Cancellation
+    from agentloop.interception.cost_limit import CostLimit as CostLimit
     from agentloop.interception.finish_reason_stop import FinishReasonStop as FinishReasonStop
     from agentloop.interception.interceptor import Interceptor as Interceptor
     from agentloop.interception.permissions import Permissions as Permissions
@@ -66,7 +68,9 @@ else:
             "agentloop.inference.http_inference": "HttpInference",
             "agentloop.inference.scripted": "ScriptedInference",
             "agentloop.interception.audit_log": "AuditLog",
+            "agentloop.interception.budget": "Budget",
             "agentloop.interception.cancellation": "Cancellation",
+            "agentloop.interception.cost_limit": "CostLimit",
             "agentloop.interception.finish_reason_stop": "FinishReasonStop",
             "agentloop.interception.interceptor": "Interceptor",
             "agentloop.interception.permissions": "Permissions",
@@ -94,10 +98,12 @@ __all__ = [
     "AgentState",
     "AgentStop",
     "AuditLog",
+    "Budget",
     "CanExecuteToolCalls",
     "CanInfer",
     "CanUseTools",
     "Cancellation",
+    "CostLimit",
     "Driver",
     "FinishReasonStop",
     "HttpInference",

@@ -9,7 +9,20 @@ from agentloop._lazy import lazy
 if TYPE_CHECKING:
     from agentloop.interception.approval import Approval as Approval
     from agentloop.interception.audit_log import AuditLog as AuditLog
+    from agentloop.interception.budget import Budget as Budget
+    from agentloop.interception.budgeting.account import BudgetAccount as BudgetAccount
+    from agentloop.interception.budgeting.amounts import Amounts as Amounts
+    from agentloop.interception.budgeting.amounts import Limits as Limits
+    from agentloop.interception.budgeting.leasing import RunningBudget as RunningBudget
+    from agentloop.interception.budgeting.leasing import current_budget as current_budget
+    from agentloop.interception.budgeting.prices import Price as Price
+    from agentloop.interception.budgeting.prices import Prices as Prices
+    from agentloop.interception.budgeting.prices import PriceTable as PriceTable
+    from agentloop.interception.budgeting.published_prices import PublishedPrices as PublishedPrices
+    from agentloop.interception.budgeting.token_account import TokenAccount as TokenAccount
+    from agentloop.interception.budgeting.token_account import token_account as token_account
     from agentloop.interception.cancellation import Cancellation as Cancellation
+    from agentloop.interception.cost_limit import CostLimit as CostLimit
     from agentloop.interception.finish_reason_stop import FinishReasonStop as FinishReasonStop
     from agentloop.interception.function_form import after_execution as after_execution
     from agentloop.interception.function_form import after_inference as after_inference
@@ -44,7 +57,15 @@ else:
         {
             "agentloop.interception.approval": "Approval",
             "agentloop.interception.audit_log": "AuditLog",
+            "agentloop.interception.budget": "Budget",
+            "agentloop.interception.budgeting.account": "BudgetAccount",
+            "agentloop.interception.budgeting.amounts": "Amounts Limits",
+            "agentloop.interception.budgeting.leasing": "RunningBudget current_budget",
+            "agentloop.interception.budgeting.prices": "Price PriceTable Prices",
+            "agentloop.interception.budgeting.published_prices": "PublishedPrices",
+            "agentloop.interception.budgeting.token_account": "TokenAccount token_account",
             "agentloop.interception.cancellation": "Cancellation",
+            "agentloop.interception.cost_limit": "CostLimit",
             "agentloop.interception.finish_reason_stop": "FinishReasonStop",
             "agentloop.interception.function_form": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop",
             "agentloop.interception.interceptor": "Interceptor POINTS",

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from attrs import evolve, field, frozen
 
 from agentloop.errors import MalformedArguments
+from agentloop.interception.budget import LIMIT_PRIORITY
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.resilience.call_identity import canonical
-from agentloop.interception.step_limit import LIMIT_PRIORITY
 from agentloop.values.json_value import JsonObject
 from agentloop.values.parts import Text
 from agentloop.values.points import AfterToolUse

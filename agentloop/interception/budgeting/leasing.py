@@ -1,0 +1,90 @@
+"""Parts of a running budget, lent to what an execution starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from attrs import frozen
+
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.interception.budgeting.account import BudgetAccount, Entry
+from agentloop.interception.budgeting.amounts import Limits, parts_of_dollar
+
+
+@frozen
+class RunningBudget:
+    """The budget of an execution under way. A tool gets it by `current_budget()`.
+
+    Attributes:
+        account: what was spent and what is set aside.
+        entry: the execution's own part of it.
+        left: what may still be lent: what is left without what is kept for the last answer.
+        seconds: the time left for tools; None for no limit.
+        make: makes the interceptor for an execution that draws on an account.
+    """
+
+    account: BudgetAccount
+    entry: Entry
+    left: Callable[[], Limits]
+    seconds: Callable[[], float | None]
+    make: Callable[[BudgetAccount, float | None], CanIntercept]
+
+    @contextmanager
+    def lease(
+        self,
+        share: float = 1.0,
+        *,
+        steps: int | None = None,
+        tool_calls: int | None = None,
+        tokens: int | None = None,
+        cost: float | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[CanIntercept]:
+        """Lend a part of what is left, until the block ends; what was not used then comes back.
+
+            with budget.lease(0.5) as lease:
+                state = await child.with_interceptors(lease).execute("…")
+
+        What is lent is set aside at once, so leases that run side by side never use more than there is. Where less is left
+        than is asked for, that is lent.
+
+        Args:
+            share: the most of what is left, of every kind.
+            steps: the most steps.
+            tool_calls: the most tool calls.
+            tokens: the most tokens.
+            cost: the most dollars.
+            seconds: the most seconds.
+
+        Returns:
+            A context manager that gives an interceptor for the loop that draws on the lease.
+        """
+        asked = Limits(steps, tool_calls, tokens, None if cost is None else parts_of_dollar(cost))
+        hold, limits = self.account.hold_up_to(self.left().share(share).tightened(asked))
+        lent = BudgetAccount(limits)
+        left = self.seconds()
+        given = [max(one, 0.0) for one in (left, seconds) if one is not None]
+        try:
+            yield self.make(lent, min(given, default=None))
+        finally:
+            self.account.settle_lease(self.entry, hold, lent.spent + lent.reserved)
+
+
+_CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)
+
+
+def current_budget() -> RunningBudget | None:
+    """Return the budget of the execution whose tool runs here; None outside of tools and without a `Budget`."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def lending(budget: RunningBudget) -> Iterator[None]:
+    """Let what runs inside draw on this budget."""
+    token = _CURRENT.set(budget)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,241 @@
+"""A budget at work in one execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from attrs import frozen
+
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.interception.budgeting.account import BudgetAccount, Entry
+from agentloop.interception.budgeting.amounts import Amounts
+from agentloop.interception.budgeting.counting import calls_before, is_settling
+from agentloop.interception.budgeting.delegated import delegated, with_delegated
+from agentloop.interception.budgeting.last_answer import last_request, last_response
+from agentloop.interception.budgeting.leasing import RunningBudget, lending
+from agentloop.interception.budgeting.prices import Prices
+from agentloop.interception.budgeting.quote import set_aside
+from agentloop.interception.budgeting.request_size import BYTES_PER_TOKEN, parts_length
+from agentloop.interception.budgeting.reserve import Reserve
+from agentloop.interception.budgeting.signals import reached, stop_by
+from agentloop.interception.budgeting.spending import Spending, Unknown
+from agentloop.interception.budgeting.time_span import TimeIsUp, TimeSpan, within
+from agentloop.values.agent_state import AgentState
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.points import (
+    AfterInference,
+    AfterStep,
+    AfterToolUse,
+    AroundInference,
+    AroundToolUse,
+    BeforeInference,
+    BeforeStep,
+    BeforeToolUse,
+    ProceedInference,
+    ProceedToolUse,
+    StatePoint,
+)
+from agentloop.values.stop import StopReason, StopSignal
+from agentloop.values.tool_execution import ToolExecution, ToolStatus
+
+S = TypeVar("S", bound=StatePoint)
+
+
+@frozen(kw_only=True)
+class Terms:
+    """How a budget is kept.
+
+    Attributes:
+        wrap_up: the share that is kept back for the last answer.
+        reserves: whether tokens and money are set aside before an inference.
+        unknown: what to do about what is not known.
+        prices: what models cost; None when money is of no interest.
+        model: the model that is asked where the request does not name one.
+        max_output_tokens: the most that a model is taken to write where the request does not say.
+    """
+
+    wrap_up: float
+    reserves: bool
+    unknown: Unknown
+    prices: Prices | None
+    model: str
+    max_output_tokens: int
+
+
+@frozen(kw_only=True, eq=False)
+class BudgetRun:
+    """A budget at work in one execution: what it does at each point.
+
+    Attributes:
+        name: the name of the budget.
+        terms: how it is kept.
+        account: what was spent and what is set aside.
+        time: how long the execution may take.
+        lends: whether what the execution starts can draw on it.
+        make: makes the interceptor for an execution that draws on an account that was lent, with so many seconds.
+    """
+
+    name: str
+    terms: Terms
+    account: BudgetAccount
+    time: TimeSpan
+    lends: bool
+    make: Callable[[BudgetAccount, float | None], CanIntercept]
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        """Stop instead of taking one step too many, or find that the last answer is due."""
+        state = point.state
+        if self.time.is_over(state):
+            return _stopped(point, self.time.signal)
+        if is_settling(state):
+            return point
+        entry = self._opened(state)
+        self._book(entry, state)
+        signal = self._reserve.reached(self.account, entry)
+        if signal is None and not self.account.take(entry, Amounts(steps=1)):
+            signal = self._reserve.signal(StopReason.STEP_LIMIT, self.account, entry)
+        if signal is not None:
+            return _stopped(point, signal)
+        entry.closing = self._closing(entry, state)
+        return point
+
+    def after_step(self, point: AfterStep) -> AfterStep:
+        """Stop after the last answer; keep in the state what leases have used."""
+        entry = self._opened(point.state)
+        made = point.with_state(with_delegated(point.state, self.name, entry.delegated)) if self.lends else point
+        return made if entry.closing is None else _stopped(made, entry.closing)
+
+    def _book(self, entry: Entry, state: AgentState) -> None:
+        """Write down what the state says was used; nothing of an inference is under way."""
+        self.account.release(entry)
+        spending = entry.spending
+        if self.account.limits.tokens is not None or self.account.limits.cost is not None:
+            spending.count(state)
+        calls = state.tool_call_count
+        free = self.account.left.tool_calls
+        allowed = calls if free is None else min(calls, max(free, 0) + entry.own.tool_calls)
+        self.account.book(entry, Amounts(state.step_count, allowed, spending.tokens, spending.cost))
+
+    def _closing(self, entry: Entry, state: AgentState) -> StopSignal | None:
+        signal = self._reserve.nearly_reached(self.account, entry, state)
+        if not self.terms.wrap_up or not self.time.is_over_for_tools(state):
+            return signal
+        late = self.time.signal
+        return late if signal is None or signal.reason.weight < late.reason.weight else signal
+
+    # --- inferences -----------------------------------------------------------------------------------------------
+
+    def before_inference(self, point: BeforeInference) -> BeforeInference:
+        """Set aside what the inference may use, and ask for the last answer when that is due.
+
+        Raises:
+            AgentStop: when too little is left.
+        """
+        entry = self._opened(point.state)
+        if not self.terms.reserves:
+            return point if entry.closing is None else point.with_request(last_request(point.request))
+        self.account.release(entry)
+        if entry.closing is None:
+            kept = self.account.left.minus(self._reserve.amounts)
+            found = set_aside(self.account, entry, point, kept, most=self.terms.max_output_tokens)
+            if isinstance(found, InferenceRequest):
+                return point.with_request(found)
+            entry.closing = self._reserve.signal(found, self.account, entry, last=True)
+            if not self.terms.wrap_up:
+                raise stop_by(entry.closing)
+        point = point.with_request(last_request(point.request))
+        found = set_aside(self.account, entry, point, self.account.left, most=self.terms.max_output_tokens)
+        if isinstance(found, InferenceRequest):
+            return point.with_request(found)
+        raise stop_by(self._reserve.signal(found, self.account, entry, last=True))
+
+    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        """Cut the inference off when its time is up, and give back what was set aside when it fails.
+
+        Raises:
+            AgentStop: when it was cut off.
+        """
+        try:
+            return await within(self.time.left(point.state), proceed)
+        except BaseException as error:
+            entry = self._opened(point.state)
+            self.account.release(entry)
+            if isinstance(error, TimeIsUp):
+                raise stop_by(self.time.signal) from None
+            raise
+
+    def after_inference(self, point: AfterInference) -> AfterInference:
+        """Write down what the inference used, and keep the last answer free of calls."""
+        entry = self._opened(point.state)
+        response = point.response
+        if self.terms.reserves:
+            wrote = parts_length(response.parts) // BYTES_PER_TOKEN
+            tokens, cost = entry.spending.of(response.usage, response.model, entry.asked, wrote)
+            self.account.settle(entry, Amounts(tokens=tokens, cost=cost))
+        return point if entry.closing is None else point.with_response(last_response(response))
+
+    # --- tool calls -----------------------------------------------------------------------------------------------
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Block a call too many, and one for which no time is left."""
+        entry = self._opened(point.state)
+        if entry.closing is not None:
+            return point.block(entry.closing.message)
+        if self.time.is_over_for_tools(point.state):
+            return point.block(self.time.signal.message)
+        number = calls_before(point.state) + point.index + 1
+        more = number - entry.own.tool_calls
+        if self.account.limits.tool_calls is None or more <= 0 or self.account.take(entry, Amounts(tool_calls=more)):
+            return point
+        signal = reached(StopReason.TOOL_CALL_LIMIT, self.account.limits.tool_calls, call=number)
+        return (point if self.terms.wrap_up else _stopped(point, signal)).block(signal.message)
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        """Cut the call off when the time for tools is up; lend to what it starts."""
+        if not self.lends:
+            return await self._in_time(point, proceed)
+        with lending(self._running(point.state)):
+            return await self._in_time(point, proceed)
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        """Stop when a call was cut off at the end, or the end has come meanwhile."""
+        return _stopped(point, self.time.signal) if self.time.is_over(point.state) else point
+
+    async def _in_time(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        try:
+            return await within(self.time.left_for_tools(point.state), proceed)
+        except TimeIsUp:
+            return point.fail(self.time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
+
+    def _running(self, state: AgentState) -> RunningBudget:
+        entry = self._opened(state)
+        kept = self._reserve.amounts
+        return RunningBudget(
+            self.account,
+            entry,
+            left=lambda: self.account.left.minus(kept),
+            seconds=lambda: self.time.left_for_tools(state),
+            make=self.make,
+        )
+
+    # --- what they have in common ---------------------------------------------------------------------------------
+
+    @property
+    def _reserve(self) -> Reserve:
+        return Reserve(self.account.limits, self.terms.wrap_up)
+
+    def _opened(self, state: AgentState) -> Entry:
+        """Return the execution's part of the account; what its state remembers of leases is written down."""
+        terms = self.terms
+        entry = self.account.entry(state, lambda: Spending(terms.unknown, terms.prices, terms.model))
+        if not entry.restored:
+            entry.restored, entry.delegated = True, delegated(state, self.name)
+        return entry
+
+
+def _stopped(point: S, signal: StopSignal) -> S:
+    return point.stop(signal.message, reason=signal.reason, context=signal.context)
