@@ -32,7 +32,7 @@ def mode_for(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[Capabil
     """
     if isinstance(mode, CanUseMode):
         return mode
-    if not isinstance(inference, CanTellModel):
+    if not isinstance(inference, CanTellModel) or not inference.model_name:
         return _made(mode, _ABLE)
     return _chosen(mode, inference.model_name, inference.wire_format_name, tuple(rows))
 
