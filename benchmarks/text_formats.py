@@ -93,8 +93,8 @@ def speed(what: str, text: str, least: float, read: Read = at_once) -> Row:
     return Row(what, f"{rate:7.2f} MB/s", f">= {least} MB/s", rate >= least)
 
 
-def growth(what: str, unit: str) -> Row:
-    half, whole = (seconds(at_once, unit * (size // len(unit))) for size in (LARGE // 2, LARGE))
+def growth(what: str, unit: str, size: int = LARGE, read: Read = at_once) -> Row:
+    half, whole = (seconds(read, unit * (length // len(unit))) for length in (size // 2, size))
     ratio = whole / max(half, 1e-3)
     return Row(what, f"{whole:6.2f} s, t(2n)/t(n) = {ratio:.2f}", f"<= {MOST_GROWTH}", ratio <= MOST_GROWTH)
 
@@ -104,6 +104,8 @@ def main() -> None:
     show("Reading a megabyte of each notation", notations)
     text = (PROSE * 20 + NOTATIONS["<tool_call> with JSON"]) * 50
     show("Reading in pieces", [speed(f"of {size}", text, 0.05, in_pieces(size)) for size in (1, 4, 16)])
+    streamed = [growth(name, unit, LARGE // 5, in_pieces(4)) for name, unit in HOSTILE.items()]
+    show("Hostile texts of 1 MB in pieces of 4", streamed)
     show("Hostile texts of 5 MB", [growth(name, unit) for name, unit in HOSTILE.items()])
 
 

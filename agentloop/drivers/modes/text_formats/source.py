@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator
 from typing import Final, TypeAlias, TypeVar
 
@@ -41,11 +42,16 @@ class Source:
         self.ended = True
 
 
+def _run_end(run: re.Pattern[str], text: str, at: int, end: int = sys.maxsize) -> int:
+    """Return where a run ends; no match is kept, since it would hold the text and so keep it from growing in place."""
+    found = run.match(text, at, end)
+    return found.end() if found else at
+
+
 def after_space(source: Source, at: int) -> Steps[int]:
     """Return the place of the next character that is no white space, or the end of the text."""
     while True:
-        space = _SPACE.match(source.text, at)
-        at = space.end() if space else at
+        at = _run_end(_SPACE, source.text, at)
         if at < len(source.text) or source.ended:
             return at
         yield
@@ -85,8 +91,7 @@ def run_at(source: Source, at: int, run: re.Pattern[str], most: int) -> Steps[st
         most: characters.
     """
     while True:
-        found = run.match(source.text, at, at + most + 1)
-        end = found.end() if found else at
+        end = _run_end(run, source.text, at, at + most + 1)
         if end - at > most:
             return ""
         if end < len(source.text) or source.ended:

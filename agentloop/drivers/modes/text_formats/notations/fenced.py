@@ -8,12 +8,13 @@ from typing import Final
 from agentloop.drivers.modes.text_formats.draft import Attempt, Draft, Outcome
 from agentloop.drivers.modes.text_formats.notations.elements import Run
 from agentloop.drivers.modes.text_formats.offered_tools import OfferedTools
-from agentloop.drivers.modes.text_formats.source import Source, Steps, after_space, literal_at
+from agentloop.drivers.modes.text_formats.source import Source, Steps, after_space, literal_at, run_at
 from agentloop.drivers.modes.text_formats.text_format import TextFormat
 
 FENCE: Final = "```"
 
-_LANGUAGE: Final = re.compile(r"[\w+-]{0,20}")
+_LANGUAGE: Final = re.compile(r"[\w+-]*+")
+_LONGEST_LANGUAGE: Final = 20
 
 
 def past_fence(source: Source, start: int, arguments: int, end: int) -> Steps[int]:
@@ -42,11 +43,8 @@ class FencedCalls(TextFormat):
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read the calls behind the fence, and the fence that closes the block."""
         at = start + len(FENCE)
-        language = _LANGUAGE.match(source.text, at)
-        while language and language.end() == len(source.text) and not source.ended:
-            yield None
-            language = _LANGUAGE.match(source.text, at)
-        at = yield from after_space(source, language.end() if language else at)
+        language = yield from run_at(source, at, _LANGUAGE, _LONGEST_LANGUAGE)
+        at = yield from after_space(source, at + len(language))
         found = False
         run = Run(source, at, tools, explicit=False).read()
         outcome = Outcome(start)

@@ -38,6 +38,7 @@ def name_at(source: Source, at: int) -> Steps[str]:
         rest = source.text[found.end() : found.end() + 2]
         if source.ended or (rest and rest != "\\"):
             return found[0]
+        del found, rest  # what holds the text keeps it from growing in place
         yield
 
 
