@@ -31,7 +31,8 @@ def shortcoming(state: AgentState) -> str:
         return _failure(state, after)
     if state.status is ExecutionStatus.SUSPENDED:
         waiting = [f"{call_text(call.call)} waits for a decision: {one_line(call.reason)}" for call in state.pending]
-        return "\n".join([f"Suspended {after}.", *waiting])
+        total = counted(len(waiting), "call")
+        return "\n".join([f"Suspended {after}: {total} {'waits' if len(waiting) == 1 else 'wait'}.", *waiting])
     if state.status is ExecutionStatus.COMPLETED:
         return "" if state.final_text else f"Completed {after}, but the model gave no text as its answer."
     signal = state.stop_signal

@@ -8,8 +8,10 @@ from contextlib import ExitStack, redirect_stdout
 
 import click
 
+from agentloop.cli.approvals import Asking, Decider, approved, can_ask, decided, denied, undecided
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
 from agentloop.cli.execution import executed
+from agentloop.cli.interrupted import Interrupted
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
 from agentloop.cli.terminal import console
@@ -17,6 +19,8 @@ from agentloop.cli.terminal_text import printable
 from agentloop.cli.tool_files import tools_from
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import PRESETS
+from agentloop.interception.approval import Approval
+from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.time_limit import TimeLimit
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
@@ -27,13 +31,14 @@ _EPILOG = """\
 Examples:
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
+  agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve ask
 
 \b
 Exit codes:
   0    answered
   1    failed
   2    asked for in a wrong way: options, tools, a missing key
-  3    stopped by a limit, or waiting for a decision
+  3    stopped by a limit, or calls wait for a decision and nobody could be asked
   130  interrupted by Ctrl-C
 """
 
@@ -59,6 +64,12 @@ Exit codes:
     "--max-steps", default=50, show_default=True, type=click.IntRange(min=1), help="Stop after this many steps."
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this long. No limit when left out.")
+@click.option(
+    "--approve",
+    type=click.Choice(["ask", "all", "none"]),
+    help="Hold back the calls of tools that change something, and ask about each on the terminal, let all run, or deny "
+    "all. When left out, tools just run; only calls that an ensemble holds back are asked about.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress: only the answer, on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Write the final state, as JSON, instead of the answer.")
 @click.pass_context
@@ -72,6 +83,7 @@ def run(
     system: str,
     max_steps: int,
     timeout: float | None,
+    approve: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -84,10 +96,11 @@ def run(
     with redirect_stdout(sys.stderr), told_as_bad_usage():
         tools = tools_from(places)
         config = LLMConfig.parse(model, base_url=base_url)
+        interceptors = [*_limits(timeout), *([] if approve is None else [Approval()])]
         loop = AgentLoop.for_model(
-            config, tools=tools, system_prompt=system, max_steps=max_steps, interceptors=_limits(timeout)
+            config, tools=tools, system_prompt=system, max_steps=max_steps, interceptors=interceptors
         )
-        state = _executed(loop, asked, quiet=quiet)
+        state = _executed(loop, asked, _decider(approve), quiet=quiet)
     _tell(state, quiet=quiet, as_json=as_json)
     context.exit(exit_code(state))
 
@@ -103,18 +116,32 @@ def _question(given: str) -> str:
     return given
 
 
-def _limits(timeout: float | None) -> list[TimeLimit]:
+def _limits(timeout: float | None) -> list[Interceptor]:
     try:
         return [] if timeout is None else [TimeLimit(timeout)]
     except ValueError as error:
         raise BadUsage(f"--timeout is a number of seconds above 0, not {timeout:g}") from error
 
 
-def _executed(loop: AgentLoop, question: str, *, quiet: bool) -> AgentState:
+def _decider(approve: str | None) -> Decider:
+    if approve == "all":
+        return approved
+    if approve == "none":
+        return denied
+    return Asking(console(stderr=True)) if can_ask() else undecided
+
+
+def _executed(loop: AgentLoop, question: str, decide: Decider, *, quiet: bool) -> AgentState:
     with ExitStack() as stack:
         if not quiet:
             loop.wiretap(stack.enter_context(Progress(console(stderr=True))))
-        return executed(loop.execute(question))
+        state = executed(loop.execute(question))
+        try:
+            while decisions := decided(state, decide):
+                state = executed(loop.resume(state, decisions))
+        except KeyboardInterrupt:  # while a person is being asked
+            raise Interrupted(printable(state.explain())) from None
+        return state
 
 
 def _tell(state: AgentState, *, quiet: bool, as_json: bool) -> None:
@@ -123,6 +150,8 @@ def _tell(state: AgentState, *, quiet: bool, as_json: bool) -> None:
     short = shortcoming(state)
     if short:
         click.echo(short, err=True)
+    if state.pending:
+        click.echo("Run it on a terminal to be asked about each, or with --approve all or --approve none.", err=True)
     if as_json:
         click.echo(to_json(state))
     elif state.final_text:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
+from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.secret_fields import MASK, SecretFields, without
 from agentloop.values.json_text import format_json
+from agentloop.values.json_value import thaw
 from agentloop.values.points import AfterToolUse
+from agentloop.values.tool_execution import ToolExecution
 
 logger: logging.Logger = logging.getLogger("agentloop.audit")
 
@@ -25,16 +29,30 @@ class AuditLog(Interceptor):
     Args:
         to: where lines go: a path that JSON lines are appended to, an open text file, or a function of the entry. When
             left out, the logger `agentloop.audit` at level INFO.
+        secrets: fields that are masked in arguments, results and errors: by their name wherever they stand, as `password`,
+            or by a path from the top, as `card.number`. What they hold is masked in the other texts of the line as well.
+            Arguments that cannot be read are masked whole.
+        results: write what the calls returned, too.
         priority: where it stands among the interceptors.
     """
 
-    def __init__(self, to: Sink | None = None, *, priority: int = 2000) -> None:
+    def __init__(
+        self,
+        to: Sink | None = None,
+        *,
+        secrets: Iterable[str] = (),
+        results: bool = False,
+        priority: int = 2000,
+    ) -> None:
         self.priority = priority
+        self.secrets = SecretFields(secrets)
+        self.results = results
         self._write = _writer(to)
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Write the line."""
         execution = point.execution
+        told = self._masked(execution) if self.secrets.paths else self._plain(execution)
         self._write(
             {
                 "time": execution.ended_at.isoformat(),
@@ -42,14 +60,32 @@ class AuditLog(Interceptor):
                 "execution": point.state.execution_id,
                 "key": execution.key,
                 "tool": execution.name,
-                "arguments": execution.call.arguments_json,
                 "outcome": execution.status.value,
-                "error": execution.error_message,
                 "duration_ms": round(execution.duration_ms, 3),
                 "success": execution.succeeded,
+                **told,
             }
         )
         return point
+
+    def _plain(self, execution: ToolExecution) -> dict[str, Any]:
+        told = {"arguments": execution.call.arguments_json, "error": execution.error_message}
+        return {**told, "result": thaw(execution.value)} if self.results else told
+
+    def _masked(self, execution: ToolExecution) -> dict[str, Any]:
+        told, found = self._plain(execution), set[str]()
+        try:
+            execution.call.arguments  # noqa: B018  # to know whether they can be read
+        except MalformedArguments as error:
+            told["arguments"] = MASK
+            told["error"] = type(error).__name__ if execution.has_error else ""
+        else:
+            told["arguments"] = self.secrets.masked_text(told["arguments"], found)
+        if isinstance(told.get("result"), str):
+            told["result"] = self.secrets.masked_text(told["result"], found)
+        elif "result" in told:
+            told["result"] = self.secrets.masked(told["result"], found)
+        return {name: without(one, found) for name, one in told.items()}
 
 
 def _writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:

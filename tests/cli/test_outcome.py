@@ -53,7 +53,7 @@ async def test_a_decision_that_is_waited_for() -> None:
     state = await _ended([PAY], suspends=True)
     assert exit_code(state) == 3
     assert shortcoming(state).splitlines() == [
-        "Suspended after 1 step.",
+        "Suspended after 1 step: 1 call waits.",
         "pay(amount=5) waits for a decision: a person has to agree",
     ]
     assert "1 tool call (1 waiting)" in summary(state)

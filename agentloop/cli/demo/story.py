@@ -9,7 +9,8 @@ from agentloop.contracts.can_handle_events import Listener
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
-from agentloop.interception.permissions import Permissions, Rule
+from agentloop.interception.permissions import Permissions
+from agentloop.interception.rule import Rule
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
 from agentloop.values.event import Event
