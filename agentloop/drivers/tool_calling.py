@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import field, frozen
 from attrs.validators import ge
@@ -14,10 +14,12 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.args_leak import without_leaked_arguments
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.step_draft import StepDraft
-from agentloop.inference.model_table.capability_row import CapabilityRow
 from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, ToolChoice
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.message import Message, ResponsePart
+
+if TYPE_CHECKING:
+    from agentloop.inference.model_table.capability_row import CapabilityRow
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed"]
 

@@ -9,6 +9,8 @@ from agentloop._lazy import lazy
 if TYPE_CHECKING:
     from agentloop.inference.config import LLMConfig as LLMConfig
     from agentloop.inference.fallback import FallbackInference as FallbackInference
+    from agentloop.inference.foreign_history import export_history as export_history
+    from agentloop.inference.foreign_history import import_history as import_history
     from agentloop.inference.http_inference import HttpInference as HttpInference
     from agentloop.inference.model_table.capabilities import UNKNOWN_MODEL as UNKNOWN_MODEL
     from agentloop.inference.model_table.capabilities import capabilities as capabilities
@@ -33,6 +35,7 @@ else:
         {
             "agentloop.inference.config": "LLMConfig",
             "agentloop.inference.fallback": "FallbackInference",
+            "agentloop.inference.foreign_history": "export_history import_history",
             "agentloop.inference.http_inference": "HttpInference",
             "agentloop.inference.model_table.capabilities": "UNKNOWN_MODEL capabilities",
             "agentloop.inference.model_table.capability_row": "Capabilities CapabilityRow StructuredOutput ToolMode",

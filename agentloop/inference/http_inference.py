@@ -13,13 +13,13 @@ from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttem
 from agentloop.contracts.can_tell_model import CanTellModel
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 
 if TYPE_CHECKING:
     from agentloop.inference.endpoint import Endpoint
+    from agentloop.inference.wire_formats.wire_format import WireFormat
 
 
 def _nobody(_: FailedAttempt) -> None:
@@ -113,6 +113,7 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTell
         """Open the way to the model; the HTTP stack is loaded with the first one."""
         from agentloop.inference.endpoint import Endpoint
         from agentloop.inference.http_client import HttpClient
+        from agentloop.inference.wire_formats.wire_format import wire_format
 
         spelling = self.wire_format or wire_format(self.config.wire_format)
         return Endpoint(self.config, spelling, HttpClient(self.config, self.client))

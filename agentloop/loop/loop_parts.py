@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import evolve, field, frozen
 from attrs.validators import instance_of
@@ -26,9 +26,11 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.step_limit import StepLimit
 from agentloop.loop.entered import Entered
 from agentloop.loop.inbox import Inboxes
-from agentloop.tools.output_type import OutputType
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
+
+if TYPE_CHECKING:
+    from agentloop.tools.output_type import OutputType
 
 
 def _as_interceptors(interceptors: Iterable[CanIntercept]) -> tuple[CanIntercept, ...]:
@@ -89,7 +91,11 @@ class LoopParts:
 
     @_output.default
     def _compiled_output(self) -> OutputType | None:
-        return None if self.output_type is None else OutputType(self.output_type)
+        if self.output_type is None:
+            return None
+        from agentloop.tools.output_type import OutputType
+
+        return OutputType(self.output_type)
 
     @_stack.default
     def _compiled_stack(self) -> InterceptorStack:
