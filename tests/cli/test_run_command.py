@@ -56,7 +56,7 @@ def test_tools_from_a_file_are_called(command_line: CommandLine, server: ModelSe
     """The model is offered the tools of the file and gets what they return; what they print goes to stderr."""
     server.calls(("add", {"a": 2, "b": 40}), ("fail", {}))
     server.says("42")
-    ended = command_line("run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--tools", tools)
+    ended = command_line("run", "2+40?", "--model", "ollama:qwen3", "--base-url", server.base_url, "--tools", tools)
     assert (ended.code, ended.out) == (0, "42\n")
     assert "adding 2 40" in ended.err
     assert "ValueError: no luck" in ended.err

@@ -6,6 +6,7 @@ from agentloop.cli.demo import scripted_model
 from agentloop.cli.demo.shop import Shop
 from agentloop.cli.demo.support_tools import TOOLS
 from agentloop.contracts.can_handle_events import Listener
+from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
@@ -53,9 +54,9 @@ async def told(shop: Shop, listener: Listener[Event]) -> AgentState:
     """
     config = LLMConfig(model=scripted_model.NAME, base_url="http://scripted.invalid/v1", provider="scripted")
     async with in_process_client(scripted_model.answer) as client:
-        loop = AgentLoop.for_model(
-            HttpInference(config, client=client),
-            tools=TOOLS,
+        loop = AgentLoop(
+            ToolCallingDriver(HttpInference(config, client=client), mode="native"),
+            TOOLS,
             system_prompt=SYSTEM_PROMPT,
             interceptors=[PERMISSIONS],
             max_steps=10,
