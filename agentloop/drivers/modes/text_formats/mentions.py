@@ -20,6 +20,8 @@ class Mentions:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, bytes], tuple[bool, int]] = {}
+        self._new: list[tuple[FoundCall, bool, int]] = []
+        self._first = -1
         self._clearest = (0, 0)
 
     def why_mentioned(self, call: FoundCall, words: int, clarity: int, *, is_python: bool) -> str:
@@ -31,12 +33,22 @@ class Mentions:
             clarity: how clearly its notation says that it is a call.
             is_python: whether it is written as a call in Python's notation.
         """
-        key = call.name, format_json(call.arguments)
         clearest, words_then = self._clearest
         if clarity < clearest and words != words_then:
             return "it stands in prose after calls that are set apart from it"
         self._clearest = max(self._clearest, (clarity, words))
-        was_python, words_then = self._seen.setdefault(key, (is_python, words))
-        if clarity < MARKED and was_python != is_python and words != words_then:
-            return "it repeats an earlier call"
-        return ""
+        self._first = words if self._first < 0 else self._first
+        self._new.append((call, is_python, words))
+        if clarity == MARKED or words == self._first:
+            return ""
+        was_python, words_then = self._first_equal()
+        return "it repeats an earlier call" if was_python != is_python and words_then != words else ""
+
+    def _first_equal(self) -> tuple[bool, int]:
+        """Compare the new calls with those before; return how the first one that is equal to the last stands in the text."""
+        first = False, 0
+        for call, is_python, words in self._new:
+            key = call.name, format_json(call.arguments)
+            first = self._seen.setdefault(key, (is_python, words))
+        self._new.clear()
+        return first

@@ -171,7 +171,7 @@ FRAGMENTS = st.sampled_from(
         "None", "Action:", "Action Input:", "<|python_tag|>", " to=functions.", "<|message|>", "<|call|>", "#", "<", "|>",
         '<invoke name="', "</invoke>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_call", "{}", "()",
         "<|tool_call>call:", '<|"|>', MINIMAX, "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", ">>>", "functools", '{"name": "clock"}',
-        "clock()", "\ud800", "é", "'''", '"""', "//", "<![CDATA[", "]]>", '<|open|>call tool="', "<|sep|>",
+        "clock()", "\ud800", "é", "'''", '"""', "//", "<![CDATA[", "]]>", '<|open|>call tool="', "<|sep|>", "</p>", "words ",
     ]
 )  # fmt: skip
 
