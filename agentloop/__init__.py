@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentloop.contracts.tool import Tool as Tool
     from agentloop.contracts.tool_context import ToolContext as ToolContext
     from agentloop.drivers.driver import Driver as Driver
+    from agentloop.drivers.react import ReActDriver as ReActDriver
     from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
     from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
     from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
@@ -60,6 +61,7 @@ else:
             "agentloop.contracts.tool": "Tool",
             "agentloop.contracts.tool_context": "ToolContext",
             "agentloop.drivers.driver": "Driver",
+            "agentloop.drivers.react": "ReActDriver",
             "agentloop.drivers.scripted": "ScenarioStep ScriptedDriver",
             "agentloop.drivers.tool_calling": "ToolCallingDriver",
             "agentloop.errors": "AgentLoopError",
@@ -111,6 +113,7 @@ __all__ = [
     "LLMConfig",
     "Message",
     "Permissions",
+    "ReActDriver",
     "ScenarioStep",
     "ScriptedDriver",
     "ScriptedInference",

@@ -25,6 +25,8 @@
     │   └── InvalidResponse
     ├── InvalidOutput              a final answer that has not the type that was asked for
     ├── DecisionError              a decision about a call that does not wait, or was given for another one
+    ├── DecisionExtractionError    no decision could be read in what a model wrote
+    ├── DecisionValidationError    the decisions of a model could be read and not be used
     ├── InboxClosed                a message for an execution that has ended
     └── JournalError
         └── SchemaTooNew
@@ -194,6 +196,32 @@ class InvalidOutput(AgentLoopError):
 
 class DecisionError(AgentLoopError):
     """A decision cannot be used: no such call waits, or the decision was given for another call or other arguments."""
+
+
+class DecisionExtractionError(AgentLoopError):
+    """No decision could be read in what a model wrote, as often as it was asked.
+
+    Attributes:
+        problem: what is wrong with the last answer.
+        text: the last answer.
+    """
+
+    def __init__(self, problem: str, text: str) -> None:
+        super().__init__(f"the model gave no decision that can be read: {problem}")
+        self.problem = problem
+        self.text = text
+
+
+class DecisionValidationError(AgentLoopError):
+    """The decisions of a model could be read and not be used, as often as it was asked.
+
+    Attributes:
+        problems: what is wrong with the last one.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(f"the model's decision cannot be used: {'; '.join(problems)}")
+        self.problems = tuple(problems)
 
 
 class InboxClosed(AgentLoopError):

@@ -25,9 +25,7 @@ You can call tools. To call one, write, and put nothing else in the tags:
 such tags yourself. Call only the tools below, each with arguments that satisfy its JSON Schema. When you have what you need, \
 answer in plain text without any tags.
 
-<tools>
-%(tools)s
-</tools>"""
+%(tools)s"""
 _SEVERAL = "To call several tools at once, write one such block after the other."
 _ONE = "Call one tool at a time."
 
@@ -37,9 +35,8 @@ def told_prompt(request: InferenceRequest) -> str:
     pieces = [request.system_prompt] if request.system_prompt else []
     if request.tools:
         several = _ONE if request.parallel_tool_calls is False else _SEVERAL
-        tools = b"\n".join(encode_each(request.tools, "told in a prompt", _tool)).decode()
-        pieces.append(_OFFER % {"several": several, "tools": tools})
-        choice = _choice(request.tool_choice)
+        pieces.append(_OFFER % {"several": several, "tools": told_tools(request.tools)})
+        choice = told_choice(request.tool_choice)
         if choice:
             pieces.append(choice)
     if request.response_format is not None:
@@ -53,6 +50,21 @@ def told_format(wanted: ResponseFormat) -> str:
         return "When you answer, write one JSON object and nothing else."
     schema = format_json(wanted.schema).decode()
     return f"When you answer, write JSON that satisfies this JSON Schema, and nothing else:\n\n{schema}"
+
+
+def told_tools(tools: Sequence[ToolSpec]) -> str:
+    """Describe tools: one JSON object per line, within tags."""
+    told = b"\n".join(encode_each(tools, "told in a prompt", _tool)).decode()
+    return f"<tools>\n{told}\n</tools>"
+
+
+def told_choice(choice: ToolChoice) -> str:
+    """Say in words whether and which tool has to be called; empty when the model decides."""
+    if choice.kind == "required":
+        return "Call a tool now; do not answer yet."
+    if choice.kind == "specific":
+        return f"Call the tool {choice.name} now; do not answer yet."
+    return "Call no tool now; answer." if choice.kind == "none" else ""
 
 
 def tell_tagged(message: Message) -> Sequence[Message]:
@@ -73,14 +85,6 @@ def tell_tagged(message: Message) -> Sequence[Message]:
 
 def _tool(spec: ToolSpec) -> bytes:
     return format_json({"name": spec.name, "description": spec.description, "parameters": spec.parameters})
-
-
-def _choice(choice: ToolChoice) -> str:
-    if choice.kind == "required":
-        return "Call a tool now; do not answer yet."
-    if choice.kind == "specific":
-        return f"Call the tool {choice.name} now; do not answer yet."
-    return "Call no tool now; answer." if choice.kind == "none" else ""
 
 
 def _told_call(exchange: ToolExchange) -> str:
