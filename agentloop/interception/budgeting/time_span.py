@@ -22,7 +22,7 @@ class TimeIsUp(Exception):  # internal to budgets; becomes an outcome or a reaso
 
 @frozen
 class TimeSpan:
-    """The time of an execution, from its beginning.
+    """The time of an execution, from its beginning; what it was suspended for does not count.
 
     Attributes:
         seconds: how long it is; None for no end.
@@ -36,9 +36,11 @@ class TimeSpan:
 
     def left(self, state: AgentState) -> float | None:
         """Return the seconds left, below zero when it is over; None for no end."""
-        if self.seconds is None or state.execution is None:
+        execution = state.execution
+        if self.seconds is None or execution is None:
             return self.seconds
-        return self.seconds - (self.clock.now() - state.execution.started_at).total_seconds()
+        passed = (self.clock.now() - execution.started_at).total_seconds()
+        return self.seconds - (passed - execution.waited_seconds)
 
     def left_for_tools(self, state: AgentState) -> float | None:
         """Return the seconds left without those that are kept back."""

@@ -1,0 +1,272 @@
+"""Permissions by ensemble, effect and metadata, told as events; secrets that the audit log does not write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    AuditLog,
+    Permissions,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    tool,
+)
+from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
+from agentloop.interception import Approval, Rule
+from agentloop.interception.secret_fields import MASK, SecretFields
+from agentloop.testing import Ledger, call, toys
+from agentloop.tools.ensembles import Ensemble
+from agentloop.values import BeforeToolUse, Event, answer, approve
+
+
+@tool(effect="pure")
+def read(value: int) -> int:
+    """Read."""
+    return value
+
+
+@tool(effect="pure")
+def write(value: int) -> int:
+    """Write."""
+    return value
+
+
+def loop_of(*calls: ToolCall, interceptors: Any, tools: Any = None) -> AgentLoop:
+    """Return a loop whose model makes these calls at once."""
+    groups = [Ensemble("files", [read]), Ensemble("mail", [write])]
+    offered: Any = [*toys(Ledger()), *groups] if tools is None else tools
+    return AgentLoop(ToolCallingDriver(ScriptedInference(list(calls), "done")), offered, interceptors=interceptors)
+
+
+def ran(permissions: Permissions, *calls: ToolCall, **metadata: object) -> list[bool]:
+    """Return which of the calls ran."""
+    state = AgentState.start("go", agent_id="clerk").with_metadata(**metadata)
+    done = loop_of(*calls, interceptors=[permissions]).execute_sync(state)
+    return [one.succeeded for one in done.steps[0].executions]
+
+
+CALLS = (call("echo", 1), call("read", 2), call("write", 3))
+
+
+@pytest.mark.parametrize(
+    ("permissions", "expected"),
+    [
+        (Permissions(deny=[Rule(ensemble="mail")]), [True, True, False]),
+        (Permissions(deny=[Rule(ensemble="?*")]), [True, False, False]),
+        (Permissions(allow=[Rule(ensemble="files")]), [False, True, False]),
+        (Permissions(allow=[Rule(ensemble="")]), [True, False, False]),
+        (Permissions(deny=[Rule(effect="effect")]), [False, True, True]),
+        (Permissions(deny=[Rule(metadata={"role": "guest"})]), [False, False, False]),
+        (Permissions(deny=[Rule(metadata={"role": "admin"})]), [True, True, True]),
+        (Permissions(deny=[Rule(metadata={"role": "guest", "night": True})]), [True, True, True]),
+        (Permissions(deny=[Rule(metadata={"teams": ["a", "b"]})]), [False, False, False]),
+        (Permissions(default_deny=True), [False, False, False]),
+        (Permissions(allow=["read"], default_deny=True), [False, True, False]),
+        (Permissions(allow=["*"], deny=["write"], default_deny=True), [True, True, False]),
+    ],
+)
+def test_rules_by_ensemble_effect_and_metadata(permissions: Permissions, expected: list[bool]) -> None:
+    """All that a rule names has to fit, and a denying rule wins."""
+    assert ran(permissions, *CALLS, role="guest", teams=["a", "b"]) == expected
+
+
+def test_each_decision_is_told_before_the_call_begins() -> None:
+    """What was decided, by which rule and why; a call that is let through is told as well."""
+    rules = Permissions(
+        allow=["echo", Rule(tool="re*", ensemble="files")], deny=[Rule(tool="whoami", reason="you know who you are")]
+    )
+    loop = loop_of(call("echo", 1), call("whoami", 2), call("read", 3), call("write", 4), interceptors=[rules])
+    told: list[Event] = []
+    for kind in (PermissionDecided, ToolCallStarted, ToolCallBlocked):
+        loop.on(kind, told.append)
+    loop.execute_sync("go", execution_id="run")
+    decided = [event for event in told if isinstance(event, PermissionDecided)]
+    assert [(one.key, one.name, one.allowed, one.rule, one.reason) for one in decided] == [
+        ("run/1/0", "echo", True, "tool echo", ""),
+        ("run/1/1", "whoami", False, "tool whoami", "you know who you are"),
+        ("run/1/2", "read", True, "tool re*; ensemble files", ""),
+        ("run/1/3", "write", False, "", "the tool 'write' is not among those permitted"),
+    ]
+    assert {event.step_number for event in told} == {1}
+    assert told.index(decided[0]) < next(i for i, one in enumerate(told) if isinstance(one, ToolCallStarted))
+
+
+async def test_the_decision_after_a_suspension_is_told_again() -> None:
+    """When a call that waited goes on, permissions are asked again, in its own step."""
+    loop = loop_of(call("echo", 1), interceptors=[Permissions(), Approval()])
+    told: list[PermissionDecided] = []
+    loop.on(PermissionDecided, told.append)
+    state = await loop.execute("go", execution_id="run")
+    loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
+    await loop.with_interceptors(Permissions(deny=["echo"])).resume(state, {"run/1/0": approve()})
+    assert [(one.allowed, one.step_number, one.key) for one in told] == [
+        (True, 1, "run/1/0"),
+        (True, 1, "run/1/0"),
+        (False, 1, "run/1/0"),
+    ]
+
+
+@pytest.mark.unmonitored
+def test_a_decision_that_nobody_listens_for_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unobserved, a permission builds no event."""
+
+    class Unbuilt:
+        def __init__(self, *_: object) -> None:
+            raise AssertionError("built for nobody")
+
+    monkeypatch.setattr("agentloop.interception.permissions.PermissionDecided", Unbuilt)
+    assert ran(Permissions(deny=["read"]), call("echo", 1), call("read", 1)) == [True, False]
+
+
+def long_enough(point: BeforeToolUse) -> bool:
+    """Say whether a call has any arguments."""
+    return bool(point.arguments)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Rule(), "every call"),
+        (Rule(tool="a*", caller="b", ensemble="c"), "tool a*; caller b; ensemble c"),
+        (Rule(effect="pure", metadata={"role": "x"}), "effect pure; metadata role"),
+        (Rule(when=long_enough), "when long_enough"),
+    ],
+)
+def test_a_rule_says_what_it_matches(rule: Rule, said: str) -> None:
+    """In words that are the same in every run."""
+    assert str(rule) == said
+
+
+# --- the audit log ----------------------------------------------------------------------------------------------------
+
+
+@tool
+def log_in(user: str, password: str, card: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Log in."""
+    if password == "wrong-one":
+        raise ValueError(f"{password} is not the password of {user}")
+    return {"user": user, "token": "tok-9876", "cards": [{"number": "4111-1111", "kind": "gold"}], "echo": password}
+
+
+@tool
+def as_text(password: str) -> str:
+    """Return JSON as text."""
+    return json.dumps({"token": "tok-9876", "said": password})
+
+
+def audited(*calls: ToolCall, secrets: Any, **log: Any) -> list[dict[str, Any]]:
+    """Return the lines that are written for these calls."""
+    lines: list[dict[str, Any]] = []
+    audit = AuditLog(lambda entry: lines.append(dict(entry)), secrets=secrets, **log)
+    loop_of(*calls, interceptors=[audit], tools=[log_in, as_text]).execute_sync("go")
+    return lines
+
+
+def test_secret_fields_are_masked_in_arguments_and_results() -> None:
+    """By name wherever they stand, by path from the top, through arrays; and what they hold wherever else it turns up."""
+    arguments = '{"user": "ada", "password": "hunter22", "card": {"number": "4242-4242", "kind": "blue"}}'
+    (line,) = audited(
+        ToolCall("", "log_in", arguments), secrets=["password", "token", "card.number", "cards.number"], results=True
+    )
+    assert json.loads(line["arguments"]) == {
+        "user": "ada",
+        "password": MASK,
+        "card": {"number": MASK, "kind": "blue"},
+    }
+    assert line["result"] == {
+        "user": "ada",
+        "token": MASK,
+        "cards": [{"number": MASK, "kind": "gold"}],
+        "echo": MASK,
+    }
+    assert line["success"]
+
+
+def test_a_secret_in_an_error_or_in_a_text_is_masked() -> None:
+    """Errors repeat arguments, and some results are JSON in a text."""
+    wrong, text = audited(
+        ToolCall("", "log_in", '{"user": "ada", "password": "wrong-one"}'),
+        ToolCall("", "as_text", '{"password": "hunter22"}'),
+        secrets=["password", "token"],
+        results=True,
+    )
+    assert wrong["error"] == f"{MASK} is not the password of ada"
+    assert json.loads(text["result"]) == {"token": MASK, "said": MASK}
+
+
+def test_arguments_that_cannot_be_read_are_masked_whole() -> None:
+    """Where the secret field cannot be found, nothing is written that could hold it."""
+    (line,) = audited(ToolCall("", "log_in", '{"password": "hunter22", '), secrets=["password"])
+    assert (line["arguments"], line["error"]) == (MASK, "MalformedArguments")
+    assert "hunter22" not in json.dumps(line)
+
+
+def test_without_secrets_arguments_are_written_as_they_came() -> None:
+    """Nothing is parsed or changed that need not be, and results are written on request only."""
+    arguments = '{ "user":"ada","password":"hunter22" }'
+    (line,) = audited(ToolCall("", "log_in", arguments), secrets=())
+    assert line["arguments"] == arguments
+    assert "result" not in line
+    (unchanged,) = audited(ToolCall("", "log_in", arguments), secrets=["other"], results=True)
+    assert unchanged["arguments"] == arguments
+    assert unchanged["result"]["token"] == "tok-9876"
+
+
+async def test_an_answer_in_place_of_a_result_is_masked_too() -> None:
+    """Whatever settles a call, its line keeps the secret."""
+    lines: list[dict[str, Any]] = []
+    audit = AuditLog(lambda entry: lines.append(dict(entry)), secrets="token", results=True)
+    made = ToolCall("", "as_text", '{"password": "p"}')
+    loop = loop_of(made, interceptors=[audit, Approval()], tools=[log_in, as_text])
+    state = await loop.execute("go", execution_id="run")
+    assert not lines
+    loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
+    await loop.resume(state, {"run/1/0": answer({"token": "tok-1234"})})
+    assert [line["result"] for line in lines] == [{"token": MASK}]
+
+
+NAMES = st.sampled_from(["a", "b", "secret"])
+DATA = st.recursive(
+    st.none() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+)
+
+
+@given(DATA)
+def test_nothing_of_a_secret_field_is_left_and_all_else_is(data: Any) -> None:
+    """Masking replaces the values of the secret fields and nothing else."""
+
+    def expected(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: MASK if name == "secret" else expected(one) for name, one in value.items()}
+        return [expected(one) for one in value] if isinstance(value, list) else value
+
+    before = json.dumps(data)
+    assert SecretFields(["secret"]).masked(data, set()) == expected(data)
+    assert json.dumps(data) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "masked"),
+    [
+        ("a.b", {"a": {"b": MASK, "c": 1}, "b": 2, "d": [{"b": 3}]}),
+        ("b", {"a": {"b": MASK, "c": 1}, "b": MASK, "d": [{"b": MASK}]}),
+        ("d.b", {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": MASK}]}),
+        ("*.b", {"a": {"b": MASK, "c": 1}, "b": 2, "d": [{"b": MASK}]}),
+        ("a.*", {"a": {"b": MASK, "c": MASK}, "b": 2, "d": [{"b": 3}]}),
+        ("a", {"a": MASK, "b": 2, "d": [{"b": 3}]}),
+        ("x.y", {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": 3}]}),
+    ],
+)
+def test_a_path_leads_to_one_place(path: str, masked: Any) -> None:
+    """A dotted path is followed from the top; a single name is found anywhere."""
+    data = {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": 3}]}
+    assert SecretFields([path]).masked(data, set()) == masked

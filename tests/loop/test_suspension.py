@@ -1,0 +1,382 @@
+"""Suspension from end to end: what waits, what has run, other processes, and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Interceptor,
+    ScenarioStep,
+    ScriptedDriver,
+    TimeLimit,
+    TokenLimit,
+    ToolCallLimit,
+    from_json,
+    to_json,
+)
+from agentloop.errors import DecisionError
+from agentloop.events import (
+    AgentExecutionStarted,
+    AgentExecutionSuspended,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ToolCallCompleted,
+)
+from agentloop.interception import Approval, before_execution, before_tool_use
+from agentloop.testing import Ledger, ManualClock, toys
+from agentloop.values import (
+    BeforeExecution,
+    Decision,
+    Event,
+    ExecutionStatus,
+    StopReason,
+    ToolStatus,
+    Usage,
+    answer,
+    approve,
+    deny,
+    edit,
+)
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = '''
+import asyncio, sys
+from pathlib import Path
+from agentloop import AgentLoop, AgentState, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop.interception import Approval
+from agentloop.values import answer, approve, deny, edit
+
+folder = Path(sys.argv[1])
+
+@tool
+def pay(to: str) -> str:
+    """Pay."""
+    with (folder / "paid").open("a") as file:
+        file.write(to + "\\\\n")
+    return "paid " + to
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    with (folder / "paid").open("a") as file:
+        file.write("looked\\\\n")
+    return "seen"
+
+calls = [("pay", {"to": "Ada"}), ("look", {}), ("pay", {"to": "Bob"}), ("pay", {"to": "Cid"}), ("pay", {"to": "Dot"})]
+driver = ScriptedDriver(ScenarioStep.tool_call("look"), ScenarioStep.tool_calls(*calls), ScenarioStep.final("done"))
+loop = AgentLoop(driver, [pay, look], interceptors=[Approval()])
+stored = folder / "state.json"
+
+async def main() -> None:
+    if not stored.exists():
+        state = await loop.execute("go", execution_id="run")
+    else:
+        state = from_json(stored.read_bytes(), AgentState)
+        state = await loop.resume(state, eval(sys.argv[2]))
+    stored.write_bytes(to_json(state))
+
+asyncio.run(main())
+'''
+
+
+def in_another_process(folder: Path, decisions: str = "") -> AgentState:
+    """Begin the execution, or go on with it after these decisions, in a process of its own; return the stored state."""
+    program = PROGRAM.replace("\\\\n", "\\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder), decisions],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return from_json((folder / "state.json").read_bytes(), AgentState)
+
+
+def test_each_round_of_decisions_can_be_a_process_of_its_own(tmp_path: Path) -> None:
+    """Nothing that ran before a suspension runs again, undecided calls stay pending, and the order is that of the calls."""
+    state = in_another_process(tmp_path)
+    assert state.status is ExecutionStatus.SUSPENDED
+    assert [call.key for call in state.pending] == ["run/2/0", "run/2/2", "run/2/3", "run/2/4"]
+    digest = state.pending[0].digest
+    state = in_another_process(tmp_path, f"{{'run/2/2': deny('not Bob'), 'run/2/0': approve({digest!r})}}")
+    assert [call.key for call in state.pending] == ["run/2/3", "run/2/4"]
+    state = in_another_process(tmp_path, "{'run/2/4': edit({'to': 'Eve'})}")
+    assert [call.key for call in state.pending] == ["run/2/3"]
+    state = in_another_process(tmp_path, "{'run/2/3': answer('by hand')}")
+    assert (state.status, state.final_text, state.step_count) == (ExecutionStatus.COMPLETED, "done", 3)
+    assert [one.text for one in state.steps[1].executions] == [
+        "paid Ada",
+        "seen",
+        "ToolBlocked: not Bob",
+        "by hand",
+        "paid Eve",
+    ]
+    assert [one.key for one in state.steps[1].executions] == [f"run/2/{place}" for place in range(5)]
+    assert (tmp_path / "paid").read_text().split() == ["looked", "looked", "Ada", "Eve"]
+    assert [message.role for message in state.messages] == ["user", "assistant", "assistant", "assistant"]
+    exchange = state.messages[2].exchanges[4]
+    assert (exchange.call.arguments, exchange.execution.call.arguments) == ({"to": "Dot"}, {"to": "Eve"})
+
+
+def suspended_at(*values: int, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
+    """Return a loop whose first step makes a call of echo for each value, and whose second answers."""
+    usage = Usage(10, 10)
+    script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in values], usage=usage)
+    driver = ScriptedDriver(script, ScenarioStep.final("done", usage=usage))
+    return AgentLoop(driver, toys(ledger or Ledger()), **parts)
+
+
+async def test_the_events_of_a_suspension_tell_what_waits_and_what_goes_on() -> None:
+    """The run ends as suspended, and the next one says that it goes on, in the same step, without asking the model."""
+    loop = suspended_at(1, 2, interceptors=[Approval([lambda point: point.arguments["value"] == 2])])
+    told: list[Event] = []
+    loop.wiretap(told.append)
+    state = await loop.execute("go", execution_id="run")
+    ended = told[-1]
+    assert isinstance(ended, AgentExecutionSuspended)
+    assert ended.pending == state.pending
+    told.clear()
+    await loop.resume(state, {"run/1/1": approve()})
+    kinds = (AgentExecutionStarted, AgentStepStarted, ToolCallCompleted, AgentStepCompleted)
+    seen = [(type(event).__name__, event.step_number) for event in told if isinstance(event, kinds)]
+    assert seen == [
+        ("AgentExecutionStarted", 1),
+        ("AgentStepStarted", 1),
+        ("ToolCallCompleted", 1),
+        ("AgentStepCompleted", 1),
+        ("AgentStepStarted", 2),
+        ("AgentStepCompleted", 2),
+    ]
+    first = told[0]
+    assert isinstance(first, AgentExecutionStarted)
+    assert first.resumed
+
+
+async def test_before_execution_is_not_passed_again() -> None:
+    """What is done once for an execution is not done again when it goes on."""
+    passed: list[int] = []
+
+    def note(point: BeforeExecution) -> BeforeExecution:
+        passed.append(1)
+        return point
+
+    loop = suspended_at(1, interceptors=[before_execution(note), Approval()])
+    state = await loop.execute("go", execution_id="run")
+    assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
+    assert passed == [1]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_steps": 1}, {"interceptors": [TokenLimit(20)]}, {"interceptors": [ToolCallLimit(2)]}],
+    ids=["steps", "tokens", "calls"],
+)
+async def test_what_was_approved_runs_although_a_limit_is_reached_in_its_step(limit: dict[str, Any]) -> None:
+    """A suspension changes nothing about limits: the step that waited is one step, and its calls count once."""
+    ledger, plain = Ledger(), Ledger()
+    unhindered = await suspended_at(1, 2, ledger=plain, **limit).execute("go", execution_id="run")
+    limit["interceptors"] = [*limit.get("interceptors", []), Approval()]
+    loop = suspended_at(1, 2, ledger=ledger, **limit)
+    state = await loop.execute("go", execution_id="run")
+    state = await loop.resume(state, {"run/1/0": approve()})
+    state = await loop.resume(state, {"run/1/1": approve()})
+    assert sorted(arguments["value"] for _, arguments in ledger.used) == [1, 2]
+    assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
+    assert state.tool_call_count == unhindered.tool_call_count
+
+
+async def test_the_time_that_a_person_takes_is_not_the_executions() -> None:
+    """A limit on time does not count the time of the suspension, and still counts all other."""
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    loop = suspended_at(1, 2, interceptors=[TimeLimit(60), Approval()], clock=clock)
+    state = await loop.execute("go", execution_id="run")
+    for place in range(2):
+        clock.advance(timedelta(days=3).total_seconds())
+        state = await loop.resume(from_json(to_json(state), AgentState), {f"run/1/{place}": approve()})
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.execution is not None
+    assert state.execution.waited_seconds == pytest.approx(6 * 86400, abs=1)
+
+
+async def test_a_call_that_waits_for_another_runs_when_that_is_settled() -> None:
+    """A sequential call after an undecided one has no decision of its own, and keeps its place."""
+    ledger = Ledger()
+    script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("alone", {"value": 2}), ("echo", {"value": 3}))
+    driver = ScriptedDriver(script, ScenarioStep.final("done"))
+    loop = AgentLoop(driver, toys(ledger), interceptors=[Approval([lambda point: point.arguments["value"] == 1])])
+    state = await loop.execute("go", execution_id="run")
+    assert [(call.key, call.waits_for) for call in state.pending] == [("run/1/0", ""), ("run/1/1", "run/1/0")]
+    with pytest.raises(DecisionError, match="needs no decision: it runs when 'run/1/0' is settled"):
+        await loop.resume(state, {"run/1/1": approve()})
+    state = await loop.resume(state, {"run/1/0": approve()})
+    assert [one.value for one in state.steps[0].executions] == [1, 2, 3]
+    assert [arguments["value"] for _, arguments in ledger.used] == [3, 1, 2]
+
+
+async def test_an_approved_call_may_be_suspended_by_no_one_else() -> None:
+    """One decision is enough, however many let the call wait."""
+    asks = [before_tool_use(lambda point: point.suspend("again")) for _ in range(3)]
+    loop = suspended_at(1, interceptors=[*asks, Approval()])
+    state = await loop.execute("go", execution_id="run")
+    assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
+
+
+async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
+    """An interceptor that fails while decided calls are settled ends the execution; what is undecided is cancelled."""
+    ledger = Ledger()
+
+    class Failing(Interceptor):
+        priority = 700
+
+        def before_tool_use(self, point: Any) -> Any:
+            if point.decision is not None:
+                raise ValueError("no")
+            return point
+
+    loop = suspended_at(1, 2, ledger=ledger, interceptors=[Failing(), Approval()])
+    state = await loop.resume(await loop.execute("go", execution_id="run"), {"run/1/0": approve()})
+    assert state.status is ExecutionStatus.FAILED
+    assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
+    assert [message.role for message in state.messages] == ["user", "assistant"]
+    assert not ledger.used
+
+
+async def test_a_decision_for_what_does_not_wait_is_refused() -> None:
+    """The error says which calls wait, and nothing is decided."""
+    loop = suspended_at(1, 2, interceptors=[Approval()])
+    state = await loop.execute("go", execution_id="run")
+    with pytest.raises(DecisionError, match="no call with the key 'other/1/0' waits; waiting are run/1/0, run/1/1"):
+        await loop.resume(state, {"run/1/0": approve(), "other/1/0": approve()})
+    assert all(call.decision is None for call in state.pending)
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.SUSPENDED
+
+
+# --- random rounds ----------------------------------------------------------------------------------------------------
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["echo", "alone", "fail", "keyed"]), st.integers(0, 5)), min_size=1, max_size=6
+)
+DECISIONS = st.sampled_from(["approve", "deny", "answer", "edit"])
+
+
+class Rounds(RuleBasedStateMachine):
+    """An execution of one batch, whose calls are decided about in any order and in any number of rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.expected: dict[str, tuple[str, int]] = {}
+        self.settled: dict[str, Any] = {}
+
+    @initialize(calls=CALLS, threshold=st.integers(0, 5))
+    def begin(self, calls: list[tuple[str, int]], threshold: int) -> None:
+        """Let the model make the calls; those with a value from the threshold on wait."""
+        self.calls = calls
+        numbered = [(name, {"value": value, "key": str(place)}) for place, (name, value) in enumerate(calls)]
+        driver = ScriptedDriver(ScenarioStep.tool_calls(*numbered), ScenarioStep.final("done"))
+        approval = Approval([lambda point: point.arguments["value"] >= threshold])
+        self.loop = AgentLoop(driver, toys(self.ledger), interceptors=[approval])
+        self.state = self.loop.execute_sync("go", execution_id="run")
+
+    @precondition(lambda self: self.state.status is ExecutionStatus.SUSPENDED)
+    @rule(kinds=st.lists(st.none() | DECISIONS, min_size=6, max_size=6), stored=st.booleans(), bound=st.booleans())
+    def decide(self, kinds: list[str | None], *, stored: bool, bound: bool) -> None:
+        """Decide about some of the calls that wait for a decision, and go on."""
+        waiting = [call for call in self.state.pending if not call.waits_for]
+        assert waiting, "something waits for nothing"
+        decisions: dict[str, Decision] = {}
+        for call, kind in zip(waiting, kinds, strict=False):
+            digest = call.digest if bound else ""
+            made: dict[str | None, Decision] = {
+                "approve": approve(digest),
+                "deny": deny("no", digest),
+                "answer": answer("by hand", digest),
+                "edit": edit({"value": 50, "key": call.key.rpartition("/")[2]}, digest),
+            }
+            if kind is not None:
+                decisions[call.key] = made[kind]
+                self.expected[call.key] = (kind, call.call.arguments["value"])
+        state = from_json(to_json(self.state), AgentState) if stored else self.state
+        self.state = asyncio.run(self.loop.resume(state, decisions))
+        assert not set(decisions) & {call.key for call in self.state.pending}
+
+    @precondition(lambda self: self.state.status is not ExecutionStatus.SUSPENDED)
+    @rule()
+    def decide_too_late(self) -> None:
+        """Nothing waits any more, so that nothing can be decided."""
+        with pytest.raises(DecisionError, match="nothing waits for a decision"):
+            asyncio.run(self.loop.resume(self.state, {"run/1/0": approve()}))
+
+    @invariant()
+    def every_call_has_one_outcome_or_waits(self) -> None:
+        """Together, in call order, and what is settled stays as it is (law 1)."""
+        if not hasattr(self, "state"):
+            return
+        step = self.state.steps[0]
+        settled = {one.key: one for one in step.executions}
+        waiting = {call.key for call in step.pending}
+        assert [one.key for one in step.executions] == sorted(settled)
+        assert sorted([*settled, *waiting]) == [f"run/1/{place}" for place in range(len(self.calls))]
+        for key, execution in self.settled.items():
+            assert settled[key] == execution
+        self.settled = settled
+        for key, (kind, value) in self.expected.items():
+            self.check(settled[key], kind, value)
+
+    def check(self, execution: Any, kind: str, value: int) -> None:
+        """Hold an outcome against the decision."""
+        if kind == "deny":
+            assert (execution.status, execution.error_message) == (ToolStatus.BLOCKED, "no")
+        elif kind == "answer":
+            assert (execution.status, execution.value) == (ToolStatus.SUCCEEDED, "by hand")
+        else:
+            assert execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.REJECTED}
+            if execution.status is ToolStatus.SUCCEEDED:
+                assert execution.value == (50 if kind == "edit" else value)
+
+    @invariant()
+    def every_tool_has_run_once_where_it_ran(self) -> None:
+        """A call is in the ledger exactly when it succeeded or failed by running, and then once."""
+        if not hasattr(self, "state"):
+            return
+        ran = Counter(arguments["key"] for _, arguments in self.ledger.used)
+        assert all(times == 1 for times in ran.values())
+        by_decision = {key for key, (kind, _) in self.expected.items() if kind in {"deny", "answer"}}
+        should = {
+            one.key.rpartition("/")[2]
+            for one in self.settled.values()
+            if one.key not in by_decision and one.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}
+        }
+        assert set(ran) == should
+
+    @invariant()
+    def the_execution_goes_on_when_all_is_settled(self) -> None:
+        """It is suspended as long as something waits, and no longer."""
+        if not hasattr(self, "state"):
+            return
+        if self.state.pending:
+            assert self.state.status is ExecutionStatus.SUSPENDED
+            assert [message.role for message in self.state.messages] == ["user"]
+        else:
+            assert (self.state.status, self.state.final_text) == (ExecutionStatus.COMPLETED, "done")
+            assert len(self.state.messages[1].exchanges) == len(self.calls)
+
+
+TestRounds = Rounds.TestCase
+TestRounds.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
