@@ -60,7 +60,7 @@ async def test_a_run_calls_tools_and_ends_with_what_came_of_them(
 
     config = LLMConfig(model="m", base_url="http://provider", wire_format=wire_format, api_key="k")
     inference = HttpInference(config, client=in_process_client(provider))
-    state = await AgentLoop(ToolCallingDriver(inference, streaming=streaming), [add]).execute("add")
+    state = await AgentLoop(ToolCallingDriver(inference, streaming=streaming, mode="native"), [add]).execute("add")
     assert (state.final_text, state.step_count) == ("[2, 3]", 2)
     assert (state.usage.input_tokens, state.usage.output_tokens, len(paths)) == (6, 4, 2)
     assert paths[0].startswith("/api/chat" if wire_format == "ollama" else "/models/m:")
