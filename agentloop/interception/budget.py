@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from attrs import Factory, evolve, field, fields, frozen
+from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, in_, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
@@ -36,14 +36,6 @@ LIMIT_PRIORITY = 1000
 """Limits stand outside of other interceptors, so that nothing is done for a step that is not taken."""
 
 
-def _published(budget: Budget) -> Prices | None:
-    if budget.cost is None:
-        return None
-    from agentloop.interception.budgeting.published_prices import PublishedPrices
-
-    return PublishedPrices()
-
-
 @frozen(kw_only=True, repr=False)
 class Budget(Interceptor, CanAcceptExecutionScope):
     """Limits what an execution uses up, together with what it starts under a lease; see `current_budget`.
@@ -71,6 +63,9 @@ class Budget(Interceptor, CanAcceptExecutionScope):
         max_output_tokens: the most that a model is taken to write where the request sets no `max_tokens`. Only when less is
             left, the request is given that as its `max_tokens`.
         priority: where it stands among the interceptors.
+
+    Raises:
+        ConfigurationError: when money is limited, no prices are given, and the extra `prices` is not installed.
     """
 
     steps: int | None = field(default=None, validator=optional(ge(0)))
@@ -83,13 +78,16 @@ class Budget(Interceptor, CanAcceptExecutionScope):
     unknown: Literal["refuse", "estimate", "allow"] = field(
         default="estimate", validator=in_(("refuse", "estimate", "allow"))
     )
-    prices: Prices | None = field(default=Factory(_published, takes_self=True))
+    prices: Prices | None = None
     model: str = ""
     max_output_tokens: int = field(default=16_384, validator=ge(1))
     priority: int = LIMIT_PRIORITY
     _run: BudgetRun | None = field(default=None, repr=False, eq=False)
     _lent: BudgetAccount | None = field(default=None, repr=False, eq=False)
     lends: ClassVar[bool] = True
+
+    def __attrs_post_init__(self) -> None:
+        self._known_prices()
 
     @property
     def points(self) -> frozenset[str]:
@@ -159,6 +157,13 @@ class Budget(Interceptor, CanAcceptExecutionScope):
     def _running(self) -> BudgetRun:
         return self._begun(SystemClock()) if self._run is None else self._run
 
+    def _known_prices(self) -> Prices | None:
+        if self.cost is None or self.prices is not None:
+            return self.prices
+        from agentloop.interception.budgeting.published_prices import PublishedPrices
+
+        return PublishedPrices()
+
     def _begun(self, clock: Clock) -> BudgetRun:
         from agentloop.interception.budgeting.account import BudgetAccount
         from agentloop.interception.budgeting.amounts import Limits, parts_of_dollar
@@ -171,7 +176,7 @@ class Budget(Interceptor, CanAcceptExecutionScope):
             wrap_up=self.wrap_up,
             reserves=self._reserves,
             unknown=self.unknown,
-            prices=self.prices,
+            prices=None if self.cost is None else self._known_prices(),
             model=self.model,
             max_output_tokens=self.max_output_tokens,
         )

@@ -8,6 +8,7 @@ import pytest
 
 from agentloop import (
     AuditLog,
+    Budget,
     Cancellation,
     FinishReasonStop,
     Interceptor,
@@ -25,6 +26,7 @@ MAKERS: dict[str, Callable[[], CanIntercept]] = {
     "step limit": lambda: StepLimit(2),
     "tool call limit": lambda: ToolCallLimit(3),
     "token limit": lambda: TokenLimit(500),
+    "budget": lambda: Budget(steps=4, tool_calls=6, tokens=6_000, seconds=1000),
     "time limit": lambda: TimeLimit(1000),
     "finish reason": FinishReasonStop,
     "permissions": lambda: Permissions(deny=["echo", lambda point: point.arguments["value"] > 10]),

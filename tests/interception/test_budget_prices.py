@@ -1,0 +1,135 @@
+"""What tokens cost, and what they went to."""
+
+from __future__ import annotations
+
+from importlib import util
+
+import pytest
+from genai_prices import Usage as TheirUsage
+from genai_prices import calc_price
+from hypothesis import given
+
+from agentloop import AgentState, Budget, CostLimit, ScriptedInference
+from agentloop.errors import ConfigurationError
+from agentloop.interception import Price, PriceTable, PublishedPrices, token_account
+from agentloop.interception.budgeting.amounts import DOLLAR
+from agentloop.interception.budgeting.prices import ASSUMED_PRICE
+from agentloop.testing import SCENARIOS, Ledger, Scenario, call, run_virtual, toys
+from agentloop.values import InferenceResponse, Text, Usage
+from tests.interception.budget_models import Tireless, loop_of, outcome
+
+
+def test_a_price_counts_each_kind_of_token_once() -> None:
+    """Cached and cache-writing input are parts of the input, with prices of their own."""
+    price = Price(input=3, output=15, cached_input=0.3, cache_write=3.75)
+    cost = price.cost(Usage(1_000_000, 100_000, 400_000, 200_000, 0))
+    assert cost == round((0.4 * 3 + 0.4 * 0.3 + 0.2 * 3.75 + 0.1 * 15) * DOLLAR)
+    assert Price(input=3, output=15).cost(Usage(1_000_000, 0, 400_000)) == 3 * DOLLAR
+    assert price.cost(Usage(None, 5)) is None
+
+
+def test_the_first_row_that_matches_counts() -> None:
+    """A table is read from the top, by name or pattern; models that it does not have are as dear as its dearest."""
+    small, large = Price(input=1, output=2), Price(input=5, output=30)
+    table = PriceTable({"house-mini*": small, "house-*": large})
+    assert table.price("house-mini-2026") == small
+    assert table.price("house-max") == large
+    assert table.price("other") is None
+    assert table.assumed == large
+    assert PriceTable({}).assumed == ASSUMED_PRICE
+
+
+def test_published_prices_are_those_of_the_package() -> None:
+    """A model of a provider has the price that genai-prices states for the same tokens."""
+    prices = PublishedPrices()
+    for model in ("gpt-4o-2024-08-06", "claude-sonnet-4-5", "gemini-2.5-pro"):
+        price = prices.price(model, 10_000)
+        assert price is not None
+        theirs = calc_price(
+            TheirUsage(input_tokens=10_000, cache_read_tokens=2_000, output_tokens=700),
+            model,
+            genai_request_timestamp=prices.at,
+        )
+        ours = price.cost(Usage(10_000, 700, 2_000, 0))
+        assert ours is not None
+        assert ours / DOLLAR == pytest.approx(float(theirs.total_price))
+    assert prices.price("no such model") is None
+
+
+def test_prices_that_rise_with_the_size_of_a_request() -> None:
+    """A provider that charges more for long requests is taken at its word."""
+    short, long = (PublishedPrices().price("gemini-2.5-pro", size) for size in (10_000, 300_000))
+    assert short is not None
+    assert long is not None
+    assert long.input > short.input
+    assert long.output > short.output
+
+
+def test_without_the_package_a_table_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cost limit says how to install what is missing; one with its own prices needs nothing."""
+    real = util.find_spec
+    monkeypatch.setattr(
+        "agentloop.interception.budgeting.published_prices.find_spec",
+        lambda name: None if name == "genai_prices" else real(name),
+    )
+    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[prices\]'"):
+        CostLimit(1.0)
+    assert CostLimit(1.0, prices=PriceTable({})).cost == 1.0
+    assert Budget(tokens=5).prices is None
+
+
+def test_a_cost_limit_knows_published_prices() -> None:
+    """With the package there, money is limited without any more to say."""
+    state = run_virtual(loop_of(Tireless(model="gpt-4o-2024-08-06"), Budget(cost=0.05)).execute("go"))
+    assert outcome(state) == ("stopped", "cost_limit")
+    assert state.final_text == "what I found"
+    assert state.usage.input_tokens is not None
+    assert state.usage.output_tokens is not None
+    assert state.usage.input_tokens * 2.5e-6 + state.usage.output_tokens * 10e-6 <= 0.05
+
+
+# --- the account by component -----------------------------------------------------------------------------------------
+
+
+@given(SCENARIOS)
+def test_the_parts_add_up_to_what_was_reported(scenario: Scenario) -> None:
+    """Every token that a provider reported is in one part of the account, and no other is."""
+    state = run_virtual(loop_of(scenario.inference()).execute(AgentState.start("go")))
+    account = token_account(state, tools=[one.spec for one in toys(Ledger())])
+    known = all(step.usage.total_tokens is not None for step in state.steps)
+    assert account.reported is known
+    if known:
+        assert account.total.tokens == state.usage.total_tokens
+        assert account.answer.tokens == state.usage.output_tokens
+
+
+def test_the_input_is_divided_by_length() -> None:
+    """A part has as many tokens as its share of what was sent, and what a tool gave back is told from the history."""
+    lines = [
+        InferenceResponse((call("echo", 7),), usage=Usage(1_000, 10)),
+        InferenceResponse((Text("seven"),), usage=Usage(2_000, 20)),
+    ]
+    start = AgentState.start("q" * 100, system_prompt="s" * 300)
+    state = run_virtual(loop_of(ScriptedInference(*lines)).execute(start))
+    account = token_account(state, prices=PriceTable({"*": Price(input=10, output=50)}))
+    written = len("echo") + len(call("echo", 7).arguments_json)
+    second = 300 + 100 + written + len("7")
+    assert account.system_prompt.tokens == 750 + 2_000 * 300 // second
+    assert account.tool_results.tokens == 2_000 // second
+    assert account.answer.tokens == 30
+    assert account.tools.tokens == 0
+    assert account.total.tokens == 3_030
+    assert account.total.dollars == pytest.approx(3_000 * 10e-6 + 30 * 50e-6)
+    assert account.priced
+    assert not token_account(state, prices=PriceTable({})).priced
+    assert account.explain().splitlines()[0] == "3,030 tokens  $0.0315, divided by length:"
+
+
+def test_what_a_provider_does_not_report_is_estimated_and_said_to_be() -> None:
+    """Without reported tokens the account is made from lengths, and shows that it is."""
+    line = InferenceResponse((Text("a" * 400),), usage=Usage())
+    state = run_virtual(loop_of(ScriptedInference(line)).execute(AgentState.start("q" * 800)))
+    account = token_account(state)
+    assert (account.history.tokens, account.answer.tokens, account.reported) == (200, 100, False)
+    assert account.explain().startswith("about 300 tokens")
+    assert token_account(AgentState.start("go")).total.tokens == 0
