@@ -23,7 +23,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
-from agentloop.drivers.step_draft import StepDraft
+from agentloop.drivers.step_draft import StepDraft, unknown
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
@@ -137,7 +137,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         """Return the state with the step as far as it came."""
         outcome = getattr(error, "tool_executions", None)
         if not isinstance(outcome, ToolExecutions):
-            outcome = draft.not_executed(draft.calls, error, self.scope) if draft.calls is not None else None
+            outcome = unknown(draft.calls, draft.state, error, self.scope) if draft.calls is not None else None
         if isinstance(error, Exception) and not isinstance(error, AgentStop):
             draft.errors = (*draft.errors, ErrorInfo.of(error))
         if outcome is None and draft.response is None and not draft.errors:
@@ -155,8 +155,9 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             outcome = await self.executor.execute_tools(calls, state)
         except (Exception, asyncio.CancelledError) as error:
             found = getattr(error, "tool_executions", None)
-            if isinstance(found, ToolExecutions):
-                _attach(error, settled(found, self.scope.clock.now()))
+            if not isinstance(found, ToolExecutions):
+                found = unknown(calls, state, error, self.scope)
+            _attach(error, settled(found, self.scope.clock.now()))
             raise
         return settled(outcome, self.scope.clock.now())
 

@@ -69,26 +69,6 @@ class StepDraft:
         turn = OpenTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
         return state.with_step(self._step(None, turn, at))
 
-    def not_executed(self, calls: ToolCalls, error: BaseException, scope: ExecutionScope) -> ToolExecutions:
-        """Make the outcome of calls whose executor failed without saying what came of them: nobody knows."""
-        now = scope.clock.now()
-        executions = tuple(
-            [
-                ToolExecution(
-                    id=scope.ids.new_id("tool_execution"),
-                    key=key,
-                    call=call,
-                    status=ToolStatus.FAILED,
-                    error=ErrorInfo(type(error).__name__, f"the executor failed: {error}"),
-                    may_have_run=True,
-                    started_at=now,
-                    ended_at=now,
-                )
-                for call, key in zip(calls.calls, calls.keys, strict=True)
-            ]
-        )
-        return ToolExecutions(executions, (), self.state)
-
     def _step(self, message: Message | None, turn: OpenTurn | None, at: datetime) -> AgentStep:
         response = self.response
         return AgentStep(
@@ -104,3 +84,24 @@ class StepDraft:
             started_at=self.started_at,
             ended_at=at,
         )
+
+
+def unknown(calls: ToolCalls, state: AgentState, error: BaseException, scope: ExecutionScope) -> ToolExecutions:
+    """Make the outcome of calls whose executor failed without saying what came of them: nobody knows."""
+    now = scope.clock.now()
+    executions = tuple(
+        [
+            ToolExecution(
+                id=scope.ids.new_id("tool_execution"),
+                key=key,
+                call=call,
+                status=ToolStatus.FAILED,
+                error=ErrorInfo(type(error).__name__, f"the executor failed: {error}"),
+                may_have_run=True,
+                started_at=now,
+                ended_at=now,
+            )
+            for call, key in zip(calls.calls, calls.keys, strict=True)
+        ]
+    )
+    return ToolExecutions(executions, (), state)

@@ -24,18 +24,21 @@ from agentloop import (
     TimeLimit,
     TokenLimit,
     ToolCallLimit,
+    ToolExecutor,
     from_json,
     to_json,
 )
+from agentloop.contracts import CanExecuteToolCalls, Tools
 from agentloop.errors import DecisionError
 from agentloop.events import (
     AgentExecutionStarted,
     AgentExecutionSuspended,
     AgentStepCompleted,
     AgentStepStarted,
+    EventBus,
     ToolCallCompleted,
 )
-from agentloop.interception import Approval, before_execution, before_tool_use
+from agentloop.interception import Approval, InterceptorStack, before_execution, before_tool_use
 from agentloop.testing import Ledger, ManualClock, toys
 from agentloop.values import (
     BeforeExecution,
@@ -43,6 +46,8 @@ from agentloop.values import (
     Event,
     ExecutionStatus,
     StopReason,
+    ToolCalls,
+    ToolExecutions,
     ToolStatus,
     Usage,
     answer,
@@ -254,6 +259,35 @@ async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
     assert [message.role for message in state.messages] == ["user", "assistant"]
     assert not ledger.used
+
+
+class Dying(CanExecuteToolCalls):
+    """Executes one batch, and then fails without saying what came of the next."""
+
+    def __init__(self, executor: CanExecuteToolCalls) -> None:
+        self.executor = executor
+        self.batches = 0
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        self.batches += 1
+        if self.batches > 1:
+            raise ConnectionError("gone")
+        return await self.executor.execute_tools(tool_calls, state)
+
+
+async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
+    """Nobody knows what came of them, and the state says so; what was undecided did not run."""
+    stack = InterceptorStack.of([Approval()])
+    inner = ToolExecutor().with_tools(Tools.of(toys(Ledger()))).with_lifecycle(stack, EventBus())
+    loop = suspended_at(1, 2, executor=Dying(inner))
+    state = await loop.execute("go", execution_id="run")
+    state = await loop.resume(state, {"run/1/1": approve()})
+    assert state.status is ExecutionStatus.FAILED
+    assert [(one.status, one.may_have_run) for one in state.steps[0].executions] == [
+        (ToolStatus.CANCELLED, False),
+        (ToolStatus.FAILED, True),
+    ]
+    assert state.errors[0].type == "ConnectionError"
 
 
 async def test_a_decision_for_what_does_not_wait_is_refused() -> None:
