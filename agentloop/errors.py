@@ -221,7 +221,7 @@ class DecisionValidationError(AgentLoopError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(f"the model's decision cannot be used: {'; '.join(problems)}")
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
 
 
 class InboxClosed(AgentLoopError):

@@ -45,7 +45,7 @@ class AuditLog(Interceptor):
         priority: int = 2000,
     ) -> None:
         self.priority = priority
-        self.secrets = SecretFields(secrets)
+        self.secrets: SecretFields = SecretFields(secrets)
         self.results = results
         self._write = _writer(to)
 

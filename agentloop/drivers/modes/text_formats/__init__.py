@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from agentloop.drivers.modes.text_formats.reading import Refusal as Refusal
     from agentloop.drivers.modes.text_formats.source import Source as Source
     from agentloop.drivers.modes.text_formats.text_format import TextFormat as TextFormat
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "agentloop.drivers.modes.text_formats.draft": "Attempt Draft Outcome",
-        "agentloop.drivers.modes.text_formats.formats": "DEFAULT_FORMATS",
-        "agentloop.drivers.modes.text_formats.notations.bare_calls": "BareJson CallList PythonCalls",
-        "agentloop.drivers.modes.text_formats.notations.fenced": "FencedCalls",
-        "agentloop.drivers.modes.text_formats.notations.named_json": "HEADS Head NamedJson",
-        "agentloop.drivers.modes.text_formats.notations.nested_tags": "NestedTags",
-        "agentloop.drivers.modes.text_formats.notations.react": "ReActCalls",
-        "agentloop.drivers.modes.text_formats.notations.tagged": "TaggedCalls",
-        "agentloop.drivers.modes.text_formats.notations.tagged_arguments": "STYLES Style TaggedArguments",
-        "agentloop.drivers.modes.text_formats.offered_tools": "OfferedTools",
-        "agentloop.drivers.modes.text_formats.reader": "StreamReader read_calls",
-        "agentloop.drivers.modes.text_formats.reading": "FoundCall Piece Reading Refusal",
-        "agentloop.drivers.modes.text_formats.source": "Source",
-        "agentloop.drivers.modes.text_formats.text_format": "TextFormat",
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "agentloop.drivers.modes.text_formats.draft": "Attempt Draft Outcome",
+            "agentloop.drivers.modes.text_formats.formats": "DEFAULT_FORMATS",
+            "agentloop.drivers.modes.text_formats.notations.bare_calls": "BareJson CallList PythonCalls",
+            "agentloop.drivers.modes.text_formats.notations.fenced": "FencedCalls",
+            "agentloop.drivers.modes.text_formats.notations.named_json": "HEADS Head NamedJson",
+            "agentloop.drivers.modes.text_formats.notations.nested_tags": "NestedTags",
+            "agentloop.drivers.modes.text_formats.notations.react": "ReActCalls",
+            "agentloop.drivers.modes.text_formats.notations.tagged": "TaggedCalls",
+            "agentloop.drivers.modes.text_formats.notations.tagged_arguments": "STYLES Style TaggedArguments",
+            "agentloop.drivers.modes.text_formats.offered_tools": "OfferedTools",
+            "agentloop.drivers.modes.text_formats.reader": "StreamReader read_calls",
+            "agentloop.drivers.modes.text_formats.reading": "FoundCall Piece Reading Refusal",
+            "agentloop.drivers.modes.text_formats.source": "Source",
+            "agentloop.drivers.modes.text_formats.text_format": "TextFormat",
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -16,17 +17,17 @@ class Vocabulary:
     """All fixed texts that some notations know, made ready to be searched for."""
 
     def __init__(self, formats: tuple[TextFormat, ...]) -> None:
-        self.control = {token for text_format in formats for token in text_format.control_tokens}
+        self.control: set[str] = {token for text_format in formats for token in text_format.control_tokens}
         wrappers = {wrapper for text_format in formats for wrapper in text_format.wrappers} | self.control
         openings = {opening for text_format in formats for opening in text_format.openings}
         thoughts = {*CLOSER_OF, *CLOSES_ALONE}
-        self.after_name = sorted({behind for text_format in formats for behind in text_format.after_name})
-        self.wrapper = any_of(wrappers)
-        self.thought = any_of(thoughts)
+        self.after_name: list[str] = sorted({behind for text_format in formats for behind in text_format.after_name})
+        self.wrapper: re.Pattern[str] = any_of(wrappers)
+        self.thought: re.Pattern[str] = any_of(thoughts)
         self.by_letter: dict[str, list[str]] = {}
         for literal in sorted({*thoughts, *wrappers, *openings}, key=len, reverse=True):
             self.by_letter.setdefault(literal[0], []).append(literal)
-        self.literals = Literals(self.by_letter)
+        self.literals: Literals = Literals(self.by_letter)
 
 
 _vocabulary = lru_cache(maxsize=16)(Vocabulary)

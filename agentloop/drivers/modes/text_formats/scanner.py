@@ -44,7 +44,7 @@ class Scanner:
         self.calls: list[FoundCall] = []
         self.refused: list[Refusal] = []
         self.reasoning: list[str] = []
-        self.shown = ShownText()
+        self.shown: ShownText = ShownText()
         self._source = source
         self._tools = tools
         self._rules = rules

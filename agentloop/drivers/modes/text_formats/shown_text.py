@@ -19,7 +19,7 @@ class ShownText:
     """
 
     def __init__(self) -> None:
-        self.words = 0
+        self.words: int = 0
         self._kept: list[str] = []
         self._taken = 0
         self._pending: list[

@@ -27,8 +27,8 @@ class Source:
     """
 
     def __init__(self, text: str = "", *, ended: bool = False) -> None:
-        self.text = text
-        self.ended = ended
+        self.text: str = text
+        self.ended: bool = ended
         self.unclosed: dict[str, int] = {}
 
     def grow(self, piece: str) -> None:

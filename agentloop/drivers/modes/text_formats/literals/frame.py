@@ -15,9 +15,9 @@ class Frame:
     __slots__ = ("commas", "expected", "joined", "key", "node", "opener")
 
     def __init__(self, opener: str, node: ReadContainer) -> None:
-        self.opener = opener
-        self.node = node
+        self.opener: str = opener
+        self.node: ReadContainer = node
         self.expected: Expected = "first"
-        self.key = ""
-        self.commas = 0
-        self.joined = -1  # how many texts were joined to the last value; -1 when that is no text
+        self.key: str = ""
+        self.commas: int = 0
+        self.joined: int = -1  # how many texts were joined to the last value; -1 when that is no text

@@ -55,9 +55,9 @@ class LiteralReader:
                 that no two of them look for the same end.
         """
         self.value: ReadContainer | None = None
-        self.failure = ""
-        self.at = start
-        self.reached = start
+        self.failure: str = ""
+        self.at: int = start
+        self.reached: int = start
         self._dialect = dialect
         self._unclosed = {} if unclosed is None else unclosed
         self._frames: list[Frame] = []

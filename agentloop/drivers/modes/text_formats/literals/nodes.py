@@ -15,8 +15,8 @@ class ReadObject(dict[str, object]):
 
     def __init__(self, start: int) -> None:
         super().__init__()
-        self.start = start
-        self.end = start
+        self.start: int = start
+        self.end: int = start
 
 
 class ReadArguments(ReadObject):
@@ -45,8 +45,8 @@ class ReadList(list[object]):
 
     def __init__(self, start: int) -> None:
         super().__init__()
-        self.start = start
-        self.end = start
+        self.start: int = start
+        self.end: int = start
 
 
 ReadContainer = ReadObject | ReadList

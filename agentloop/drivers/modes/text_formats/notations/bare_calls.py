@@ -22,7 +22,7 @@ class BareJson(TextFormat):
 
     name = "json"
     clarity = 1
-    openings = ("{",)
+    openings: tuple[str, ...] = ("{",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read one object, or say where the data ends that it is."""
@@ -38,7 +38,7 @@ class CallList(TextFormat):
 
     name = "list"
     clarity = 1
-    openings = ("[",)
+    openings: tuple[str, ...] = ("[",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read the calls of a list."""
@@ -56,7 +56,7 @@ class PythonCalls(TextFormat):
 
     name = "python"
     clarity = 0
-    after_name = ("(",)
+    after_name: tuple[str, ...] = ("(",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read one call, and those that follow it after a comma."""

@@ -35,7 +35,7 @@ class Run:
             tools: the tools that the model was offered.
             explicit: whether the notation said already that calls follow, so that their names need not be offered.
         """
-        self.end = start
+        self.end: int = start
         self._source = source
         self._tools = tools
         self._explicit = explicit

@@ -38,7 +38,7 @@ class FencedCalls(TextFormat):
 
     name = "fenced"
     clarity = 2
-    openings = (FENCE,)
+    openings: tuple[str, ...] = (FENCE,)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read the calls behind the fence, and the fence that closes the block."""

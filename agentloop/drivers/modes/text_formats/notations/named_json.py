@@ -145,12 +145,12 @@ class NamedJson(TextFormat):
 
     def __init__(self, head: Head) -> None:
         """Take the notation's head."""
-        self.name = head.name
-        self.openings = head.openings
-        self.after_name = head.after_name
-        self.wrappers = head.wrappers
-        self.control_tokens = head.control_tokens
-        self.clarity = 1 if head.offered_only else TextFormat.clarity
+        self.name: str = head.name
+        self.openings: tuple[str, ...] = head.openings
+        self.after_name: tuple[str, ...] = head.after_name
+        self.wrappers: tuple[str, ...] = head.wrappers
+        self.control_tokens: tuple[str, ...] = head.control_tokens
+        self.clarity: int = 1 if head.offered_only else TextFormat.clarity
         self._head = head
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:

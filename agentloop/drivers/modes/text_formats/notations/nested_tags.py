@@ -21,8 +21,8 @@ class NestedTags(TextFormat):
     """`<invoke name="f"><a>1</a><b><c>text</c></b></invoke>`, with a special token before each tag."""
 
     name = "nested tags"
-    openings = (_OPENING,)
-    wrappers = (_BEFORE_TAG + "<tool_call>", _BEFORE_TAG + "</tool_call>")
+    openings: tuple[str, ...] = (_OPENING,)
+    wrappers: tuple[str, ...] = (_BEFORE_TAG + "<tool_call>", _BEFORE_TAG + "</tool_call>")
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:  # noqa: ARG002  # the contract's
         """Read up to the closing tag, and build the arguments from what stands between."""

@@ -34,7 +34,7 @@ class ReActCalls(TextFormat):
     """`Action: f` and on the next line `Action Input: {…}`; a tool with one parameter may get it as the rest of the line."""
 
     name = "react"
-    openings = ("Action:",)
+    openings: tuple[str, ...] = ("Action:",)
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read the name and then the arguments."""

@@ -45,15 +45,15 @@ class TaggedCalls(TextFormat):
     """`<tool_call>{"name": "f", "arguments": {…}}</tool_call>` and its many relatives."""
 
     name = "tagged"
-    openings = tuple(opener for opener, _ in TAGS)
-    wrappers = (
+    openings: tuple[str, ...] = tuple(opener for opener, _ in TAGS)
+    wrappers: tuple[str, ...] = (
         *(tag for pair in TAGS for tag in pair if tag and tag[0] in "<["),
         "<|message_sep|>",
         "<|calls|>",
         "<|im_start|>",
         "</s>",
     )
-    control_tokens = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>")
+    control_tokens: tuple[str, ...] = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>")
 
     def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
         """Read the calls behind the tag."""

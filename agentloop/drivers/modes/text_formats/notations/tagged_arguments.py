@@ -139,10 +139,10 @@ class TaggedArguments(TextFormat):
 
     def __init__(self, style: Style) -> None:
         """Take the notation's style."""
-        self.name = style.name
-        self.openings = (style.opening,)
-        self.wrappers = style.wrappers
-        self.control_tokens = style.control_tokens
+        self.name: str = style.name
+        self.openings: tuple[str, ...] = (style.opening,)
+        self.wrappers: tuple[str, ...] = style.wrappers
+        self.control_tokens: tuple[str, ...] = style.control_tokens
         self._style = style
         self._next = (style.parameter, style.end)
 
