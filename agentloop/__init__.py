@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentloop.inference.config import LLMConfig as LLMConfig
     from agentloop.inference.http_inference import HttpInference as HttpInference
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
+    from agentloop.interception.approval import Approval as Approval
     from agentloop.interception.audit_log import AuditLog as AuditLog
     from agentloop.interception.budget import Budget as Budget
     from agentloop.interception.cancellation import Cancellation as Cancellation
@@ -69,6 +70,7 @@ else:
             "agentloop.inference.config": "LLMConfig",
             "agentloop.inference.http_inference": "HttpInference",
             "agentloop.inference.scripted": "ScriptedInference",
+            "agentloop.interception.approval": "Approval",
             "agentloop.interception.audit_log": "AuditLog",
             "agentloop.interception.budget": "Budget",
             "agentloop.interception.cancellation": "Cancellation",
@@ -99,6 +101,7 @@ __all__ = [
     "AgentLoopError",
     "AgentState",
     "AgentStop",
+    "Approval",
     "AuditLog",
     "Budget",
     "CanExecuteToolCalls",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from agentloop import (
+    Approval,
     AuditLog,
     Budget,
     Cancellation,
@@ -30,7 +31,8 @@ MAKERS: dict[str, Callable[[], CanIntercept]] = {
     "time limit": lambda: TimeLimit(1000),
     "finish reason": FinishReasonStop,
     "permissions": lambda: Permissions(deny=["echo", lambda point: point.arguments["value"] > 10]),
-    "audit log": lambda: AuditLog(lambda _: None),
+    "approval": lambda: Approval([lambda point: point.arguments["value"] % 3 == 0]),
+    "audit log": lambda: AuditLog(lambda _: None, secrets=["value"], results=True),
     "cancellation": Cancellation,
 }
 
