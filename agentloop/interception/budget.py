@@ -41,12 +41,14 @@ class Budget(Interceptor, CanAcceptExecutionScope):
     """Limits what an execution uses up, together with what it starts under a lease; see `current_budget`.
 
     Before an inference, the most that it may use is set aside, and afterwards what it did use is written down: an inference
-    that does not fit is not made. What was used is read from the state, so it is not forgotten when a state is stored and
+    that does not fit is not made. How many tokens a request has is estimated by its length, rather too high than too low; where
+    a provider counts more, that is what can go over. What was used is read from the state, so it is not forgotten when a state is stored and
     gone on with. When what is left falls into the reserve, the model is asked for a last answer without tools, and the
     execution then stops with the reason of the limit and the answer in its state.
 
     Attributes:
-        steps: the most steps; the last of them is for the last answer.
+        steps: the most steps; the last of them is for the last answer. The `max_steps` of the loop stands beside it, and
+            knows no last answer.
         tool_calls: the most tool calls. Every call that a model makes counts, whatever comes of it; those too many do not run.
         tokens: the most tokens, input and output together.
         cost: the most dollars.

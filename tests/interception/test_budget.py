@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, AgentState, Budget, CostLimit, ScriptedInference, TokenLimit, ToolCallingDriver
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Budget,
+    CostLimit,
+    LLMConfig,
+    ScriptedInference,
+    TokenLimit,
+    ToolCallingDriver,
+)
 from agentloop.errors import RateLimited
+from agentloop.inference import wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
 from agentloop.interception.budgeting.last_answer import NOTICE
 from agentloop.testing import Ledger, LoopClock, call, run_virtual, toys
@@ -53,6 +64,18 @@ def test_near_a_limit_the_model_gives_its_last_answer(reason: str) -> None:
     assert (last.tools, last.tool_choice) == ((), ToolChoice.none())
     assert last.messages[-1].text == NOTICE
     assert all(message.text != NOTICE for message in state.messages)
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama"])
+def test_every_wire_format_can_carry_the_last_request(name: str) -> None:
+    """A conversation with calls, no tools on offer and the notice at its end is a request that no model may call tools in."""
+    model = Tireless()
+    run_virtual(loop_of(model, Budget(steps=3)).execute("go"))
+    config = LLMConfig(model="any", base_url="http://localhost", wire_format=name)
+    body = json.loads(wire_format(name).encode_request(model.requests[-1], config).body)
+    assert NOTICE in json.dumps(body)
+    offered = body.get("tools")
+    assert not offered or body["tool_choice"] == {"type": "none"}
 
 
 @pytest.mark.parametrize("reason", LIMITS)
