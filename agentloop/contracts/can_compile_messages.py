@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from agentloop.values.agent_state import AgentState
+from agentloop.values.epoch import Epoch
 from agentloop.values.message import Message
 
 
@@ -23,3 +24,15 @@ class CanCompileMessages(ABC):
     @abstractmethod
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages for the next inference, without the system prompt."""
+
+
+class CanTellEpoch(ABC):
+    """A compiler that knows where its epochs begin, so that a driver can tell.
+
+    An implementer keeps this law: while the epochs of two states of an execution are equal, what is compiled of the later
+    begins with what is compiled of the earlier (law 13); another epoch is unequal to every one before it.
+    """
+
+    @abstractmethod
+    def epoch(self, state: AgentState) -> Epoch:
+        """Return the epoch that this state stands in."""

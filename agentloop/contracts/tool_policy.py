@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from attrs import frozen
 
+from agentloop.errors import ToolDefinitionError
 from agentloop.values.call_policy import CallPolicy
 from agentloop.values.json_value import JsonObject
 
 OrderingKey: TypeAlias = str | Callable[[JsonObject], str]
 """A name, or a function from a call's arguments to one."""
+_SAME = Literal["same arguments", "same tool"]
+Supersedes: TypeAlias = _SAME | Callable[[JsonObject, JsonObject], bool]
+"""Which earlier results of a tool a new one makes stale: those of calls with the same arguments, all, or those for which a
+function of the earlier and the new arguments is true."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -23,12 +28,22 @@ class ToolPolicy(CallPolicy):
         sequential: run a call of this tool alone: after all calls before it, before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
         max_result_bytes: the most bytes of a result that the model is shown; None for the executor's limit.
+        supersedes: which earlier results of the tool a new one makes stale: when an epoch begins, a compiler shows a notice in
+            their place. None for none.
     """
 
     timeout: float | None = None
     sequential: bool = False
     key: OrderingKey | None = None
     max_result_bytes: int | None = None
+    supersedes: Supersedes | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.supersedes, str) and self.supersedes not in get_args(_SAME):
+            known = " or ".join(map(repr, get_args(_SAME)))
+            raise ToolDefinitionError(
+                f"supersedes is {known}, or a function of two calls' arguments; not {self.supersedes!r}"
+            )
 
 
 DEFAULT_POLICY = ToolPolicy()

@@ -15,6 +15,7 @@ from agentloop.contracts.can_accept import (
     CanAcceptLifecycle,
     CanAcceptMessageCompiler,
     CanAcceptToolRuntime,
+    CanAcceptTools,
 )
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
@@ -23,6 +24,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.drivers.epochs import EpochTeller
 from agentloop.drivers.step_draft import StepDraft, unknown
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus
@@ -61,6 +63,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
     interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, repr=False)
     events: CanHandleEvents = field(factory=EventBus, repr=False)
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False)
+    _epochs: EpochTeller = field(factory=EpochTeller, repr=False, init=False, eq=False)
 
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
         """Return a copy that offers these tools and has their calls run by this executor."""
@@ -77,6 +80,8 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses this clock, these ids and these resources."""
         compiler = self.compiler
+        if isinstance(compiler, CanAcceptTools):
+            compiler = compiler.with_tools(self.tools)
         if isinstance(compiler, CanAcceptExecutionScope):
             compiler = compiler.with_execution_scope(scope)
         return evolve(self, scope=scope, compiler=compiler)
@@ -96,7 +101,9 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         draft = StepDraft.begin(state, self.scope)
         outcome: ToolExecutions | None = None
         try:
-            draft.parts = await self.decide(draft, self.compile(draft.state))
+            messages = self.compile(draft.state)
+            await self._epochs.tell(self.compiler, draft.state, self.events)
+            draft.parts = await self.decide(draft, messages)
             calls = [part for part in draft.parts if isinstance(part, ToolCall)]
             if calls:
                 draft.calls = ToolCalls.of(calls, draft.state)

@@ -8,6 +8,8 @@ from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
     from agentloop.events.bus import EventBus as EventBus
+    from agentloop.events.context_events import ContextEpochBegan as ContextEpochBegan
+    from agentloop.events.context_events import ContextSummarised as ContextSummarised
     from agentloop.events.decision_events import DecisionExtractionFailed as DecisionExtractionFailed
     from agentloop.events.decision_events import ValidationFailed as ValidationFailed
     from agentloop.events.execution_events import AgentExecutionCompleted as AgentExecutionCompleted
@@ -54,6 +56,7 @@ else:
         __name__,
         {
             "agentloop.events.bus": "EventBus",
+            "agentloop.events.context_events": "ContextEpochBegan ContextSummarised",
             "agentloop.events.decision_events": "DecisionExtractionFailed ValidationFailed",
             "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded MessageReceived StopSignalReceived",
             "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",

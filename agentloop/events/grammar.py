@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from agentloop.events.context_events import ContextEpochBegan, ContextSummarised
 from agentloop.events.decision_events import DecisionExtractionFailed, ValidationFailed
 from agentloop.events.execution_events import (
     AgentExecutionCompleted,
@@ -75,6 +76,7 @@ EXECUTION: Grammar = {
         StopSignalReceived: BETWEEN_STEPS,
         MessageReceived: BETWEEN_STEPS,
         InterceptorRan: BETWEEN_STEPS,
+        ContextSummarised: BETWEEN_STEPS,
         AgentExecutionStarted: BETWEEN_STEPS,
         **dict.fromkeys(TERMINAL, OVER),
     },
@@ -82,6 +84,7 @@ EXECUTION: Grammar = {
         StopSignalReceived: IN_STEP,
         MessageReceived: IN_STEP,
         InterceptorRan: IN_STEP,
+        ContextEpochBegan: IN_STEP,
         DecisionExtractionFailed: IN_STEP,
         ValidationFailed: IN_STEP,
         ContinuationEvaluated: DECIDED,

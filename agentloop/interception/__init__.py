@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agentloop.interception.rule import Rule as Rule
     from agentloop.interception.stack import InterceptorStack as InterceptorStack
     from agentloop.interception.step_limit import StepLimit as StepLimit
+    from agentloop.interception.summarise import Summarise as Summarise
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
     from agentloop.interception.token_limit import TokenLimit as TokenLimit
     from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
@@ -75,6 +76,7 @@ else:
             "agentloop.interception.rule": "Rule",
             "agentloop.interception.stack": "InterceptorStack",
             "agentloop.interception.step_limit": "StepLimit",
+            "agentloop.interception.summarise": "Summarise",
             "agentloop.interception.time_limit": "TimeLimit",
             "agentloop.interception.token_limit": "TokenLimit",
             "agentloop.interception.tool_call_limit": "ToolCallLimit",

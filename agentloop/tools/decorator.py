@@ -8,10 +8,11 @@ from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, overload
 
 from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_policy import OrderingKey, ToolPolicy
+from agentloop.contracts.tool_policy import OrderingKey, Supersedes, ToolPolicy
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
 from agentloop.tools.presentation import presenter
+from agentloop.tools.shown import Show, showing
 from agentloop.tools.signature import Signature
 from agentloop.values.call_policy import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
 from agentloop.values.json_value import JsonObject, freeze_object
@@ -36,6 +37,8 @@ def tool(
     sequential: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
+    show: Show | None = None,
+    supersedes: Supersedes | None = None,
     retry: RetryPolicy | None = None,
     cache: CachePolicy | None = None,
     rate_limit: RateLimit | None = None,
@@ -56,6 +59,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     sequential: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
+    show: Show | None = None,
+    supersedes: Supersedes | None = None,
     retry: RetryPolicy | None = None,
     cache: CachePolicy | None = None,
     rate_limit: RateLimit | None = None,
@@ -84,6 +89,10 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         sequential: run each call alone: after all calls before it, before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
         max_result_bytes: the most bytes of a result that the model is shown.
+        show: a function of what the tool returned to what the model is shown of it: text or parts. The whole result stays in
+            the state.
+        supersedes: which earlier results of the tool a new one makes stale: those of calls with the `same arguments`, of all
+            calls of the `same tool`, or those for which a function of the earlier and the new arguments is true.
         retry: how a call that failed is tried again, under `Resilience`; so are the next four.
         cache: how long results are used again.
         rate_limit: how often it may be run.
@@ -99,13 +108,16 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         sequential=sequential,
         key=key,
         max_result_bytes=max_result_bytes,
+        supersedes=supersedes,
         retry=retry,
         cache=cache,
         rate_limit=rate_limit,
         circuit=circuit,
         deadline=deadline,
     )
-    make = partial(_tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy)
+    make = partial(
+        _tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy, show=show
+    )
     return make if function is None else make(function)
 
 
@@ -117,6 +129,7 @@ def _tool(
     schema: Mapping[str, Any] | None,
     effect: Effect,
     policy: ToolPolicy,
+    show: Show | None,
 ) -> FunctionTool[..., Any]:
     if isinstance(function, Tool):
         raise ToolDefinitionError(f"{function!r} is a tool already")
@@ -129,7 +142,8 @@ def _tool(
     given = None if schema is None else _parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
     kind = FunctionTool if is_async else PlainFunctionTool
-    return kind(function, signature, effect, presenter(signature.returns), given, policy)
+    present = presenter(signature.returns)
+    return kind(function, signature, effect, showing(show, present) if show else present, given, policy)
 
 
 def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

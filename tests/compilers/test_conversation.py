@@ -139,11 +139,12 @@ def test_a_history_is_compiled_once_for_an_execution() -> None:
     bound = compiler(kept=True)
     state = AgentState.start("one").with_messages([TRACE] * 50).with_execution_begun("run", NOW)
     bound.compile(state)
-    assert bound._kept is not None
-    first = bound._kept.compiled
+    kept = bound._kept
+    assert kept is not None
+    first = kept.view
     for _ in range(5):
         state = after(state, TRACE)
         bound.compile(state)
-    assert bound._kept.compiled is first
+    assert kept.view is first
     bound.compile(evolve(state, context=state.context.with_messages([ANSWER])))
-    assert bound._kept.compiled is not first
+    assert kept.view is not first

@@ -86,3 +86,15 @@ def test_transitions_leave_the_execution_they_were_given(step: AgentStep, contin
     state.with_last_step(step)
     state.with_status(ExecutionStatus.FAILED, LATER)
     assert to_json(state) == before
+
+
+@given(st.lists(agent_steps(), min_size=1, max_size=3), usages(), usages())
+def test_tokens_between_the_steps_are_counted_and_stay_counted(
+    steps: list[AgentStep], beside: Usage, usage: Usage
+) -> None:
+    """An inference that belongs to no step is in the sum, whatever becomes of the steps (law 6)."""
+    state = begun(*steps[:-1]).with_usage(beside).with_step(steps[-1])
+    assert state.totals.beside == Usage.none() + beside
+    assert state.totals.usage == sum([step.usage for step in steps], Usage.none()) + beside
+    last = evolve(steps[-1], usage=usage, model="another")
+    assert state.with_last_step(last).totals.usage == sum([s.usage for s in [*steps[:-1], last]], Usage.none()) + beside

@@ -26,6 +26,7 @@ from agentloop.values.agent_step import AgentStep, OpenTurn
 from agentloop.values.call_policy import CachePolicy, CallPolicy, CircuitPolicy, RateLimit, RetryPolicy
 from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.encode_once import EncodeOnce
+from agentloop.values.epoch import Epoch
 from agentloop.values.event import Event, EventHead
 from agentloop.values.execution_state import ExecutionState, Totals
 from agentloop.values.inference_delta import InferenceDelta
@@ -46,6 +47,7 @@ from agentloop.values.points import (
 )
 from agentloop.values.serialisation import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
 from agentloop.values.stop import Continuation, StopSignal
+from agentloop.values.summary import Summary
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution
 from agentloop.values.tool_executions import ToolCalls, ToolExecutions
@@ -81,6 +83,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     Deny: st.builds(Deny, texts),
     Document: st.builds(Document, **media),
     Edit: st.builds(Edit, strategies.json_objects()),
+    Epoch: st.builds(Epoch, texts, *[st.integers(0)] * 3),
     ErrorInfo: strategies.error_infos(),
     Event: st.builds(Event, heads),
     EventHead: heads,
@@ -99,6 +102,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ResponseFormat: strategies.response_formats(),
     StopSignal: strategies.stop_signals(),
     Suspend: st.builds(Suspend, texts),
+    Summary: st.builds(Summary, texts, st.integers(1), st.integers(1)),
     Text: st.builds(Text, texts, provider_data=strategies.json_objects()),
     ToolCall: calls,
     ToolCalls: st.builds(
@@ -112,7 +116,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ),
     ToolResult: st.builds(ToolResult, strategies.json_values(), st.none() | contents),
     ToolSpec: specs,
-    Totals: st.builds(Totals, strategies.usages(), st.integers(0)),
+    Totals: st.builds(Totals, strategies.usages(), st.integers(0), strategies.usages()),
     Usage: strategies.usages(),
     **{
         kind: st.builds(kind, states)

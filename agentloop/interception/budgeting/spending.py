@@ -40,6 +40,7 @@ class Spending:
     missing: str = ""
     _steps: int = 0
     _history: int = 0
+    _beside: tuple[int, int, int] = (0, 0, 0)
 
     def count(self, state: AgentState) -> None:
         """Count what is new in a state of the execution."""
@@ -52,6 +53,7 @@ class Spending:
         for step in execution.steps[self._steps :]:
             self._count(step)
         self._steps = len(execution.steps)
+        self._count_beside(execution.totals.beside)
 
     def _count(self, step: AgentStep) -> None:
         if not step.usage.requests:
@@ -61,6 +63,15 @@ class Spending:
         self.tokens += tokens
         self.cost += cost
         self._history += written
+
+    def _count_beside(self, beside: Usage) -> None:
+        """Count the inferences between the steps, such as those for summaries: all of them anew when there are more."""
+        requests, tokens, cost = self._beside
+        if beside.requests == requests:
+            return
+        self._beside = (beside.requests, *self.of(beside, "", self._history // BYTES_PER_TOKEN, 0))
+        self.tokens += self._beside[1] - tokens
+        self.cost += self._beside[2] - cost
 
     def of(self, usage: Usage, model: str, read: int, wrote: int) -> tuple[int, int]:
         """Return the tokens and the money that an inference used.
