@@ -215,8 +215,9 @@ async def _tell(
 
 def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[Layer, ...]]:
     compiled: dict[str, tuple[Layer, ...]] = {}
+    overridden = [(layer, layer.points) for layer in layers]
     for name in POINTS:
-        inward = [(name_of(layer), getattr(layer, name)) for layer in layers if name in layer.points]
+        inward = [(name_of(layer), getattr(layer, name)) for layer, points in overridden if name in points]
         if inward:
             compiled[name] = tuple(reversed(inward) if name.startswith("after_") else inward)
     return compiled
