@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from agentloop.testing.clocks import run_virtual as run_virtual
     from agentloop.testing.driver_kit import DriverKit as DriverKit
     from agentloop.testing.driver_kit import Journey as Journey
+    from agentloop.testing.equivalence_kit import Account as Account
+    from agentloop.testing.equivalence_kit import EquivalenceKit as EquivalenceKit
+    from agentloop.testing.equivalence_kit import account_of as account_of
     from agentloop.testing.executor_bench import ExecutorBench as ExecutorBench
     from agentloop.testing.executor_kit import ExecutorKit as ExecutorKit
     from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit
@@ -21,9 +24,12 @@ if TYPE_CHECKING:
     from agentloop.testing.laws import LAWS as LAWS
     from agentloop.testing.laws import LawBroken as LawBroken
     from agentloop.testing.laws import require as require
+    from agentloop.testing.notations import NOTATIONS as NOTATIONS
     from agentloop.testing.scenario import SCENARIOS as SCENARIOS
+    from agentloop.testing.scenario import VALID_SCENARIOS as VALID_SCENARIOS
     from agentloop.testing.scenario import Scenario as Scenario
     from agentloop.testing.scenario import Turn as Turn
+    from agentloop.testing.scenario import valid_scenarios as valid_scenarios
     from agentloop.testing.toy_tools import Ledger as Ledger
     from agentloop.testing.toy_tools import Toy as Toy
     from agentloop.testing.toy_tools import call as call
@@ -34,12 +40,14 @@ else:
         {
             "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
             "agentloop.testing.driver_kit": "DriverKit Journey",
+            "agentloop.testing.equivalence_kit": "Account EquivalenceKit account_of",
             "agentloop.testing.executor_bench": "ExecutorBench",
             "agentloop.testing.executor_kit": "ExecutorKit",
             "agentloop.testing.interceptor_kit": "InterceptorKit",
             "agentloop.testing.kit": "Kit",
             "agentloop.testing.laws": "LAWS LawBroken require",
-            "agentloop.testing.scenario": "SCENARIOS Scenario Turn",
+            "agentloop.testing.notations": "NOTATIONS",
+            "agentloop.testing.scenario": "SCENARIOS VALID_SCENARIOS Scenario Turn valid_scenarios",
             "agentloop.testing.toy_tools": "Ledger Toy call toys",
         },
     )

@@ -80,14 +80,21 @@ class DriverKit(Kit):
         make: makes a fresh driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference())`.
         examples: how many examples are tried for each law.
         max_inferences_per_step: how often the driver says it consults the model in one step.
+        scenarios: what the model decides; a driver that asks again for calls that cannot be executed takes `VALID_SCENARIOS`.
     """
 
     laws: tuple[int, ...] = (2, 3, 5, 6, 7, 8, 9, 13, 19, 20)
 
     def __init__(
-        self, make: Callable[[Scenario], CanUseTools], *, examples: int = 100, max_inferences_per_step: int = 1
+        self,
+        make: Callable[[Scenario], CanUseTools],
+        *,
+        examples: int = 100,
+        max_inferences_per_step: int = 1,
+        scenarios: st.SearchStrategy[Scenario] = SCENARIOS,
     ) -> None:
         super().__init__(examples=examples)
+        self.scenarios = scenarios
         self.make = make
         self.max_inferences_per_step = max_inferences_per_step
 
@@ -131,7 +138,7 @@ class DriverKit(Kit):
                 unpaired = _unpaired(state)
                 require(2, not unpaired, f"an encoded request holds unpaired calls {unpaired}")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     def law_3(self) -> None:
         """A state that was yielded, and so given to the driver, never changes afterwards."""
@@ -139,7 +146,7 @@ class DriverKit(Kit):
         def holds(scenario: Scenario) -> None:
             run_virtual(self._compare_states(scenario))
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     async def _compare_states(self, scenario: Scenario) -> None:
         loop = AgentLoop(self.make(scenario), toys(Ledger()), clock=ManualClock(), ids=CountingIds())
@@ -165,7 +172,7 @@ class DriverKit(Kit):
             counted = journey.state.usage.requests
             require(5, answered in {0, counted}, f"{answered} inferences, {counted} of them counted")
 
-        self.for_all(st.tuples(SCENARIOS, st.integers(1, 5)), holds)
+        self.for_all(st.tuples(self.scenarios, st.integers(1, 5)), holds)
 
     def law_6(self) -> None:
         """The usage of the execution is the sum of the usage of its inferences; unknown stays unknown."""
@@ -181,7 +188,7 @@ class DriverKit(Kit):
                 by_step += step.usage
             require(6, by_step == expected, f"{expected} was used, the steps say {by_step}")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     def law_7(self) -> None:
         """The events of every run are accepted by the grammar."""
@@ -196,7 +203,7 @@ class DriverKit(Kit):
             started = sum(type(event).__name__ == "AgentStepStarted" for event in journey.events)
             require(7, started == journey.state.step_count, f"{journey.state.step_count} steps, {started} were told")
 
-        self.for_all(st.tuples(SCENARIOS, st.integers(1, 5)), holds)
+        self.for_all(st.tuples(self.scenarios, st.integers(1, 5)), holds)
 
     def law_8(self) -> None:
         """The same scenario gives the same state, byte for byte."""
@@ -205,7 +212,7 @@ class DriverKit(Kit):
             first, second = run_virtual(self.travel(scenario)), run_virtual(self.travel(scenario))
             require(8, to_json(first.state) == to_json(second.state), "two runs of one scenario differ")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     def law_9(self) -> None:
         """One driver serves executions at the same time as if each were alone."""
@@ -223,7 +230,7 @@ class DriverKit(Kit):
                     9, to_json(journey.state) == to_json(alone.state), "an execution differs from the same one alone"
                 )
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     def law_13(self) -> None:
         """What is compiled for a step extends what was compiled for the step before."""
@@ -233,7 +240,7 @@ class DriverKit(Kit):
             for earlier, later in pairwise(compiled):
                 require(13, later[: len(earlier)] == earlier, "what a model has seen was changed within an epoch")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
     def law_19(self) -> None:
         """Afterwards, tasks and threads are as before, also when the iteration is left early."""
@@ -254,7 +261,7 @@ class DriverKit(Kit):
             left = set(threading.enumerate()) - threads
             require(19, not left, f"threads are left: {left}")
 
-        self.for_all(st.tuples(SCENARIOS, st.integers(0, 6)), holds)
+        self.for_all(st.tuples(self.scenarios, st.integers(0, 6)), holds)
 
     def law_20(self) -> None:
         """A step compiles the conversation no more often than the model is asked."""
@@ -264,7 +271,7 @@ class DriverKit(Kit):
             most = journey.state.step_count * self.max_inferences_per_step
             require(20, len(journey.compiled) <= most, f"compiled {len(journey.compiled)} times, {most} are allowed")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self.scenarios, holds)
 
 
 def _unpaired(state: AgentState) -> list[str]:

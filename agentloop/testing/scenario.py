@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from attrs import field, frozen
 from hypothesis import strategies as st
 
@@ -37,6 +40,10 @@ class Turn(Value):
         return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
 
 
+Write: TypeAlias = Callable[[Turn, int], InferenceResponse]
+"""Makes a model's response of a turn and its number."""
+
+
 @frozen(eq=False, repr=False)
 class Scenario(Value):
     """A conversation in the making: turns with calls, and an answer at the end.
@@ -49,9 +56,13 @@ class Scenario(Value):
     question: str = "What now?"
     turns: tuple[Turn, ...] = field(default=(), converter=tuple[Turn, ...])
 
-    def inference(self) -> ScriptedInference:
-        """Return a model that follows the scenario by its native tool calls."""
-        lines: list[Line] = [turn.response(number) for number, turn in enumerate(self.turns)]
+    def inference(self, write: Write = Turn.response) -> ScriptedInference:
+        """Return a model that follows the scenario.
+
+        Args:
+            write: how it writes its turns, one of `NOTATIONS`; by native tool calls when left out.
+        """
+        lines: list[Line] = [write(turn, number) for number, turn in enumerate(self.turns)]
         return ScriptedInference(*lines)
 
     def driver(self) -> ScriptedDriver:
@@ -87,3 +98,28 @@ SCENARIOS = st.builds(
     lambda acting, answering: Scenario(turns=(*acting, answering)), st.lists(_ACTING, max_size=4), _ANSWERING
 )
 """Scenarios of up to four turns with calls of toys, good and bad, and an answer."""
+
+_VALID = ("echo", "echo", "whoami", "fail", "broken", "alone", "keyed")
+
+
+def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
+    """Return scenarios whose calls can all be executed, whatever comes of them.
+
+    Args:
+        *more: the names of further toys to call, such as `stop`.
+    """
+    calls = st.builds(
+        call,
+        st.sampled_from([*_VALID, *more]),
+        st.integers(0, 30),
+        id=st.sampled_from(["", "call_1", "call_2"]),
+        seconds=st.sampled_from([0, 1, 2]),
+    )
+    acting = st.builds(Turn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
+    return st.builds(
+        lambda turns, answering: Scenario(turns=(*turns, answering)), st.lists(acting, max_size=4), _ANSWERING
+    )
+
+
+VALID_SCENARIOS = valid_scenarios()
+"""Scenarios for drivers that ask again for a call that cannot be executed."""

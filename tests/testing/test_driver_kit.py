@@ -9,16 +9,28 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from agentloop import AgentState, Message, ToolCallingDriver
+from agentloop import AgentState, Message, ReActDriver, ToolCallingDriver
 from agentloop.contracts import CanUseTools
 from agentloop.drivers import StepDraft
 from agentloop.events import InferenceResponseReceived
-from agentloop.testing import DriverKit, LawBroken, Scenario
+from agentloop.testing import NOTATIONS, VALID_SCENARIOS, DriverKit, LawBroken, Scenario
 from agentloop.values import ProviderPart, ResponsePart, ToolExecutions, to_plain
 
 MAKERS: dict[str, Callable[[Scenario], CanUseTools]] = {
     "tool calling": lambda scenario: ToolCallingDriver(scenario.inference()),
+    "parsed": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["parsed"]), mode="parsed"),
     "scripted": lambda scenario: scenario.driver(),
+    "react, taking what cannot be executed": lambda scenario: ReActDriver(
+        scenario.inference(NOTATIONS["react-json"]), output="json", validator=lambda *_: None
+    ),
+}
+ASKING_AGAIN: dict[str, Callable[[Scenario], CanUseTools]] = {
+    "structured": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["structured"]), mode="structured"),
+    "validated": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["validated"]), mode="validated"),
+    "react in JSON": lambda scenario: ReActDriver(scenario.inference(NOTATIONS["react-json"]), output="json"),
+    "react in text": lambda scenario: ReActDriver(
+        scenario.inference(NOTATIONS["react-text"]), output="text", streaming=True
+    ),
 }
 
 TASKS: list[asyncio.Task[None]] = []
@@ -29,6 +41,13 @@ TASKS: list[asyncio.Task[None]] = []
 def test_the_drivers_keep_the_laws(name: str, law: int) -> None:
     """Each driver keeps every law of its contract."""
     DriverKit(MAKERS[name], examples=40).check(law)
+
+
+@pytest.mark.parametrize("law", DriverKit.laws)
+@pytest.mark.parametrize("name", ASKING_AGAIN)
+def test_the_drivers_that_ask_again_keep_the_laws(name: str, law: int) -> None:
+    """So does each that asks again for what cannot be executed, when there is nothing to ask again for."""
+    DriverKit(ASKING_AGAIN[name], examples=25, scenarios=VALID_SCENARIOS).check(law)
 
 
 @frozen(kw_only=True)
