@@ -9,13 +9,19 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from agentloop.cli.approvals import Asking, Decider, can_ask
+from agentloop.cli.bad_usage import BadUsage
 from agentloop.cli.demo import story
+from agentloop.cli.demo.captions import Captions
+from agentloop.cli.demo.person import Person
 from agentloop.cli.demo.shop import Shop
-from agentloop.cli.execution import executed
-from agentloop.cli.figures import counted
+from agentloop.cli.execution import concluded
+from agentloop.cli.manner import Manner, manner_options
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
 from agentloop.cli.terminal import console
+from agentloop.cli.terminal_text import printable
+from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
 
 _ABOUT = (
@@ -24,44 +30,64 @@ _ABOUT = (
     "permissions, and a SQLite database made on the spot."
 )
 _NEXT = """\
-Now with a model and tools of yours:
+The same as a command, and then with a model and tools of yours:
+  agentloop run --model demo
   agentloop run "a question" --model ollama:qwen3 --tools your_tools.py"""
 
 
 @click.command()
+@manner_options
+@click.option("--ask", is_flag=True, help="Ask you, instead of a scripted person, about the calls that wait.")
 @click.pass_context
-def demo(context: click.Context) -> None:
+def demo(context: click.Context, *, manner: Manner, ask: bool) -> None:
     """Watch an agent at work, with no key and no network.
 
     A support agent of a small shop answers a customer: it looks things up side by side, recovers from a wrong order
-    number, and is kept from a refund that it may not make. Its model is scripted; all else is real, down to the HTTP
-    messages and the SQLite database.
+    number and from a carrier that does not answer, is kept from a refund that it may not make, and waits for a person
+    where it changes something. Then it is asked for more than its budget allows. Its model is scripted; all else is real,
+    down to the HTTP messages and the SQLite database.
     """
+    if ask and not can_ask():
+        raise BadUsage("--ask needs a terminal to ask on; without it, a scripted person decides")
     out = console()
-    _introduce(out)
-    with TemporaryDirectory(prefix="agentloop-demo-") as folder, Progress(out) as progress:
-        shop = Shop.founded(Path(folder) / "shop.db")
-        state = executed(story.told(shop, progress))
-        _conclude(out, state, shop)
-    context.exit(exit_code(state))
-
-
-def _introduce(out: Console) -> None:
     _title(out, "agentloop demo")
     out.print(_ABOUT)
-    _title(out, "The question")
-    out.print(story.QUESTION)
-    _title(out, "What happens")
-
-
-def _conclude(out: Console, state: AgentState, shop: Shop) -> None:
-    _title(out, "The answer")
-    out.print(state.final_text or shortcoming(state))
-    _title(out, "The sum")
-    out.print(summary(state))
-    refunds, tickets = counted(shop.refund_count(), "refund"), counted(shop.ticket_count(), "ticket")
-    out.print(f"in the database: {refunds}, {tickets}")
+    out.print(f"It is asked with --driver {manner.driver_name} --mode {manner.mode}.")
+    with TemporaryDirectory(prefix="agentloop-demo-") as folder, Progress(out) as progress:
+        shop = Shop.founded(Path(folder) / "shop.db")
+        scenes = _Scenes(out, progress, shop)
+        first = scenes.play(
+            story.complaint_loop(manner), story.COMPLAINT, Asking(console(stderr=True)) if ask else Person(out)
+        )
+        out.print(f"in the database: {shop.sum()}")
+        last = scenes.play(story.rounds_loop(manner), story.ROUNDS, Person(out))
     out.print(f"\n{_NEXT}")
+    context.exit(exit_code(first) or (0 if last.final_text else exit_code(last)))
+
+
+class _Scenes:
+    """Plays the questions one after the other; captions are shown once in all of them."""
+
+    def __init__(self, out: Console, progress: Progress, shop: Shop) -> None:
+        self._out = out
+        self._listeners = (progress, Captions(out))
+        self._shop = shop
+
+    def play(self, loop: AgentLoop, question: str, decide: Decider) -> AgentState:
+        """Show a question, what happens, the answer and the sum."""
+        _title(self._out, "The question")
+        self._out.print(question)
+        _title(self._out, "What happens")
+        for listener in self._listeners:
+            loop.wiretap(listener)
+        state = concluded(loop, question, decide, self._shop)
+        _title(self._out, "The answer")
+        self._out.print(printable(state.final_text) or shortcoming(state))
+        _title(self._out, "The sum")
+        if state.final_text and shortcoming(state):
+            self._out.print(shortcoming(state))
+        self._out.print(summary(state))
+        return state
 
 
 def _title(out: Console, text: str) -> None:

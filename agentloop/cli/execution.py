@@ -5,9 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
+from agentloop.cli.approvals import Decider, decided
 from agentloop.cli.interrupted import Interrupted
 from agentloop.cli.terminal_text import printable
+from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
+
+
+def concluded(loop: AgentLoop, question: str, decide: Decider, dependencies: object = None) -> AgentState:
+    """Run a loop to its end; where calls wait, have them decided about and go on.
+
+    Args:
+        loop: the loop.
+        question: what it is asked.
+        decide: what decides about calls that wait.
+        dependencies: what tools get as `ToolContext.dependencies`.
+
+    Raises:
+        Interrupted: by Ctrl-C, also while a person is being asked.
+    """
+    state = executed(loop.execute(question, dependencies=dependencies))
+    try:
+        while decisions := decided(state, decide):
+            state = executed(loop.resume(state, decisions, dependencies=dependencies))
+    except KeyboardInterrupt:
+        raise Interrupted(printable(state.explain())) from None
+    return state
 
 
 def executed(execution: Coroutine[object, object, AgentState]) -> AgentState:

@@ -14,17 +14,22 @@ from agentloop.cli.figures import duration, tokens
 from agentloop.cli.symbols import Symbols
 from agentloop.cli.terminal_text import call_text, one_line
 from agentloop.cli.waiting import Waiting
+from agentloop.cli.written_text import WrittenText
+from agentloop.events.decision_events import DecisionExtractionFailed, ValidationFailed
 from agentloop.events.execution_events import ExecutionEnded
 from agentloop.events.inference_events import (
+    InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
 )
+from agentloop.events.resilience_events import ToolCallCached, ToolCallRetried
 from agentloop.events.step_events import AgentStepStarted
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
 from agentloop.values.event import Event
 from agentloop.values.json_text import format_json
+from agentloop.values.parts import Reasoning
 from agentloop.values.tool_execution import ToolExecution, ToolStatus
 from agentloop.values.tool_executions import key_place
 
@@ -47,12 +52,15 @@ class Progress:
         self._waiting = Waiting(console)
         self._asked_at: dict[str, datetime] = {}
         self._running: dict[str, str] = {}
+        self._last_step: dict[str, int] = {}
+        self._written = WrittenText(console, self._symbols.note)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._waiting.hide()
+        self._written.end()
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
@@ -64,7 +72,9 @@ class Progress:
 
     @_tell.register
     def _step_started(self, event: AgentStepStarted) -> None:
-        self._print(event, Text(f"step {event.step_number}", "bold"))
+        again = self._last_step.get(event.execution_id) == event.step_number
+        self._last_step[event.execution_id] = event.step_number
+        self._print(event, Text(f"step {event.step_number}{', going on' if again else ''}", "bold"))
 
     @_tell.register
     def _asked(self, event: InferenceRequestStarted) -> None:
@@ -78,16 +88,34 @@ class Progress:
         self._line(event, self._symbols.retry, "yellow", said, why)
 
     @_tell.register
+    def _written_on(self, event: InferenceDeltaReceived) -> None:
+        if event.delta.kind == "text" and event.parent_agent_id is None:
+            self._waiting.hide()
+            self._written.add(event.delta.text)
+
+    @_tell.register
     def _answered(self, event: InferenceResponseReceived) -> None:
         self._waiting.hide()
+        was_shown = event.parent_agent_id is None and self._written.end()
         self._line(event, self._symbols.note, "dim", f"model  {self._thought(event)}", tokens(event.response.usage))
-        if event.response.tool_calls and event.response.text.strip():
+        thoughts = " ".join([part.text for part in event.response.parts if isinstance(part, Reasoning)])
+        if thoughts.strip():
+            self._line(event, self._symbols.note, "dim", "thinks", thoughts)
+        if event.response.tool_calls and event.response.text.strip() and not was_shown:
             self._line(event, self._symbols.note, "dim", "says", event.response.text)
 
     @_tell.register
     def _not_answered(self, event: InferenceFailed) -> None:
         self._waiting.hide()
         self._line(event, self._symbols.failure, "red", f"model  {self._thought(event)}", event.error.type)
+
+    @_tell.register
+    def _unreadable(self, event: DecisionExtractionFailed) -> None:
+        self._line(event, self._symbols.retry, "yellow", "the answer cannot be read", event.problem)
+
+    @_tell.register
+    def _unusable(self, event: ValidationFailed) -> None:
+        self._line(event, self._symbols.retry, "yellow", "the answer cannot be used", "; ".join(event.problems))
 
     @_tell.register
     def _call_started(self, event: ToolCallStarted) -> None:
@@ -99,6 +127,16 @@ class Progress:
     def _call_progressed(self, event: ToolCallProgressed) -> None:
         update = event.update if isinstance(event.update, str) else format_json(event.update).decode()
         self._line(event, self._symbols.note, "dim", f"{_place(event.key)} {event.name}", update)
+
+    @_tell.register
+    def _call_retried(self, event: ToolCallRetried) -> None:
+        said = f"{_place(event.key)} {event.name}  attempt {event.attempt} failed, again in {duration(event.delay)}"
+        self._line(event, self._symbols.retry, "yellow", said, f"{event.error.type}: {event.error.message}")
+
+    @_tell.register
+    def _call_cached(self, event: ToolCallCached) -> None:
+        said = f"{_place(event.key)} {event.name}"
+        self._line(event, self._symbols.note, "dim", said, f"from the cache, {duration(event.age)} old")
 
     @_tell.register
     def _call_abandoned(self, event: ToolCallAbandoned) -> None:
@@ -145,6 +183,7 @@ class Progress:
         self._print(event, line)
 
     def _print(self, event: Event, line: Text) -> None:
+        self._written.end()
         indent = "" if event.parent_agent_id is None else "    "
         self._console.print(Text(indent) + line, no_wrap=True, overflow="ellipsis", crop=True)
 

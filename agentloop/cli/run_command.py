@@ -8,20 +8,18 @@ from contextlib import ExitStack, redirect_stdout
 
 import click
 
-from agentloop.cli.approvals import Asking, Decider, approved, can_ask, decided, denied, undecided
+from agentloop.cli.approvals import Asking, Decider, approved, can_ask, denied, undecided
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
-from agentloop.cli.execution import executed
-from agentloop.cli.interrupted import Interrupted
+from agentloop.cli.execution import concluded
+from agentloop.cli.limits import Limits, limit_options
+from agentloop.cli.manner import Manner, manner_options
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
+from agentloop.cli.subject import Subject, subject_of
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import printable
-from agentloop.cli.tool_files import tools_from
-from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import PRESETS
 from agentloop.interception.approval import Approval
-from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.time_limit import TimeLimit
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
 from agentloop.values.serialisation import to_json
@@ -29,6 +27,7 @@ from agentloop.values.serialisation import to_json
 _EPILOG = """\
 \b
 Examples:
+  agentloop run --model demo --driver react
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
   agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve ask
@@ -44,12 +43,13 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("question")
+@click.argument("question", required=False)
 @click.option(
     "--model",
     required=True,
     metavar="PROVIDER:MODEL",
-    help=f"The model, such as openai:gpt-5. Providers: {', '.join(PRESETS)}.",
+    help="The model, such as openai:gpt-5; or demo, a scripted one that needs no key and no network, with a question and "
+    f"tools of its own. Providers: {', '.join(PRESETS)}.",
 )
 @click.option("--base-url", metavar="URL", help="Another address than the provider's own, as of a server of yours.")
 @click.option(
@@ -60,10 +60,8 @@ Exit codes:
     help="A Python file whose tools the model may call, or one tool or list of tools in it. May be repeated.",
 )
 @click.option("--system", default="", metavar="TEXT", help="Instructions that stand before the question.")
-@click.option(
-    "--max-steps", default=50, show_default=True, type=click.IntRange(min=1), help="Stop after this many steps."
-)
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this long. No limit when left out.")
+@manner_options
+@limit_options
 @click.option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
@@ -76,13 +74,13 @@ Exit codes:
 def run(
     context: click.Context,
     *,
-    question: str,
+    question: str | None,
     model: str,
     base_url: str | None,
     places: Sequence[str],
     system: str,
-    max_steps: int,
-    timeout: float | None,
+    manner: Manner,
+    limits: Limits,
     approve: str | None,
     quiet: bool,
     as_json: bool,
@@ -92,35 +90,26 @@ def run(
     The answer goes to stdout; progress, and what the tools print, goes to stderr. The key is taken from the provider's
     environment variable, such as OPENAI_API_KEY. The tools run on this machine, with your rights.
     """
-    asked = _question(question)
-    with redirect_stdout(sys.stderr), told_as_bad_usage():
-        tools = tools_from(places)
-        config = LLMConfig.parse(model, base_url=base_url)
-        interceptors = [*_limits(timeout), *([] if approve is None else [Approval()])]
-        loop = AgentLoop.for_model(
-            config, tools=tools, system_prompt=system, max_steps=max_steps, interceptors=interceptors
-        )
-        state = _executed(loop, asked, _decider(approve), quiet=quiet)
-    _tell(state, quiet=quiet, as_json=as_json)
+    if manner.streaming and quiet:
+        raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
+    with ExitStack() as stack:
+        with redirect_stdout(sys.stderr), told_as_bad_usage():
+            subject = subject_of(model, question, places, stack, base_url=base_url, system=system)
+            interceptors = [
+                *subject.rules,
+                *limits.interceptors(subject.model_name),
+                *([] if approve is None else [Approval()]),
+            ]
+            loop = AgentLoop(
+                manner.driver(subject.inference, subject.models),
+                subject.tools,
+                system_prompt=subject.system_prompt,
+                max_steps=limits.max_steps,
+                interceptors=interceptors,
+            )
+            state = _executed(loop, subject, _decider(approve), quiet=quiet)
+        _tell(state, subject, quiet=quiet, as_json=as_json)
     context.exit(exit_code(state))
-
-
-def _question(given: str) -> str:
-    if given == "-":
-        try:
-            given = sys.stdin.read()
-        except UnicodeDecodeError as error:
-            raise BadUsage(f"the question on stdin is not text: {error}") from error
-    if not given.strip():
-        raise click.UsageError("the question is empty")
-    return given
-
-
-def _limits(timeout: float | None) -> list[Interceptor]:
-    try:
-        return [] if timeout is None else [TimeLimit(timeout)]
-    except ValueError as error:
-        raise BadUsage(f"--timeout is a number of seconds above 0, not {timeout:g}") from error
 
 
 def _decider(approve: str | None) -> Decider:
@@ -131,22 +120,18 @@ def _decider(approve: str | None) -> Decider:
     return Asking(console(stderr=True)) if can_ask() else undecided
 
 
-def _executed(loop: AgentLoop, question: str, decide: Decider, *, quiet: bool) -> AgentState:
+def _executed(loop: AgentLoop, subject: Subject, decide: Decider, *, quiet: bool) -> AgentState:
     with ExitStack() as stack:
         if not quiet:
+            click.echo(subject.notice, err=True, nl=bool(subject.notice))
             loop.wiretap(stack.enter_context(Progress(console(stderr=True))))
-        state = executed(loop.execute(question))
-        try:
-            while decisions := decided(state, decide):
-                state = executed(loop.resume(state, decisions))
-        except KeyboardInterrupt:  # while a person is being asked
-            raise Interrupted(printable(state.explain())) from None
-        return state
+        return concluded(loop, subject.question, decide, subject.dependencies)
 
 
-def _tell(state: AgentState, *, quiet: bool, as_json: bool) -> None:
+def _tell(state: AgentState, subject: Subject, *, quiet: bool, as_json: bool) -> None:
     if not quiet:
-        click.echo(summary(state), err=True)
+        for line in filter(None, [summary(state), subject.account()]):
+            click.echo(line, err=True)
     short = shortcoming(state)
     if short:
         click.echo(short, err=True)

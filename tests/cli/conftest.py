@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,6 +62,29 @@ class CommandLine:
 def command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """Return the command line."""
     return CommandLine(capsys, monkeypatch)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Return the command line with a person at a terminal, who types these lines."""
+
+    def run(*arguments: str, typed: str) -> Ended:
+        capsys.readouterr()
+        shown = Terminal()
+        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        monkeypatch.setattr(sys, "stderr", shown)
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return Ended(ended.value.code, capsys.readouterr().out, shown.getvalue())
+
+    return run
 
 
 @frozen

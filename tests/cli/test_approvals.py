@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import subprocess
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agentloop import AgentState, from_json
-from agentloop.cli.main import main
 from agentloop.values import ExecutionStatus
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Ended, Terminal
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -39,34 +37,11 @@ def balance() -> int:
 '''
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
     path = tmp_path / "bank.py"
     path.write_text(TOOLS, encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def at_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Return the command line with a person at a terminal, who types these lines."""
-
-    def run(*arguments: str, typed: str) -> Ended:
-        capsys.readouterr()
-        shown = Terminal()
-        monkeypatch.setattr(sys, "stdin", Terminal(typed))
-        monkeypatch.setattr(sys, "stderr", shown)
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        return Ended(ended.value.code, capsys.readouterr().out, shown.getvalue())
-
-    return run
 
 
 def asked(server: ModelServer, tools: Path, *more: str) -> list[str]:

@@ -11,8 +11,20 @@ from rich.console import Console
 
 from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolContext, tool
 from agentloop.cli.progress import Progress
-from agentloop.events import AgentStepStarted, EventBus, InferenceRetried, ToolCallAbandoned
+from agentloop.events import (
+    AgentStepStarted,
+    DecisionExtractionFailed,
+    EventBus,
+    InferenceDeltaReceived,
+    InferenceResponseReceived,
+    InferenceRetried,
+    ToolCallAbandoned,
+    ToolCallCached,
+    ToolCallRetried,
+    ValidationFailed,
+)
 from agentloop.inference.scripted import Line
+from agentloop.values import InferenceDelta, InferenceResponse, Reasoning, Text
 from agentloop.values.event import EventHead
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_execution import ErrorInfo
@@ -145,6 +157,68 @@ def test_a_retry_is_shown_with_its_delay() -> None:
     console = _console()
     Progress(console)(InferenceRetried(_head(), 1, ErrorInfo("RateLimited", "slow\ndown"), 1.5))
     assert _written(console) == "  ↻  attempt 1 failed, again in 1.5 s  RateLimited: slow down\n"
+
+
+def test_a_call_that_is_tried_again_is_shown() -> None:
+    """A failed attempt of a call is told with the reason and the wait."""
+    console = _console()
+    Progress(console)(ToolCallRetried(_head(), "e/3/0", "echo", 1, ErrorInfo("ConnectionError", "down"), 0.25))
+    assert _written(console) == "  ↻  3.1 echo  attempt 1 failed, again in 250 ms  ConnectionError: down\n"
+
+
+def test_a_cached_result_is_shown_with_its_age() -> None:
+    """A call that did not run is told apart from one that did."""
+    console = _console()
+    Progress(console)(ToolCallCached(_head(), "e/3/1", "echo", 2.0))
+    assert _written(console) == "  ·  3.2 echo  from the cache, 2.0 s old\n"
+
+
+def test_answers_that_cannot_be_used_are_shown() -> None:
+    """What is wrong with an answer is told: that it cannot be read, or that a call in it cannot be run."""
+    console = _console()
+    progress = Progress(console)
+    progress(DecisionExtractionFailed(_head(), 1, "it is not\nJSON"))
+    progress(ValidationFailed(_head(), 2, ("no tool 'a'", "no tool 'b'")))
+    assert _written(console).splitlines() == [
+        "  ↻  the answer cannot be read  it is not JSON",
+        "  ↻  the answer cannot be used  no tool 'a'; no tool 'b'",
+    ]
+
+
+def test_a_step_that_is_gone_on_with_says_so() -> None:
+    """After a decision the same step begins once more, and is not taken for a new one."""
+    console = _console()
+    progress = Progress(console)
+    progress(AgentStepStarted(_head()))
+    progress(AgentStepStarted(_head()))
+    assert _written(console) == "step 3\nstep 3, going on\n"
+
+
+def test_thoughts_have_a_line() -> None:
+    """What a model thinks is shown, on one line."""
+    console = _console()
+    Progress(console)(InferenceResponseReceived(_head(), InferenceResponse((Reasoning("Hm.\nTwo."), Text("4")))))
+    assert "  ·  thinks  Hm. Two.\n" in _written(console)
+
+
+def test_text_is_shown_while_it_is_written() -> None:
+    """Pieces follow each other on one line, indented where they break it, until another line comes; controls are spelled out."""
+    console = _console()
+    progress = Progress(console)
+    for piece in ("\n", "It ", "is\nfour\x1b", "."):
+        progress(InferenceDeltaReceived(_head(), InferenceDelta("text", piece)))
+    progress(InferenceDeltaReceived(_head(), InferenceDelta("arguments", "{}")))
+    progress(InferenceDeltaReceived(_head(parent="b"), InferenceDelta("text", "not mine")))
+    progress(InferenceRetried(_head(), 1, ErrorInfo("RateLimited", "slow"), 1.5))
+    progress(InferenceDeltaReceived(_head(), InferenceDelta("text", "Four.")))
+    progress(InferenceResponseReceived(_head(), InferenceResponse((Text("Four."), _call("echo", "{}")))))
+    assert _written(console).splitlines() == [
+        "  ·  It is",
+        "     four\\x1b.",
+        "  ↻  attempt 1 failed, again in 1.5 s  RateLimited: slow",
+        "  ·  Four.",
+        "  ·  model  <1 ms  tokens unknown",
+    ]
 
 
 def test_an_abandoned_call_is_shown() -> None:

@@ -1,11 +1,13 @@
-"""What a model can see in a Chat Completions request: the calls so far, with their results."""
+"""What a model can see in a Chat Completions request: the question, and the calls so far with their results."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Container, Mapping
 from typing import Any
 
 from attrs import frozen
+
+from agentloop.cli.demo.reading import json_in, names_called, results_told, text_of
 
 
 @frozen
@@ -14,7 +16,7 @@ class SeenCall:
 
     Attributes:
         name: the tool.
-        result: what the tool message says.
+        result: what the model is told of the result.
     """
 
     name: str
@@ -23,24 +25,36 @@ class SeenCall:
 
 @frozen
 class ConversationSeen:
-    """The tool calls of a conversation, in order.
+    """The last question that the model knows, and the tool calls since, in order.
 
     Attributes:
+        question: the question; empty when it knows none of them.
         calls: the calls.
     """
 
+    question: str
     calls: tuple[SeenCall, ...]
 
     @classmethod
-    def in_request(cls, body: bytes) -> ConversationSeen:
-        """Read the calls and their results from the body of a request.
+    def in_request(cls, request: Mapping[str, Any], known: Container[str]) -> ConversationSeen:
+        """Read a request.
 
-        They are paired by position: the results of a turn follow its calls in order, while ids may come again in a later turn.
+        Calls and results are paired by position: the results of a turn follow its calls in order, while ids may come again
+        in a later turn.
+
+        Args:
+            request: the body of the request.
+            known: the questions that the model knows.
         """
-        messages: list[dict[str, Any]] = json.loads(body)["messages"]
-        names = [call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()]
-        results = [message["content"] for message in messages if message["role"] == "tool"]
-        return cls(tuple(map(SeenCall, names, results)))
+        question, names, results = "", list[str](), list[str]()
+        for message in request["messages"]:
+            if message["role"] == "user" and text_of(message).strip() in known:
+                question, names, results = text_of(message).strip(), [], []
+            elif message["role"] == "assistant":
+                names += names_called(message)
+            elif message["role"] in {"user", "tool"}:
+                results += results_told(message)
+        return cls(question, tuple(map(SeenCall, names, results)))
 
     def has(self, name: str) -> bool:
         """Say whether this tool was called."""
@@ -50,6 +64,7 @@ class ConversationSeen:
         """Return the results of this tool's calls, in order."""
         return [call.result for call in self.calls if call.name == name]
 
-    def found(self, name: str) -> Any:
-        """Return what the last call of this tool returned, parsed."""
-        return json.loads(self.results(name)[-1])
+    def found(self, name: str) -> list[Any]:
+        """Return what the calls of this tool found, parsed, in order; without those that found nothing."""
+        parsed = [json_in(result) for result in self.results(name)]
+        return [one for one in parsed if isinstance(one, dict | list)]

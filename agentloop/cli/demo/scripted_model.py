@@ -1,23 +1,33 @@
 """A model that follows a script, behind OpenAI's Chat Completions.
 
-It keeps nothing between requests: like a real one, it decides from the conversation in the request alone, and what it says
-is made of the results that it finds there.
+It keeps nothing between requests: like a real one, it decides from the conversation in the request alone, what it says is
+made of the results that it finds there, and it says it in the notation that the request asks for.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from agentloop.cli.demo.complaint_script import COMPLAINT
+from agentloop.cli.demo.completion import Completion
 from agentloop.cli.demo.conversation_seen import ConversationSeen
+from agentloop.cli.demo.move import Move
+from agentloop.cli.demo.rounds_script import ROUNDS
+from agentloop.cli.demo.script import Script
+from agentloop.cli.demo.writing import as_plain_text, notation_of, offered
 
 NAME = "scripted-support-agent"
 PATH = "/v1/chat/completions"
 
 _JSON = {"content-type": "application/json"}
-_BYTES_PER_TOKEN = 4
+_EVENTS = {"content-type": "text/event-stream"}
+_SCRIPTS: Mapping[str, Script] = {script.question: script for script in (COMPLAINT, ROUNDS)}
+_KNOWS_NOTHING = (
+    "I am a scripted model: I have an answer to the demo's own question only, and I know the demo's tools only. "
+    "For other questions, name a real model, as in --model openai:gpt-5 or --model ollama:qwen3."
+)
 
 
 def answer(path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
@@ -29,95 +39,22 @@ def answer(path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
     """
     if path != PATH:
         return 404, _JSON, json.dumps({"error": {"message": f"there is nothing at {path}"}}).encode()
-    seen = ConversationSeen.in_request(body)
-    message = next_message(seen)
-    return 200, _JSON, json.dumps(_completion(message, len(seen.calls), body)).encode()
+    request = json.loads(body)
+    seen = ConversationSeen.in_request(request, _SCRIPTS)
+    completion = Completion(f"chatcmpl-demo-{len(seen.calls)}", NAME, next_message(request, seen), len(body))
+    if request.get("stream"):
+        with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        return 200, _EVENTS, completion.streamed(with_usage=with_usage)
+    return 200, _JSON, completion.whole()
 
 
-def next_message(seen: ConversationSeen) -> dict[str, Any]:
-    """Decide what the model says next."""
-    if not seen.has("track_order"):
-        return _looks_up()
-    if not seen.has("list_orders"):
-        return _corrects_the_number(seen)
-    if not seen.has("refund"):
-        return _refunds(seen)
-    if not seen.has("open_ticket"):
-        return _asks_a_colleague(seen)
-    return _answers(seen)
-
-
-def _looks_up() -> dict[str, Any]:
-    return _message(
-        "I look up the customer and both orders.",
-        ("find_customer", {"name": "Ada Lovelace"}),
-        ("track_order", {"number": 1002}),
-        ("track_order", {"number": 1051}),
-    )
-
-
-def _corrects_the_number(seen: ConversationSeen) -> dict[str, Any]:
-    failed = seen.results("track_order")[-1]
-    meant = int(re.findall(r"\d+", failed)[-1])
-    return _message(
-        f"There is no such order; {meant} is likely meant.",
-        ("track_order", {"number": meant}),
-        ("list_orders", {"customer_id": seen.found("find_customer")["id"]}),
-    )
-
-
-def _refunds(seen: ConversationSeen) -> dict[str, Any]:
-    lamp = _lamp(seen)
-    return _message("", ("refund", {"order_number": lamp["number"], "cents": lamp["cents"]}))
-
-
-def _asks_a_colleague(seen: ConversationSeen) -> dict[str, Any]:
-    lamp = _lamp(seen)
-    subject = f"Refund {_money(lamp)} for order {lamp['number']}: the {lamp['item']} arrived broken"
-    call = ("open_ticket", {"customer_id": seen.found("find_customer")["id"], "subject": subject})
-    return _message("I may not do that myself, so I ask a colleague.", call)
-
-
-def _answers(seen: ConversationSeen) -> dict[str, Any]:
-    first, _, second = seen.results("track_order")
-    telescope, cards = json.loads(first), json.loads(second)
-    customer, lamp, ticket = seen.found("find_customer"), _lamp(seen), seen.results("open_ticket")[-1]
-    return _message(
-        f"Dear {customer['name']},\n\n"
-        f"order {telescope['number']}, your {telescope['item']}, is {telescope['status']}. There is no order 1051; you may "
-        f"mean {cards['number']}, your {cards['item']}: it is {cards['status']}.\n\n"
-        f"I am sorry about the {lamp['item']}. A refund of {_money(lamp)} needs a colleague, whom I have asked: {ticket}. "
-        f"You will hear from us at {customer['email']}."
-    )
-
-
-def _lamp(seen: ConversationSeen) -> dict[str, Any]:
-    orders: list[dict[str, Any]] = seen.found("list_orders")
-    return next(order for order in orders if "lamp" in order["item"])
-
-
-def _money(order: dict[str, Any]) -> str:
-    return f"{order['cents'] / 100:.2f}"
-
-
-def _message(text: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    if calls:
-        message["tool_calls"] = [
-            {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for index, (name, arguments) in enumerate(calls)
-        ]
-    return message
-
-
-def _completion(message: dict[str, Any], number: int, body: bytes) -> dict[str, Any]:
-    asked, said = len(body) // _BYTES_PER_TOKEN, len(json.dumps(message)) // _BYTES_PER_TOKEN
-    finish = "tool_calls" if "tool_calls" in message else "stop"
-    return {
-        "id": f"chatcmpl-demo-{number}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": NAME,
-        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-        "usage": {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said},
-    }
+def next_message(request: Mapping[str, Any], seen: ConversationSeen) -> dict[str, Any]:
+    """Decide what the model says next, and write it as the request asks."""
+    notation, script = notation_of(request), _SCRIPTS.get(seen.question)
+    write = notation or as_plain_text
+    if script is None:
+        return write(Move(_KNOWS_NOTHING))
+    told = offered(request)
+    if notation is None or not all(name in told for name in script.tools):
+        return write(script.last_answer(seen) if seen.calls else Move(_KNOWS_NOTHING))
+    return write(script.next_move(seen))

@@ -1,4 +1,4 @@
-"""A small shop: a real SQLite database, made on the spot."""
+"""A small shop: a real SQLite database, made on the spot, and a carrier that does not always answer at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from attrs import frozen
 
+from agentloop.cli.figures import counted
+
 _TABLES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, email TEXT NOT NULL);
     CREATE TABLE orders (
@@ -18,10 +20,12 @@ _TABLES = """
         customer_id INTEGER NOT NULL REFERENCES customers (id),
         item TEXT NOT NULL,
         cents INTEGER NOT NULL,
-        status TEXT NOT NULL
+        status TEXT NOT NULL,
+        carrier_is_silent INTEGER NOT NULL DEFAULT 0
     );
     CREATE TABLE refunds (id INTEGER PRIMARY KEY, order_number INTEGER NOT NULL, cents INTEGER NOT NULL);
     CREATE TABLE tickets (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL, subject TEXT NOT NULL);
+    CREATE TABLE vouchers (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL, cents INTEGER NOT NULL);
 """
 _CUSTOMERS = (
     (1, "Ada Lovelace", "ada@example.org"),
@@ -35,6 +39,8 @@ _ORDERS = (
     (1015, 1, "box of punched cards", 1850, "packed and waiting for the next van"),
     (1022, 3, "moth trap", 2100, "delivered"),
 )
+_SILENT_ORDER = 1015
+"""The order about which the carrier does not answer the first time."""
 
 
 @frozen
@@ -72,7 +78,8 @@ class Shop:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.executescript(_TABLES)
             connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", _CUSTOMERS)
-            connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?)", _ORDERS)
+            connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, 0)", _ORDERS)
+            connection.execute("UPDATE orders SET carrier_is_silent = 1 WHERE number = ?", (_SILENT_ORDER,))
         return cls(path)
 
     def customer(self, name: str) -> Customer:
@@ -99,6 +106,18 @@ class Shop:
         closest = get_close_matches(str(number), numbers, n=1, cutoff=0.0)
         raise LookupError(f"there is no order {number}; the number most like it is {closest[0]}")
 
+    def tracked(self, number: int) -> Order:
+        """Ask the carrier where an order is.
+
+        Raises:
+            LookupError: when there is no such order; names the number most like it.
+            ConnectionError: when the carrier does not answer.
+        """
+        order = self.order(number)
+        if self._changed("UPDATE orders SET carrier_is_silent = 0 WHERE number = ? AND carrier_is_silent", number):
+            raise ConnectionError("the carrier does not answer")
+        return order
+
     def orders_of(self, customer_id: int) -> list[Order]:
         """List the orders of a customer."""
         query = "SELECT number, item, cents, status FROM orders WHERE customer_id = ? ORDER BY number"
@@ -112,17 +131,39 @@ class Shop:
         """Open a ticket for a colleague and return its id."""
         return self._added("INSERT INTO tickets (customer_id, subject) VALUES (?, ?)", customer_id, subject)
 
-    def refund_count(self) -> int:
-        """Count the refunds that were booked."""
-        return len(self._rows("SELECT id FROM refunds"))
+    def give_voucher(self, customer_id: int, cents: int) -> int:
+        """Give a customer a voucher and return its id."""
+        return self._added("INSERT INTO vouchers (customer_id, cents) VALUES (?, ?)", customer_id, cents)
 
-    def ticket_count(self) -> int:
-        """Count the tickets that were opened."""
-        return len(self._rows("SELECT id FROM tickets"))
+    def refunds(self) -> list[tuple[int, int]]:
+        """List the refunds that were booked: order and cents."""
+        return [(order, cents) for order, cents in self._rows("SELECT order_number, cents FROM refunds ORDER BY id")]
+
+    def tickets(self) -> list[tuple[int, str]]:
+        """List the tickets that were opened: customer and subject."""
+        return [
+            (customer, told) for customer, told in self._rows("SELECT customer_id, subject FROM tickets ORDER BY id")
+        ]
+
+    def vouchers(self) -> list[tuple[int, int]]:
+        """List the vouchers that were given: customer and cents."""
+        return [
+            (customer, cents) for customer, cents in self._rows("SELECT customer_id, cents FROM vouchers ORDER BY id")
+        ]
+
+    def sum(self) -> str:
+        """Say in a line what changed in the database since it was made."""
+        made = [counted(len(self.refunds()), "refund"), counted(len(self.tickets()), "ticket")]
+        vouchers = [f" over {cents / 100:.2f}" for _, cents in self.vouchers()]
+        return ", ".join([*made, f"{counted(len(vouchers), 'voucher')}{' and'.join(vouchers)}"])
 
     def _rows(self, query: str, *values: object) -> Sequence[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.path)) as connection:
             return connection.execute(query, values).fetchall()
+
+    def _changed(self, statement: str, *values: object) -> bool:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            return connection.execute(statement, values).rowcount > 0
 
     def _added(self, statement: str, *values: object) -> int:
         with closing(sqlite3.connect(self.path)) as connection, connection:

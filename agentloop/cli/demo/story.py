@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from agentloop.cli.demo import scripted_model
-from agentloop.cli.demo.shop import Shop
+from collections.abc import Sequence
+
+from agentloop.cli.demo import complaint_script, rounds_script, scripted_model
 from agentloop.cli.demo.support_tools import TOOLS
-from agentloop.contracts.can_handle_events import Listener
-from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.cli.manner import Manner
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
+from agentloop.inference.model_table.capability_row import Capabilities, CapabilityRow
+from agentloop.interception.approval import Approval
+from agentloop.interception.budget import Budget
 from agentloop.interception.permissions import Permissions
+from agentloop.interception.resilience.resilience import Resilience
 from agentloop.interception.rule import Rule
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.values.agent_state import AgentState
-from agentloop.values.event import Event
 from agentloop.values.points import BeforeToolUse
 
-QUESTION = (
-    "Ada Lovelace writes: Where are my orders 1002 and 1051? And the desk lamp that you sent me arrived broken. "
-    "I would like my money back."
-)
+COMPLAINT = complaint_script.QUESTION
+"""The first question."""
+ROUNDS = rounds_script.QUESTION
+"""The second one, which is more work than its budget allows."""
 SYSTEM_PROMPT = (
     "You answer the customers of a small shop. Look everything up, never guess. What you may not do yourself goes to a "
     "colleague, as a ticket."
 )
 REFUND_LIMIT_CENTS = 5_000
+STEPS_OF_THE_ROUNDS = 3
+CONFIG = LLMConfig(model=scripted_model.NAME, base_url="http://scripted.invalid/v1", provider="scripted")
+MODELS = (
+    CapabilityRow("scripted:*", Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")),
+)
+"""What the scripted model is able to do."""
 
 
 def _is_large(point: BeforeToolUse) -> bool:
@@ -45,21 +55,31 @@ PERMISSIONS = Permissions(
 """What the agent may not do: large refunds."""
 
 
-async def told(shop: Shop, listener: Listener[Event]) -> AgentState:
-    """Let the agent answer the question.
+def inference() -> CanInfer:
+    """Return the scripted model, behind a client whose requests never leave the process."""
+    return HttpInference(CONFIG, client=in_process_client(scripted_model.answer))
 
-    Args:
-        shop: the shop that it works for.
-        listener: told every event.
-    """
-    config = LLMConfig(model=scripted_model.NAME, base_url="http://scripted.invalid/v1", provider="scripted")
-    async with in_process_client(scripted_model.answer) as client:
-        loop = AgentLoop(
-            ToolCallingDriver(HttpInference(config, client=client), mode="native"),
-            TOOLS,
-            system_prompt=SYSTEM_PROMPT,
-            interceptors=[PERMISSIONS],
-            max_steps=10,
-        )
-        loop.wiretap(listener)
-        return await loop.execute(QUESTION, dependencies=shop)
+
+def rules() -> tuple[CanIntercept, ...]:
+    """Return what holds wherever the demo's tools are used: no large refunds, and what the tools ask for in failures."""
+    return PERMISSIONS, Resilience()
+
+
+def complaint_loop(manner: Manner) -> AgentLoop:
+    """Make the loop for the first question: calls that change something wait for a person."""
+    return _loop(manner, [*rules(), Approval(reason="it changes the shop's books")])
+
+
+def rounds_loop(manner: Manner) -> AgentLoop:
+    """Make the loop for the second question: the last step of the budget is for an answer without tools."""
+    return _loop(manner, [*rules(), Budget(steps=STEPS_OF_THE_ROUNDS)])
+
+
+def _loop(manner: Manner, interceptors: Sequence[CanIntercept]) -> AgentLoop:
+    return AgentLoop(
+        manner.driver(inference(), MODELS),
+        TOOLS,
+        system_prompt=SYSTEM_PROMPT,
+        interceptors=interceptors,
+        max_steps=10,
+    )

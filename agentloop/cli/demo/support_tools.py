@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentloop.cli.demo.shop import Customer, Order, Shop
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.tools.decorator import tool
+from agentloop.values.call_policy import CachePolicy, RetryPolicy
 
 
 @tool(effect="pure")
@@ -18,7 +19,7 @@ def find_customer(name: str, context: ToolContext) -> Customer:
     return _shop(context).customer(name)
 
 
-@tool(effect="pure")
+@tool(effect="pure", cache=CachePolicy(seconds=60), retry=RetryPolicy(first_wait=0.05))
 def track_order(number: int, context: ToolContext) -> Order:
     """Tell where an order is.
 
@@ -26,7 +27,7 @@ def track_order(number: int, context: ToolContext) -> Order:
         number: the order's number.
         context: given by the program.
     """
-    return _shop(context).order(number)
+    return _shop(context).tracked(number)
 
 
 @tool(effect="pure")
@@ -64,7 +65,20 @@ def open_ticket(customer_id: int, subject: str, context: ToolContext) -> str:
     return f"ticket {_shop(context).open_ticket(customer_id, subject)} is open"
 
 
-TOOLS = (find_customer, track_order, list_orders, refund, open_ticket)
+@tool
+def give_voucher(customer_id: int, cents: int, context: ToolContext) -> str:
+    """Give a customer a voucher, to make up for trouble.
+
+    Args:
+        customer_id: the customer's id.
+        cents: what it is worth, in cents.
+        context: given by the program.
+    """
+    number = _shop(context).give_voucher(customer_id, cents)
+    return f"voucher {number} over {cents / 100:.2f} is yours"
+
+
+TOOLS = (find_customer, track_order, list_orders, refund, open_ticket, give_voucher)
 """What the model may call."""
 
 
