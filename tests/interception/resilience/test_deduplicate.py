@@ -107,7 +107,7 @@ def test_a_deduplicated_effect_in_doubt_is_not_run_by_the_next() -> None:
         (WithinSteps(2, of=WithinSeconds(9)), [1, 2, 1, 1]),
         (SimilarCalls(lambda call, earlier: call.name == earlier.name), [1]),
     ],
-    ids=repr,
+    ids=["in flight", "exact", "10 s", "9 s", "2 steps", "1 step", "2 steps or 9 s", "similar"],
 )
 def test_windows_of_time_and_of_steps(by: Deduplicator, runs: list[int]) -> None:
     """Calls at 0, 0, 10 and 25 seconds, in the steps 1, 1, 3 and 5, of which the second is another call."""
