@@ -74,16 +74,16 @@ class ReActDriver(InferringDriver):
     def max_inferences_per_step(self) -> int:
         """One, one more for each time the model is asked again, and those for the final answer."""
         asked = 1 + self.max_retries
-        if self._last is None:
+        if self.final_inference is None and not self.final_via_inference:
             return asked
         return asked + 1 + (self.max_retries if self.output_check is not None else 0)
 
     @property
     def _last(self) -> CanInfer | None:
-        """The model that is asked for the answer, when the answer is asked for."""
+        """The model that is asked for the answer, when the answer is asked for: not again where no tools are on offer anyway."""
         if self.final_inference is not None:
             return self.final_inference
-        return self.inference if self.final_via_inference else None
+        return self.inference if self.final_via_inference and self.tools.specs else None
 
     def mode_of(self, inference: CanInfer) -> CanUseMode:
         """Return the mode that a model is asked in.

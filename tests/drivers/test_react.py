@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from attrs import frozen
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop import (
     AgentLoop,
@@ -31,6 +33,7 @@ from agentloop.events import (
     ToolCallStarted,
     ValidationFailed,
 )
+from agentloop.interception import Approval
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -45,6 +48,7 @@ from agentloop.values import (
     ToolSpec,
     ToolStatus,
     Usage,
+    approve,
 )
 
 
@@ -412,6 +416,9 @@ async def test_without_tools_the_model_just_answers(output: Any) -> None:
     model = ScriptedInference('{"answer": 3}')
     state = await AgentLoop(ReActDriver(model, output=output), system_prompt="Be brief.").execute("1 + 2?")
     assert (state.final_text, model.requests[0].system_prompt) == ('{"answer": 3}', "Be brief.")
+    once = ScriptedInference("It is 3.")
+    state = await AgentLoop(ReActDriver(once, output=output, final_via_inference=True)).execute("1 + 2?")
+    assert (state.final_text, len(once.requests)) == ("It is 3.", 1)
 
 
 @both
@@ -468,6 +475,64 @@ def test_pieces_add_up_to_the_answer(output: str, text: str, cut: int) -> None:
     assert "".join(delta.text for delta in told if delta.kind == "text") == response.text
     assert "".join(delta.text for delta in told if delta.kind == "reasoning") == response.reasoning
     assert [delta.name for delta in told if delta.kind == "tool_call"] == [call.name for call in response.tool_calls]
+
+
+FRAGMENTS = (
+    "Thought:",
+    "Action:",
+    "Action Input:",
+    "Observation:",
+    "Final Answer:",
+    " add",
+    ' {"a": 1, "b": 2}',
+    JSON_CALL,
+    JSON_ANSWER,
+    "\n",
+    "```",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "**",
+    "{",
+    "}",
+    "[",
+    ",",
+    '"',
+    '"type":',
+    "x ",
+)
+texts = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
+
+
+@both
+@given(text=texts, cut=st.integers(1, 9), has_tools=st.booleans())
+def test_any_text_is_read_and_shown_alike(output: str, text: str, cut: int, *, has_tools: bool) -> None:
+    """No text makes reading raise, and what is shown of one that can be read is what is read, wherever it is cut."""
+    mode = ReActJsonMode() if output == "json" else ReActTextMode()
+    request = REQUEST if has_tools else InferenceRequest((Message.user("x"), Message.assistant("y")))
+    response = mode.read(InferenceResponse((Text(text),)), request)
+    stream = mode.stream(request)
+    told = [
+        delta for at in range(0, len(text), cut) for delta in stream.feed(InferenceDelta("text", text[at : at + cut]))
+    ]
+    told += stream.close(response)
+    shown = "".join(delta.text for delta in told if delta.kind == "text")
+    assert shown == response.text or response.problem
+    assert response.text.startswith(shown)
+    assert all(mode.validate(call, request.tools).arguments is not None for call in response.tool_calls)
+
+
+@both
+async def test_a_call_may_wait_for_a_decision(output: str) -> None:
+    """Approvals work as under every driver: the call waits, is approved, and the model sees what came of it."""
+    call, _, answer = NOTATIONS[output]
+    loop, model, _ = loop_of(output, call, answer)
+    asking = loop.with_interceptors(Approval(["add"]))
+    waiting = await asking.execute("1 + 2?")
+    assert (waiting.status, [one.call.name for one in waiting.pending]) == (ExecutionStatus.SUSPENDED, ["add"])
+    model.lines = (answer,)
+    state = await asking.resume(waiting, {one.key: approve() for one in waiting.pending})
+    assert (state.final_text, model.requests[-1].messages[-1].text) == ("It is 3.", "Observation: 3")
 
 
 async def test_prompt_validator_and_output_can_be_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_tell_model import CanTellModel
@@ -49,5 +50,9 @@ def _structured_output(inference: CanInfer, rows: Sequence[CapabilityRow]) -> St
     """Say what a model's answers can be kept to; of one that does not tell its name the best is thought."""
     if not isinstance(inference, CanTellModel) or not inference.model_name:
         return "json_schema"
-    known = capabilities(inference.model_name, wire_format=inference.wire_format_name, rows=rows)
-    return known.structured_output
+    return _looked_up(inference.model_name, inference.wire_format_name, tuple(rows))
+
+
+@lru_cache(maxsize=256)
+def _looked_up(model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> StructuredOutput | None:
+    return capabilities(model, wire_format=wire_format, rows=rows).structured_output
