@@ -18,15 +18,12 @@ def limited(result: ToolResult, most: int) -> ToolResult:
     if result.content is not None:
         return ToolResult(result.value, _limited_parts(result.content, most))
     if isinstance(result.value, str):
-        if len(result.value) * 4 <= most:
-            return result
-        text = result.value
-    elif isinstance(result.value, dict | tuple):
-        text = format_json(result.value).decode()
-    else:
-        return result
-    shown = cut(text, most)
-    return result if shown is text else ToolResult(result.value, (Text(shown),))
+        shown = cut(result.value, most)
+        return result if shown is result.value else ToolResult(result.value, (Text(shown),))
+    if isinstance(result.value, dict | tuple):
+        written = format_json(result.value)
+        return result if len(written) <= most else ToolResult(result.value, (Text(_cut(written, len(written), most)),))
+    return result
 
 
 def _limited_parts(parts: tuple[ContentPart, ...], most: int) -> tuple[ContentPart, ...]:
@@ -37,8 +34,17 @@ def cut(text: str, most: int) -> str:
     """Return the text, or as much of it as fits into this many bytes, with a notice of what is missing."""
     if len(text) * 4 <= most:
         return text
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= most:
-        return text
+    size = sum(len(_encoded(text[place : place + _PIECE])) for place in range(0, len(text), _PIECE))
+    return text if size <= most else _cut(_encoded(text[:most]), size, most)
+
+
+def _cut(data: bytes, size: int, most: int) -> str:
     shown = data[:most].decode("utf-8", "ignore")
-    return f"{shown}\n[cut here: {most:,} of {len(data):,} bytes are shown]"
+    return f"{shown}\n[cut here: {most:,} of {size:,} bytes are shown]"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_PIECE = 1_000_000  # characters that are encoded at once, so that a large text is not held twice

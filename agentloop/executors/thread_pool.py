@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from queue import SimpleQueue
@@ -34,11 +35,13 @@ class ThreadAbandoned(Exception):  # it is not an error of the function
 class ThreadPool:
     """Runs plain functions in daemon threads of its own, as many as there are functions at one time.
 
-    A thread is made when none is idle. One whose function is no longer waited for leaves the pool when the function ends.
+    A thread is made when none is idle. Where the system gives no more of them, functions wait for a busy one. A thread whose
+    function is no longer waited for leaves the pool when the function ends.
     """
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._backlog: deque[_Work] = deque()
         self._lock = threading.Lock()
         self._idle = 0
         self._threads: set[_Worker] = set()
@@ -49,6 +52,7 @@ class ThreadPool:
 
         Raises:
             ThreadAbandoned: when this is cancelled while the function runs, chained to the `CancelledError`.
+            RuntimeError: when the system does not give a single thread.
             BaseException: whatever the function raises.
         """
         work = _Work(call, asyncio.get_running_loop())
@@ -79,16 +83,32 @@ class ThreadPool:
 
     def _submit(self, work: _Work) -> None:
         with self._lock:
-            if self._idle:
-                self._idle -= 1
-                self._queue.put(work)
+            if self._given_to_idle(work):
                 return
-        _Worker(self, work).start()
+            thread = _Worker(self, work)
+            self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads.discard(thread)
+                if self._given_to_idle(work):
+                    return
+                if not self._threads:
+                    raise
+                self._backlog.append(work)
+
+    def _given_to_idle(self, work: _Work) -> bool:
+        """Give a function to an idle thread, if there is one."""
+        if not self._idle:
+            return False
+        self._idle -= 1
+        self._queue.put(work)
+        return True
 
     def worker_began(self, thread: _Worker, work: _Work) -> bool:
         """Note that a thread begins a function; False when nobody waits for it any more."""
         with self._lock:
-            self._threads.add(thread)
             thread.busy = not work.dropped
             work.begun = not work.dropped
             return work.begun
@@ -96,6 +116,8 @@ class ThreadPool:
     def worker_idles(self, thread: _Worker, work: _Work) -> _Work | None:
         """Note that a thread has nothing to do, and give it its next function; None lets it end."""
         with self._lock:
+            if self._backlog and not self._closed:
+                return self._backlog.popleft()
             if self._closed or work.dropped:
                 self._threads.discard(thread)
                 return None

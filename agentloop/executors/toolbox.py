@@ -27,6 +27,8 @@ from agentloop.values.tool_result import ToolResult
 from agentloop.values.tool_spec import ToolSpec
 
 _VALIDATOR = "jsonschema"
+_SHOWN_CHARACTERS = 200
+_SHOWN_NAMES = 100
 
 
 @frozen
@@ -69,11 +71,18 @@ class ReadyTool:
         return arguments
 
     def ordering_key(self, call: ToolCall) -> str:
-        """Return the name that the tool's policy gives a call for its order; empty for none."""
+        """Return the name that the tool's policy gives a call for its order; empty for none.
+
+        Raises:
+            ToolFailed: when what the policy gives is not text.
+        """
         key = self.tool.policy.key
         if key is None or isinstance(key, str):
             return key or ""
-        return key(call.arguments)
+        made: object = key(call.arguments)
+        if not isinstance(made, str):
+            raise ToolFailed(f"the key of its policy has to be text, and is a {type(made).__qualname__}")
+        return made
 
     def bound(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:
         """Return the tool with what it wants to know about this call."""
@@ -138,12 +147,15 @@ class Toolbox:
             spec.encoded(_VALIDATOR, _validator)
 
     def _unknown(self, name: str) -> str:
+        shown = name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
         if not len(self.tools):
-            return f"there is no tool {name!r}: no tools are offered; answer in text"
-        closest = self.tools.closest(name)
+            return f"there is no tool {shown!r}: no tools are offered; answer in text"
+        closest = self.tools.closest(name) if shown is name else []
         if closest:
-            return f"there is no tool {name!r}; did you mean {' or '.join(map(repr, closest))}?"
-        return f"there is no tool {name!r}; the tools are {', '.join(self.tools.names)}"
+            return f"there is no tool {shown!r}; did you mean {' or '.join(map(repr, closest))}?"
+        names = self.tools.names
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f"there is no tool {shown!r}; the tools are {', '.join(names[:_SHOWN_NAMES])}{more}"
 
 
 def _validator(spec: ToolSpec) -> SchemaValidator:

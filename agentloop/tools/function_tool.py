@@ -93,7 +93,7 @@ class FunctionTool(
         """Call the function itself, as another tool or a test does: nothing is validated or injected."""
         return self.function(*args, **kwargs)
 
-    async def use(self, *_: Any, **arguments: Any) -> Any:
+    async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Await the function with these arguments and what was injected."""
         return await cast("Awaitable[Any]", self._called(arguments))
 
@@ -138,10 +138,10 @@ class FunctionTool(
 class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
     """A plain function as a tool; an executor runs it in a thread."""
 
-    async def use(self, *_: Any, **arguments: Any) -> Any:
+    async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Run the function in a thread of asyncio's."""
         return await asyncio.to_thread(self._called, arguments)
 
-    def use_in_thread(self, **arguments: Any) -> Any:
+    def use_in_thread(self, /, **arguments: Any) -> Any:
         """Call the function with these arguments and what was injected."""
         return self._called(arguments)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.values.json_value import freeze_object, thaw
@@ -18,6 +20,7 @@ Schema: TypeAlias = Mapping[str, Any] | bool
 _SHOWN_PROBLEMS = 5
 _SHOWN_VALUE = 80
 _SHOWN_MESSAGE = 400
+_MOST_ERRORS = 1_000  # looked at, however many there are
 _TOO_DEEP = ("$", "it is nested too deeply to be checked")
 
 
@@ -47,9 +50,13 @@ class SchemaValidator:
             return False
 
     def problems(self, data: Any) -> list[tuple[str, str]]:
-        """Return what is wrong with plain JSON data, as pairs of a JSON path and a message; the nearest to the root first."""
+        """Return what is wrong with plain JSON data, as pairs of a JSON path and a message.
+
+        Of the first 1,000 problems they are the nearest to the root, the nearest first.
+        """
         try:
-            found = sorted(self._validator.iter_errors(data), key=lambda error: len(error.absolute_path))
+            errors = islice(self._validator.iter_errors(data), _MOST_ERRORS)
+            found = sorted(errors, key=lambda error: len(error.absolute_path))
         except RecursionError:
             return [_TOO_DEEP]
         return [_problem(error) for error in found[:_SHOWN_PROBLEMS]]
@@ -101,9 +108,70 @@ def _checked(schema: Any, name: str) -> Validator:
         raise ToolDefinitionError(f"{name} is not a valid JSON Schema: at $.$schema: it has to be a URL") from error
     kind.check_schema(schema)
     _check_references(schema, kind, REGISTRY, name)
-    validator = kind(schema, registry=REGISTRY)
+    validator = _bounded(kind)(schema, registry=REGISTRY)
     validator.is_valid({})  # finds references that go in a circle
     return validator
+
+
+@cache
+def _bounded(kind: type[Validator]) -> type[Validator]:
+    """Return the kind with those keywords replaced whose work grows faster than the data, or that keep all that is wrong."""
+    from jsonschema.validators import extend
+
+    own = {"anyOf": _any_of, "oneOf": _one_of, "uniqueItems": _unique_items}
+    known = {keyword: check for keyword, check in own.items() if keyword in kind.VALIDATORS}
+    made: type[Validator] = extend(kind, known)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+    return made
+
+
+def _any_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    _, errors = _first_fitting(validator, branches, instance)
+    if errors is not None:
+        yield errors
+
+
+def _one_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    fitting, errors = _first_fitting(validator, branches, instance)
+    if errors is not None:
+        yield errors
+        return
+    more = [branch for branch in branches[fitting + 1 :] if validator.evolve(schema=branch).is_valid(instance)]
+    if more:
+        from jsonschema import ValidationError
+
+        told = ", ".join(map(repr, [branches[fitting], *more]))
+        yield ValidationError(f"{instance!r} is valid under each of {told}")
+
+
+def _first_fitting(validator: Any, branches: Any, instance: Any) -> tuple[int, ValidationError | None]:
+    """Return the place of the first branch that the data fits, or what is wrong with all."""
+    from jsonschema import ValidationError
+
+    tried: list[ValidationError] = []
+    for place, branch in enumerate(branches):
+        errors = list(islice(validator.descend(instance, branch, schema_path=place), _MOST_ERRORS))
+        if not errors:
+            return place, None
+        tried.extend(errors)
+    return -1, ValidationError(f"{instance!r} is not valid under any of the given schemas", context=tried)
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if wanted and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _identity(value: Any) -> Hashable:
+    """Return what is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1."""
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, dict):
+        return dict, frozenset([(name, _identity(item)) for name, item in value.items()])
+    if isinstance(value, list | tuple):
+        return list, tuple(map(_identity, value))
+    return cast("Hashable", value)
 
 
 def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:

@@ -54,9 +54,13 @@ class ErrorInfo(Value):
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe an exception."""
+        """Describe an exception; one that cannot tell its message is told by its class."""
         path = getattr(error, "path", "")
-        return cls(type(error).__name__, str(error) or type(error).__name__, path if isinstance(path, str) else "")
+        try:
+            message = str(error)
+        except Exception:  # noqa: BLE001  # an error in the message of an error must not hide the error
+            message = ""
+        return cls(type(error).__name__, message or type(error).__name__, path if isinstance(path, str) else "")
 
 
 @frozen(eq=False, repr=False, kw_only=True)
