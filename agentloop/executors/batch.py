@@ -107,7 +107,7 @@ class Batch:
             slot.ordering_key = slot.tool.ordering_key(slot.call)
         except ToolError as error:
             slot.execution = slot.end(ToolStatus.REJECTED, ErrorInfo.of(error), self._now())
-        except Exception as error:  # noqa: BLE001  # the tool's own code failed before it ran; its siblings go on
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code failed before it ran
             slot.execution = slot.end(ToolStatus.FAILED, limited_error(error), self._now())
         return slot.execution is None
 
@@ -190,12 +190,9 @@ class Batch:
         group, self._group = self._group, []
         self._group_keys, self._exclusive = set(), False
         open_slots = [slot for slot in group if slot.is_open]
-        if len(open_slots) == 1:
-            await self._run(open_slots[0], None)
-        elif open_slots:
-            gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else None
-            for slot in open_slots:
-                slot.task = asyncio.create_task(self._run(slot, gate), name=f"agentloop tool {slot.key}")
+        gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else None
+        for slot in open_slots:  # also a single one has its own task: what a tool does to its task stays there
+            slot.task = asyncio.create_task(self._run(slot, gate), name=f"agentloop tool {slot.key}")
         for slot in group:
             if slot.task is not None and not slot.task.done():
                 await asyncio.wait((slot.task,))

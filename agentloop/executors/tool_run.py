@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -101,7 +101,9 @@ class ToolRun:
                 raise
             message = "the tool cancelled itself"
             return slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", message), clock.now())
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a tool raises is its outcome
+        except (KeyboardInterrupt, GeneratorExit):  # of the program, or of the event loop: no tool can answer for them
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever a tool raises is its outcome
             return slot.end(ToolStatus.FAILED, limited_error(error), clock.now())
 
     async def _used(self) -> Any:
@@ -121,14 +123,14 @@ class ToolRun:
     async def _threaded(self, tool: CanUseThread) -> Any:
         pool = self._settings.scope.own.open(ThreadPool, ThreadPool, ThreadPool.close)
         try:
-            return await pool.run(partial(tool.use_in_thread, **self._slot.take_arguments()))
+            return await pool.run(partial(_called, partial(tool.use_in_thread, **self._slot.take_arguments())))
         except ThreadAbandoned as abandoned:
             await self._tell_abandoned()
             raise asyncio.CancelledError from abandoned
 
     async def _within(self, seconds: float, work: Awaitable[Any]) -> Any:
         """Await the work, but no longer than this; a coroutine that does not let itself be cancelled is left behind."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(_awaited(work))
         try:
             await asyncio.wait((task,), timeout=seconds)
         except asyncio.CancelledError:
@@ -175,6 +177,30 @@ class _TimedOut(Exception):  # internal to this file; becomes an outcome
     """The tool's time is up."""
 
 
+class _Escaping(Exception):  # internal to this file; becomes an outcome
+    """The tool raised what a task would let out of the event loop, and so end the program."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error: BaseException = error
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """Call a function in a thread, where nothing that it raises is meant for the program."""
+    try:
+        return call()
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise _Escaping(error) from None
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    """Await a tool in a task of its own."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise _Escaping(error) from None
+
+
 def _cancelled_from_outside() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -182,9 +208,11 @@ def _cancelled_from_outside() -> bool:
 
 def limited_error(error: BaseException) -> ErrorInfo:
     """Describe what a tool raised, shortened where it is very long."""
+    if isinstance(error, _Escaping):
+        error = error.error
     if isinstance(error, NotJson):
         error = ToolFailed(str(error))
-    message = str(error) or type(error).__name__
+    message = ErrorInfo.of(error).message
     if len(message) > _ERROR_CHARACTERS:
         message = f"{message[:_ERROR_CHARACTERS]}… ({len(message)} characters)"
     return ErrorInfo(type(error).__name__, message, error.path if isinstance(error, ToolError) else "")

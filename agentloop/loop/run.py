@@ -32,6 +32,7 @@ from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.message import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
+from agentloop.values.tool_execution import ErrorInfo
 
 P = TypeVar("P", bound=StatePoint)
 
@@ -254,7 +255,7 @@ class Run:
         if recovered:
             self.state = self.state.with_continuation_requested()
         else:
-            self._signal(StopReason.ERROR, str(error) or type(error).__name__)
+            self._signal(StopReason.ERROR, ErrorInfo.of(error).message)
         if not self._driving:
             await self._complete_step()
 
