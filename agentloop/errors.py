@@ -12,6 +12,7 @@
     │   ├── UnknownTool
     │   ├── MalformedArguments
     │   ├── InvalidArguments
+    │   ├── AgentsTooDeep
     │   ├── ToolBlocked
     │   ├── ToolTimedOut
     │   ├── ToolUnavailable
@@ -118,6 +119,10 @@ class MalformedArguments(ToolError):
 
 class InvalidArguments(ToolError):
     """The arguments of a call are JSON but do not satisfy the tool's schema or types."""
+
+
+class AgentsTooDeep(ToolError):
+    """An agent was called by too many agents above each other, or the conversation was handed over too often."""
 
 
 class ToolBlocked(ToolError):

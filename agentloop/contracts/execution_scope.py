@@ -72,6 +72,7 @@ class ExecutionScope(Value):
         own: what this execution opens for itself; closed when it ends.
         shared: what executions of one loop share, such as connections: held open by a loop that is entered, else the
             same as `own`.
+        depth: how many agents stand above: 0 for one that was not started by another's tool.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -79,3 +80,4 @@ class ExecutionScope(Value):
     dependencies: Any = None
     own: Resources = field(factory=Resources)
     shared: Resources = field(factory=Resources)
+    depth: int = 0

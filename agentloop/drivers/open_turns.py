@@ -18,16 +18,17 @@ from agentloop.values.tool_executions import ToolCalls, ToolExecutions
 
 
 def ready_calls(turn: OpenTurn) -> ToolCalls:
-    """Return the calls that can be executed now: those decided, and those that wait only for decided ones."""
+    """Return the calls that can be executed now: those decided, or decided inside, and those that wait only for such."""
     undecided = False
     ready: list[PendingCall] = []
     for call in turn.pending:
-        if call.decision is not None or (call.waits_for and not undecided):
+        if call.is_decided or (call.waits_for and not call.begun and not undecided):
             ready.append(call)
         else:
             undecided = True
     decisions = {call.key: call.decision for call in ready if call.decision is not None}
-    return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions)
+    begun = {call.key: call for call in ready if call.begun}
+    return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions, begun)
 
 
 def settled(outcome: ToolExecutions, at: datetime) -> AgentState:
@@ -55,15 +56,8 @@ def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
         raise DecisionError("nothing waits for a decision in this state; its execution is " + state.status.value)
     for key, decision in decisions.items():
         _check(key, decision, waiting)
-    slots = tuple(
-        [
-            evolve(slot, decision=decisions[slot.key])
-            if isinstance(slot, PendingCall) and slot.key in decisions
-            else slot
-            for slot in step.open_turn.slots
-        ]
-    )
-    return state.with_last_step(evolve(step, open_turn=OpenTurn(step.open_turn.parts, slots)))
+    slots = [_noted(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots]
+    return state.with_last_step(evolve(step, open_turn=OpenTurn(step.open_turn.parts, tuple(slots))))
 
 
 def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> AgentState:
@@ -78,6 +72,7 @@ def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> Agent
             call=call.call,
             status=ToolStatus.CANCELLED,
             error=ErrorInfo("Cancelled", reason),
+            may_have_run=call.begun,
             started_at=at,
             ended_at=at,
         )
@@ -87,11 +82,17 @@ def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> Agent
     return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 
+def _noted(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:
+    """Return the call with what was decided about it and about the calls inside of it."""
+    inner = tuple([_noted(one, decisions) for one in call.inner])
+    return evolve(call, decision=decisions.get(call.key, call.decision), inner=inner)
+
+
 def _check(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
     call = waiting.get(key)
     if call is None:
         raise DecisionError(f"no call with the key {key!r} waits; waiting are {', '.join(waiting)}")
-    if call.waits_for:
+    if call.waits_for and not (call.begun and isinstance(decision, Deny | Answer)):
         raise DecisionError(f"the call {key!r} needs no decision: it runs when {call.waits_for!r} is settled")
     if not isinstance(decision, Approve | Deny | Answer | Edit):
         raise DecisionError(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from agentloop.events.tool_events import ToolCallRejected as ToolCallRejected
     from agentloop.events.tool_events import ToolCallSettled as ToolCallSettled
     from agentloop.events.tool_events import ToolCallStarted as ToolCallStarted
+    from agentloop.events.tool_events import ToolCallSuspended as ToolCallSuspended
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
@@ -65,6 +66,6 @@ else:
             "agentloop.events.permission_events": "PermissionDecided",
             "agentloop.events.resilience_events": "CircuitClosed CircuitDecided CircuitHalfOpened CircuitOpened ToolAttemptTimedOut ToolCallCached ToolCallDeadlineExceeded ToolCallDecided ToolCallDeduplicated ToolCallRateLimited ToolCallRetried ToolCallShortCircuited",
             "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
-            "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted",
+            "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted ToolCallSuspended",
         },
     )

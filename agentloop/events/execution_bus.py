@@ -59,6 +59,10 @@ class ExecutionBus(CanHandleEvents):
         """Tell the listener the events of exactly this class, of the whole bus."""
         return self._switchboard.on(kind, listener)
 
+    def belongs_to(self, bus: object) -> bool:
+        """Say whether this is how an execution sees that bus."""
+        return self._switchboard is bus
+
     def for_execution(self) -> ExecutionBus:
         """Return the bus as another execution, such as a sub-agent's, sees it."""
         return ExecutionBus(self._switchboard)

@@ -53,6 +53,7 @@ from agentloop.events.tool_events import (
     ToolCallProgressed,
     ToolCallRejected,
     ToolCallStarted,
+    ToolCallSuspended,
 )
 from agentloop.values.event import Event
 
@@ -135,6 +136,7 @@ TOOL_CALL: Grammar = {
         ToolCallShortCircuited: RUNNING,
         ToolCallRateLimited: RUNNING,
         ToolAttemptTimedOut: RUNNING,
+        ToolCallSuspended: START,
         ToolCallCompleted: SETTLED,
     },
     SETTLED: {},

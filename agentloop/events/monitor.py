@@ -10,7 +10,13 @@ from agentloop.events.execution_events import AgentExecutionStarted, ExecutionEn
 from agentloop.events.permission_events import PermissionDecided
 from agentloop.events.resilience_events import ToolCallDecided
 from agentloop.events.step_events import AgentStepCompleted
-from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
+from agentloop.events.tool_events import (
+    ToolCallAbandoned,
+    ToolCallProgressed,
+    ToolCallSettled,
+    ToolCallStarted,
+    ToolCallSuspended,
+)
 from agentloop.values.event import Event
 
 _SHOWN = 20
@@ -112,6 +118,7 @@ _OF_A_CALL = (
     ToolCallStarted,
     ToolCallProgressed,
     ToolCallAbandoned,
+    ToolCallSuspended,
     ToolCallDecided,
     ToolCallSettled,
 )

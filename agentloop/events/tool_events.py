@@ -6,6 +6,7 @@ from attrs import field, frozen
 
 from agentloop.values.event import Event
 from agentloop.values.json_value import JsonValue, freeze
+from agentloop.values.pending_call import PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ToolExecution
 
@@ -70,6 +71,22 @@ class ToolCallRejected(ToolCallSettled):
     """A call could not be run: unknown tool, malformed arguments, arguments against the schema."""
 
     __slots__ = ()
+
+
+@frozen(eq=False, repr=False)
+class ToolCallSuspended(Event):
+    """A running tool let its call wait for a decision; an agent does when a call of its own waits.
+
+    Attributes:
+        pending: the call as it waits.
+    """
+
+    pending: PendingCall
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of the call."""
+        return self.pending.key
 
 
 @frozen(eq=False, repr=False)

@@ -9,12 +9,12 @@ from datetime import datetime
 from attrs import define, evolve, field
 
 from agentloop.errors import AgentLoopError, InterceptorFailed, ToolError
-from agentloop.events.tool_events import ToolCallBlocked, ToolCallCompleted, ToolCallRejected
+from agentloop.events.tool_events import ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallSuspended
 from agentloop.executors.call_slot import CallSlot
 from agentloop.executors.tool_run import RunSettings, ToolRun, limited_error
 from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.agent_state import AgentState
-from agentloop.values.decision import Answer, Deny, Edit
+from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.stop import AgentStop
@@ -94,7 +94,7 @@ class Batch:
             return
         if self._has_to_wait(slot):
             await self._flush()
-            if self._waiting and slot.decision is None:
+            if self._waiting and slot.decision is None and slot.begun is None:
                 slot.pending = PendingCall(slot.key, slot.call, f"runs after {self._waiting}", waits_for=self._waiting)
                 return
         self._join_group(slot)
@@ -136,14 +136,15 @@ class Batch:
 
     async def _pass_before(self, slot: CallSlot) -> None:
         tool = _tool(slot)
+        decision = slot.decision or (Approve() if slot.begun is not None else None)  # what has begun was let run
         before = BeforeToolUse(
             self.state,
             slot.call,
             tool.spec,
             slot.key,
             slot.index,
-            decision=slot.decision,
-            decided=slot.call if slot.decision is not None else None,
+            decision=decision,
+            decided=slot.call if decision is not None else None,
             ensemble=self.toolbox.ensemble(slot.call.name),
         )
         try:
@@ -164,7 +165,7 @@ class Batch:
                 self._answer(slot, answered)
             case Suspend(reason):
                 self._suspend(slot, reason)
-            case None if changed and slot.decision is not None:
+            case None if changed and decision is not None:
                 self._suspend(slot, _CHANGED_SINCE)
             case None if changed:
                 await self._admit_changed(slot)
@@ -212,13 +213,18 @@ class Batch:
             slot.execution = slot.end(ToolStatus.CANCELLED, error, self._now())
         except Exception as error:  # noqa: BLE001  # a layer around the call failed, or a strict listener
             self._fail(slot, error)
+        if run.suspended is not None:
+            slot.suspend(run.suspended)
         if run.stop is not None:
             self.state = self.state.with_stop_signal(run.stop.signal)
 
     # --- settle -------------------------------------------------------------------------------------------------
 
     async def _settle(self, slot: CallSlot) -> None:
-        if slot.settled or slot.pending is not None:
+        if slot.settled:
+            return
+        if slot.pending is not None:
+            await self._settle_suspended(slot, slot.pending)
             return
         if slot.execution is None:  # its task was cancelled by somebody else
             self._cancel(slot, "the call was cancelled")
@@ -230,6 +236,11 @@ class Batch:
         kind = ToolCallCompleted if slot.started_at is not None else _EVENTS.get(execution.status, ToolCallCompleted)
         if events.due(kind):
             await events.emit(kind(events.head(self.state, step_number=slot.step), execution))
+
+    async def _settle_suspended(self, slot: CallSlot, pending: PendingCall) -> None:
+        slot.settled, self._waiting, events = True, self._waiting or slot.key, self.settings.events
+        if slot.started and events.due(ToolCallSuspended):
+            await events.emit(ToolCallSuspended(events.head(self.state, step_number=slot.step), pending))
 
     async def _pass_after(self, slot: CallSlot) -> None:
         spec = slot.tool.spec if slot.tool is not None else None

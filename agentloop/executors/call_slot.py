@@ -11,7 +11,7 @@ from attrs import define, evolve
 
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.values.decision import Decision
-from agentloop.values.pending_call import PendingCall
+from agentloop.values.pending_call import CallSuspended, PendingCall
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_result import ToolResult
@@ -29,6 +29,7 @@ class CallSlot:
         id: the id of its execution, drawn in call order.
         call: the call; interceptors and decisions may replace it.
         decision: what was decided about it, when it waited.
+        begun: what its tool left when it suspended the call; None when the tool has not begun before.
         tool: its tool, once found.
         ordering_key: calls with the same one run one after the other; empty for none.
         arguments: its arguments as the tool takes them, once valid; used by the first attempt.
@@ -37,6 +38,7 @@ class CallSlot:
         started_at: when it began to run; None before.
         started: whether the tool was begun.
         settled: whether the interceptors have seen the outcome and the event was emitted.
+        attempts: how often the tool was begun.
         task: what runs it, when several run at once.
     """
 
@@ -46,6 +48,7 @@ class CallSlot:
     id: str
     call: ToolCall
     decision: Decision | None = None
+    begun: PendingCall | None = None
     tool: ReadyTool | None = None
     ordering_key: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -54,6 +57,7 @@ class CallSlot:
     started_at: datetime | None = None
     started: bool = False
     settled: bool = False
+    attempts: int = 0
     task: asyncio.Task[None] | None = None
 
     @property
@@ -68,6 +72,20 @@ class CallSlot:
             return arguments
         assert self.tool is not None  # noqa: S101  # a slot runs only after its tool was found
         return self.tool.prepared(self.call)
+
+    def suspend(self, suspended: CallSuspended) -> None:
+        """Let the call wait, as its tool says; it has no outcome yet."""
+        waits_for = next((call.key for call in suspended.inner if not call.waits_for), "")
+        self.execution = None
+        self.pending = PendingCall(
+            self.key,
+            self.call,
+            suspended.reason,
+            waits_for,
+            begun=True,
+            inner=suspended.inner,
+            progress=suspended.progress,
+        )
 
     def end(self, status: ToolStatus, error: ErrorInfo, at: datetime) -> ToolExecution:
         """Make an outcome that is not a success."""
@@ -107,9 +125,9 @@ class CallSlot:
 
     def may_have_run(self, status: ToolStatus) -> bool:
         """Say whether an effect cannot be excluded for a call that ended like this."""
-        if not self.started or status is ToolStatus.SUCCEEDED:
+        if status is ToolStatus.SUCCEEDED or self.tool is None or self.tool.spec.effect is Effect.PURE:
             return False
-        return self.tool is not None and self.tool.spec.effect is not Effect.PURE and status in _UNCERTAIN
+        return status in _UNCERTAIN if self.started else self.begun is not None
 
 
 _UNCERTAIN = frozenset({ToolStatus.TIMED_OUT, ToolStatus.CANCELLED, ToolStatus.IN_DOUBT})

@@ -132,6 +132,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
                 id=scope.ids.new_id("tool_execution"),
                 call=call,
                 decision=tool_calls.decisions.get(key),
+                begun=tool_calls.begun.get(key),
             )
             for call, key, (step, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
         ]

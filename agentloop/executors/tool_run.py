@@ -22,6 +22,7 @@ from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.agent_state import AgentState
 from agentloop.values.json_value import freeze
+from agentloop.values.pending_call import CallSuspended
 from agentloop.values.points import AroundToolUse
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
@@ -51,7 +52,7 @@ class RunSettings:
 class ToolRun:
     """Runs one call and leaves the outcome in its slot."""
 
-    __slots__ = ("_loop", "_settings", "_slot", "_state", "_tool", "stop")
+    __slots__ = ("_loop", "_settings", "_slot", "_state", "_tool", "stop", "suspended")
 
     def __init__(self, slot: CallSlot, tool: ReadyTool, state: AgentState, settings: RunSettings) -> None:
         self._slot = slot
@@ -60,6 +61,7 @@ class ToolRun:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.stop: AgentStop | None = None
+        self.suspended: CallSuspended | None = None
 
     async def run(self) -> None:
         """Emit the start, run the tool inside of the layers around it, and note the outcome.
@@ -85,15 +87,15 @@ class ToolRun:
 
     async def _attempt(self) -> ToolExecution:
         slot, clock = self._slot, self._settings.scope.clock
-        slot.started = True
+        slot.started, self.suspended = True, None
+        slot.attempts += 1
         try:
             result = self._tool.presented(await self._used())
             limit = self._tool.tool.policy.max_result_bytes or self._settings.max_result_bytes
             return slot.succeed(limited(result, limit), clock.now())
-        except AgentStop as stop:
-            stop.sign(slot.call.name)
-            self.stop = stop
-            return slot.end(ToolStatus.CANCELLED, ErrorInfo("AgentStop", str(stop)), clock.now())
+        except (AgentStop, CallSuspended) as control:  # an outcome for the layers around the call
+            self._note(control)
+            return slot.end(ToolStatus.CANCELLED, ErrorInfo.of(control), clock.now())
         except _TimedOut as error:
             return slot.end(ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(error)), clock.now())
         except asyncio.CancelledError:
@@ -106,6 +108,13 @@ class ToolRun:
         except BaseException as error:  # noqa: BLE001  # whatever a tool raises is its outcome
             return slot.end(ToolStatus.FAILED, limited_error(error), clock.now())
 
+    def _note(self, control: AgentStop | CallSuspended) -> None:
+        if isinstance(control, CallSuspended):
+            self.suspended = control
+        else:
+            control.sign(self._slot.call.name)
+            self.stop = control
+
     async def _used(self) -> Any:
         slot = self._slot
         context = ToolContext(
@@ -113,6 +122,11 @@ class ToolRun:
             agent_id=self._state.agent_id,
             idempotency_key=slot.key,
             dependencies=self._settings.scope.dependencies,
+            attempt=slot.attempts,
+            resumed=slot.begun,
+            scope=self._settings.scope,
+            events=self._settings.events,
+            id=slot.id,
             report=self._report,
         )
         tool = self._tool.bound(self._state, slot.call, context)

@@ -14,7 +14,7 @@ from agentloop.contracts.can_handle_events import E, Listener, Subscription
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.loop.inbox import Inbox
-from agentloop.loop.loop_parts import LoopParts
+from agentloop.loop.loop_as_tool import LoopAsTool
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
 from agentloop.values.event import Event
@@ -30,7 +30,7 @@ Input: TypeAlias = str | Message | AgentState
 
 
 @frozen(eq=False)
-class AgentLoop(LoopParts):
+class AgentLoop(LoopAsTool):
     """Binds a driver, tools and an executor over an immutable state, and decides when to stop.
 
     A loop is immutable too: its `with_…` methods return a changed copy that keeps every other part. One loop serves any
@@ -223,13 +223,14 @@ class AgentLoop(LoopParts):
         from agentloop.loop.binding import bound_driver, bound_executor
         from agentloop.loop.run import Run
 
-        own = Resources()
+        own, above = Resources(), self._above
         scope = ExecutionScope(
             clock=self.clock,
             ids=self.ids,
             dependencies=dependencies,
             own=own,
-            shared=self._entered.resources() or own,
+            shared=self._entered.resources() or (own if above is None else above.shared),
+            depth=0 if above is None else above.depth + 1,
         )
         events = self.events.for_execution()
         stack = self._stack.bound(events, scope)

@@ -14,6 +14,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_group import ToolGroup
 from agentloop.contracts.tools import NO_TOOLS, Tools
@@ -84,6 +85,7 @@ class LoopParts:
     output_type: Any = field(default=None, kw_only=True)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
+    _above: ExecutionScope | None = field(default=None, kw_only=True, repr=False)
     _entered: Entered = field(factory=Entered, kw_only=True, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, kw_only=True, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)

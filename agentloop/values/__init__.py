@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agentloop.values.execution_state import ExecutionState as ExecutionState
     from agentloop.values.execution_state import ExecutionStatus as ExecutionStatus
     from agentloop.values.execution_state import Totals as Totals
+    from agentloop.values.id_source import DerivedIds as DerivedIds
     from agentloop.values.id_source import IdSource as IdSource
     from agentloop.values.id_source import RandomIds as RandomIds
     from agentloop.values.inference_delta import InferenceDelta as InferenceDelta
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from agentloop.values.parts import ProviderPart as ProviderPart
     from agentloop.values.parts import Reasoning as Reasoning
     from agentloop.values.parts import Text as Text
+    from agentloop.values.pending_call import CallSuspended as CallSuspended
     from agentloop.values.pending_call import PendingCall as PendingCall
     from agentloop.values.points import AfterExecution as AfterExecution
     from agentloop.values.points import AfterInference as AfterInference
@@ -115,14 +117,14 @@ else:
             "agentloop.values.decision": "Answer Approve Decision Deny Edit answer approve deny edit",
             "agentloop.values.event": "Event EventHead",
             "agentloop.values.execution_state": "ExecutionState ExecutionStatus Totals",
-            "agentloop.values.id_source": "IdSource RandomIds",
+            "agentloop.values.id_source": "DerivedIds IdSource RandomIds",
             "agentloop.values.inference_delta": "InferenceDelta",
             "agentloop.values.inference_request": "InferenceOptions InferenceRequest ReasoningEffort ResponseFormat ToolChoice",
             "agentloop.values.inference_response": "FinishReason InferenceResponse",
             "agentloop.values.json_value": "JsonObject JsonValue freeze freeze_object thaw",
             "agentloop.values.message": "Message Part ResponsePart Role",
             "agentloop.values.parts": "Audio Document Image Media ProviderPart Reasoning Text",
-            "agentloop.values.pending_call": "PendingCall",
+            "agentloop.values.pending_call": "CallSuspended PendingCall",
             "agentloop.values.points": "AfterExecution AfterInference AfterStep AfterToolUse AroundInference AroundToolUse BeforeExecution BeforeInference BeforeStep BeforeToolUse OnError OnStop Point ProceedInference ProceedToolUse StatePoint",
             "agentloop.values.serialisation": "SCHEMA_VERSION from_json from_plain make_converter to_json to_plain",
             "agentloop.values.stop": "AgentStop Continuation StopReason StopSignal",

@@ -161,9 +161,9 @@ class AgentState(Value):
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
-        """The calls that wait for a decision."""
+        """The calls that wait for a decision; after a call that an agent serves, those that wait inside of it."""
         turn = self.open_turn
-        return turn.pending if turn is not None else ()
+        return tuple([call for waiting in turn.pending for call in waiting.flat]) if turn is not None else ()
 
     def explain(self) -> str:
         """Return a short account of the current execution, for a person to read."""

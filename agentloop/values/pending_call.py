@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Iterable
 
+from attrs import evolve, field, frozen
+
+from agentloop.errors import AgentLoopError
 from agentloop.values.decision import Decision
+from agentloop.values.json_value import JsonValue, freeze
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.value import Value
+
+
+def _as_inner(calls: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
+    return tuple(calls)
 
 
 @frozen(eq=False, repr=False)
@@ -19,6 +27,9 @@ class PendingCall(Value):
         reason: why it waits, for the one who decides.
         waits_for: the key of the pending call that has to be settled first; empty when it waits for a decision.
         decision: what was decided, until the call is settled by it.
+        begun: whether its tool has begun to run and has suspended the call itself.
+        inner: the calls inside of it that wait, where an agent serves it; decisions may name their keys.
+        progress: what its tool needs to go on, as JSON; an agent's state, where one serves the call.
     """
 
     key: str
@@ -26,6 +37,23 @@ class PendingCall(Value):
     reason: str = ""
     waits_for: str = ""
     decision: Decision | None = None
+    begun: bool = False
+    inner: tuple[PendingCall, ...] = field(default=(), converter=_as_inner)
+    progress: JsonValue = field(default=None, converter=freeze, repr=False)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether something was decided about it, or about a call inside of it."""
+        return self.decision is not None or any(call.decision is not None for call in self.inner)
+
+    @property
+    def flat(self) -> tuple[PendingCall, ...]:
+        """The call, and after it those inside of it, at any depth."""
+        return (self, *self.inner)
+
+    def shown(self) -> PendingCall:
+        """Return the call without what only its tool needs."""
+        return evolve(self, inner=(), progress=None) if self.inner or self.progress is not None else self
 
     @property
     def digest(self) -> str:
@@ -34,3 +62,22 @@ class PendingCall(Value):
 
         bound = f"{self.key}\x00{self.call.name}\x00{self.call.arguments_json}"
         return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class CallSuspended(AgentLoopError):
+    """Raise it in a tool to let its call wait for a decision: the execution is suspended, and the call is in `state.pending`.
+
+    When the call is approved, or a call inside of it is decided, the tool is used again, with what it left in
+    `ToolContext.resumed`. An answer settles the call without the tool, and so does a denial.
+
+    Attributes:
+        reason: why it waits, for the one who decides.
+        inner: the calls inside of it that wait; with them, it goes on when one of these is decided.
+        progress: what the tool needs to go on, as JSON.
+    """
+
+    def __init__(self, reason: str = "", *, inner: Iterable[PendingCall] = (), progress: object = None) -> None:
+        super().__init__(reason or "the call waits for a decision")
+        self.reason = reason
+        self.inner: tuple[PendingCall, ...] = tuple(inner)
+        self.progress: JsonValue = freeze(progress)

@@ -28,6 +28,10 @@ def _as_decisions(decisions: Mapping[str, Decision]) -> Mapping[str, Decision]:
     return FrozenDict(decisions)
 
 
+def _as_begun(begun: Mapping[str, PendingCall]) -> Mapping[str, PendingCall]:
+    return FrozenDict(begun)
+
+
 def _as_executions(executions: Iterable[ToolExecution]) -> tuple[ToolExecution, ...]:
     return tuple(executions)
 
@@ -44,11 +48,13 @@ class ToolCalls(Value):
         calls: the calls.
         keys: the idempotency key of each call, `<execution id>/<step number>/<call index>`.
         decisions: what was decided about calls that waited for it, by key.
+        begun: those of the calls whose tools have begun and suspended them, as they waited, by key.
     """
 
     calls: tuple[ToolCall, ...] = field(converter=_as_calls)
     keys: tuple[str, ...] = field(converter=_as_keys)
     decisions: Mapping[str, Decision] = field(factory=dict, converter=_as_decisions)
+    begun: Mapping[str, PendingCall] = field(factory=dict, converter=_as_begun)
 
     def __attrs_post_init__(self) -> None:
         if len(self.calls) != len(self.keys):

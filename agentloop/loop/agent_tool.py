@@ -1,0 +1,177 @@
+"""An agent as a tool of another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, Self
+
+from attrs import evolve, field, frozen
+
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.tool import CanAccessToolContext, Tool
+from agentloop.contracts.tool_context import ToolContext
+from agentloop.contracts.tool_policy import ToolPolicy
+from agentloop.errors import AgentsTooDeep, ContractViolation, ToolFailed
+from agentloop.values.agent_state import AgentState
+from agentloop.values.decision import Decision
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.json_text import format_json, json_in_text
+from agentloop.values.json_value import JsonObject, freeze_object, thaw
+from agentloop.values.parts import Text
+from agentloop.values.pending_call import CallSuspended, PendingCall
+from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_spec import Effect
+
+TASK: JsonObject = freeze_object(
+    {
+        "type": "object",
+        "properties": {
+            "task": {
+                "type": "string",
+                "description": "What to do, with all that has to be known for it: nothing else of this conversation is seen.",
+            }
+        },
+        "required": ["task"],
+        "additionalProperties": False,
+    }
+)
+"""The parameters of an agent that is given its task in words."""
+
+
+class CanServe(Protocol):
+    """What an agent's tool needs of a loop."""
+
+    @property
+    def system_prompt(self) -> str:
+        """The instructions of agents that begin here."""
+
+    def serving(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
+        """Return a copy that runs within the execution that the context is of."""
+
+    async def execute(
+        self, state: AgentState, /, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Run to the end."""
+
+    async def resume(
+        self, state: AgentState, decisions: Mapping[str, Decision], *, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with a suspended execution."""
+
+
+@frozen(kw_only=True)
+class AgentTool(Tool, CanAccessToolContext):
+    """Has an agent do what a call asks for, and returns its answer; made by `AgentLoop.as_tool`.
+
+    Each call is an execution of its own, `<key of the call>/agent`, of an agent of its own, whose parent is the calling one.
+
+    Attributes:
+        name: the name by which a model calls it.
+        description: what the agent does, for the model.
+        loop: the loop of the agent.
+        parameters: a JSON Schema of type object; with that of `TASK` the agent gets the text, with another one the JSON of
+            the arguments as its first message.
+        max_depth: how many agents may stand below each other, this one included.
+        budget_share: how much of what is left in the calling agent's `Budget` is lent to each call.
+        effect: what the agent does to the world, with all that it calls.
+        policy: how it wants to be run.
+    """
+
+    name: str = ""
+    description: str = ""
+    loop: CanServe = field(repr=False)
+    parameters: JsonObject = field(repr=False)
+    max_depth: int
+    budget_share: float
+    effect: Effect
+    policy: ToolPolicy = field(repr=False)
+    _context: ToolContext | None = field(default=None, repr=False, eq=False)
+
+    def with_tool_context(self, context: ToolContext) -> Self:
+        """Return a copy that serves this context."""
+        return evolve(self, context=context)
+
+    async def use(self, *_: Any, **arguments: Any) -> ToolResult:
+        """Run the agent to its end, or on from where it was suspended.
+
+        Raises:
+            AgentsTooDeep: when too many agents stand above.
+            CallSuspended: when a call of the agent waits for a decision.
+            ExecutionFailed: when the agent failed.
+            ToolFailed: when it was stopped before it had an answer.
+        """
+        context = self._context
+        if context is None:
+            raise ContractViolation(f"the agent {self.name!r} needs the context of its call: run it by an executor")
+        if context.scope.depth >= self.max_depth:
+            raise AgentsTooDeep(
+                f"the agent {self.name!r} may be called down to depth {self.max_depth}, and {context.scope.depth} agents "
+                "stand above this call already; do the work without it"
+            )
+        try:
+            with _lent(self.budget_share) as interceptors:
+                state = await self._ran(self.loop.serving(context, *interceptors), context, arguments)
+        except asyncio.CancelledError as cancelled:  # without the agent's state, which is not the caller's
+            raise asyncio.CancelledError(*cancelled.args) from None
+        return _outcome(self.name, state)
+
+    async def _ran(self, loop: CanServe, context: ToolContext, arguments: Mapping[str, Any]) -> AgentState:
+        if context.resumed is not None:
+            from agentloop.values.serialisation import from_plain
+
+            state = from_plain(thaw(context.resumed.progress), AgentState)
+            return await loop.resume(state, _decisions(context.resumed), dependencies=context.dependencies)
+        text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
+        ids = context.ids()
+        state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=ids)
+        name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
+        return await loop.execute(
+            evolve(state, parent_agent_id=context.agent_id),
+            execution_id=f"{context.idempotency_key}/{name}",
+            dependencies=context.dependencies,
+        )
+
+
+@contextmanager
+def _lent(share: float) -> Iterator[tuple[CanIntercept, ...]]:
+    """Lend a part of the budget of the execution whose tool runs here, if it has one."""
+    from agentloop.interception.budgeting.leasing import current_budget
+
+    budget = current_budget()
+    if budget is None:
+        yield ()
+        return
+    with budget.lease(share) as lease:
+        yield (lease,)
+
+
+def _decisions(pending: PendingCall) -> Mapping[str, Decision]:
+    return {call.key: call.decision for call in pending.inner if call.decision is not None}
+
+
+def _outcome(name: str, state: AgentState) -> ToolResult:
+    """Turn the end of an agent's execution into the result of the call that it served.
+
+    Raises:
+        CallSuspended: when calls of the agent wait.
+        ExecutionFailed: when it failed.
+        ToolFailed: when it was stopped before it had an answer.
+    """
+    if state.status is ExecutionStatus.SUSPENDED:
+        from agentloop.values.serialisation import to_plain
+
+        inner = [call.shown() for call in state.pending]
+        raise CallSuspended(f"calls of the agent {name!r} wait for decisions", inner=inner, progress=to_plain(state))
+    state.raise_for_failure()
+    if state.status is ExecutionStatus.COMPLETED:
+        typed = state.context.response_format is not None
+        return ToolResult(json_in_text(state.final_text) if typed else state.final_text)
+    signal = state.stop_signal
+    why = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
+    if not state.final_text:
+        raise ToolFailed(
+            f"the agent {name!r} was stopped before it had an answer ({why}). What it has done:\n{state.explain()}"
+        )
+    return ToolResult(state.final_text, (Text(f"{state.final_text}\n\n[The agent was stopped here: {why}]"),))

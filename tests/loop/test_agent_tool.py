@@ -1,0 +1,548 @@
+"""Agents as tools: results, events, limits, suspension, cancellation, and the same outcome whatever finishes first."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Approval,
+    Budget,
+    Cancellation,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    Tool,
+    ToolCall,
+    ToolContext,
+    from_json,
+    to_json,
+    tool,
+)
+from agentloop.contracts import ToolPolicy
+from agentloop.errors import DecisionError, ToolDefinitionError
+from agentloop.events import (
+    AgentExecutionStarted,
+    AgentExecutionSuspended,
+    ProtocolMonitor,
+    ToolCallSuspended,
+)
+from agentloop.testing import CountingIds, LoopClock, ManualClock, run_virtual
+from agentloop.values import (
+    CallSuspended,
+    Event,
+    ExecutionStatus,
+    PendingCall,
+    StopReason,
+    ToolStatus,
+    answer,
+    approve,
+    deny,
+)
+
+ROOT = Path(__file__).parents[2]
+final, calls = ScenarioStep.final, ScenarioStep.tool_calls
+
+
+def scripted(*script: ScenarioStep, tools: list[Tool] | None = None, **parts: object) -> AgentLoop:
+    """Make a loop that follows a script, with ids that count."""
+    given: dict[str, object] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
+    return AgentLoop(ScriptedDriver(*script), tools or [], **given)  # type: ignore[arg-type]  # parts of a loop
+
+
+def caller(*agents: Tool, tasks: int = 1, **parts: object) -> AgentLoop:
+    """Make a loop that calls each of these agents once, or as often as is said, in one batch."""
+    batch = [(agent.name, {"task": f"{agent.name} {number}"}) for agent in agents for number in range(tasks)]
+    return scripted(calls(*batch), final("over"), tools=list(agents), **parts)
+
+
+@tool
+def pay(to: str) -> str:
+    """Pay."""
+    return f"paid {to}"
+
+
+def clerk(*, tools: list[Tool] | None = None, **options: object) -> Tool:
+    """Make an agent that pays when a person agrees."""
+    script = (calls(("pay", {"to": "Ada"})), final("it is paid"))
+    loop = scripted(*script, tools=tools or [pay], interceptors=[Approval()])
+    return loop.as_tool("clerk", "Pays.", **options)  # type: ignore[arg-type]  # options of as_tool
+
+
+def leaves(state: AgentState) -> list[PendingCall]:
+    """Return the calls that can be decided."""
+    return [call for call in state.pending if not call.waits_for]
+
+
+async def test_an_agent_answers_a_call_with_its_final_text() -> None:
+    """The call is an execution of its own, of an agent whose parent is the caller, and its answer is the result."""
+    model = ScriptedInference("42")
+    child = AgentLoop.for_model(model, system_prompt="Be exact.")
+    loop = caller(child.as_tool("ask", "Knows."))
+    seen: list[Event] = []
+    loop.wiretap(seen.append)
+    own: list[Event] = []
+    child.wiretap(own.append)
+
+    state = await loop.execute("go", execution_id="run")
+
+    execution = state.steps[0].executions[0]
+    assert (execution.status, execution.value) == (ToolStatus.SUCCEEDED, "42")
+    assert model.requests[0].system_prompt == "Be exact."
+    assert [message.text for message in model.requests[0].messages] == ["ask 0"]
+    served = [event for event in seen if event.execution_id == "run/1/0/agent"]
+    assert served == own
+    assert {event.parent_agent_id for event in served} == {state.agent_id}
+    assert {event.agent_id for event in served} == {"tool_execution_1/agent_1"}
+
+
+async def test_a_listener_of_both_loops_is_told_once() -> None:
+    """An agent that shares the bus of its caller tells each event once."""
+    base = scripted(final("yes"))
+    loop = base.with_driver(ScriptedDriver(calls(("ask", {"task": "?"})), final("over"))).with_tools(
+        [base.as_tool("ask", "Knows.")]
+    )
+    seen: list[Event] = []
+    loop.wiretap(seen.append)
+    await loop.execute("go")
+    assert Counter(type(event) for event in seen)[AgentExecutionStarted] == 2
+
+
+async def test_a_stream_of_the_caller_holds_the_events_of_agents_at_any_depth() -> None:
+    """Whoever reads the stream sees what every agent below does."""
+    inner = scripted(final("deep")).as_tool("inner", "Is deep.")
+    loop = caller(caller(inner).as_tool("outer", "Is outer."))
+    executions = {event.execution_id async for event in loop.stream("go", execution_id="run")}
+    assert executions == {"run", "run/1/0/agent", "run/1/0/agent/1/0/agent"}
+
+
+async def test_a_typed_answer_is_data() -> None:
+    """An agent with an output type returns the JSON of its answer."""
+
+    @frozen
+    class Sum:
+        total: int
+
+    child = AgentLoop.for_model(ScriptedInference('```json\n{"total": 42}\n```'), output_type=Sum)
+    state = await caller(child.as_tool("add", "Adds.")).execute("go")
+    assert state.steps[0].executions[0].value == {"total": 42}
+
+
+async def test_typed_parameters_reach_the_agent_as_json() -> None:
+    """The fields of an input type are the parameters; they are validated before the agent begins."""
+
+    @frozen
+    class Question:
+        topic: str
+        depth: int = 1
+
+    model = ScriptedInference("ok")
+    ask = AgentLoop.for_model(model).as_tool("ask", "Knows.", input_type=Question)
+    batch = calls(("ask", {"topic": "x", "depth": 2}), ("ask", {"depth": 1}))
+    state = await scripted(batch, final("over"), tools=[ask]).execute("go")
+    assert [one.status for one in state.steps[0].executions] == [ToolStatus.SUCCEEDED, ToolStatus.REJECTED]
+    assert [request.messages[0].text for request in model.requests] == ['{"topic":"x","depth":2}']
+
+
+def test_parameters_that_are_no_object_are_refused() -> None:
+    """What cannot be the arguments of a call is found when the tool is made."""
+    loop = scripted(final("x"))
+    with pytest.raises(ToolDefinitionError, match="object"):
+        loop.as_tool("ask", "Knows.", input_type=int)
+    with pytest.raises(ToolDefinitionError, match="not both"):
+        loop.as_tool("ask", "Knows.", input_type=int, parameters={"type": "object"})
+
+
+async def test_a_failed_agent_is_a_failed_call() -> None:
+    """The caller is told the agent's error, and goes on."""
+    child = scripted(ScenarioStep.error(ValueError("no such file")))
+    state = await caller(child.as_tool("ask", "Knows.")).execute("go")
+    execution = state.steps[0].executions[0]
+    assert execution.status is ToolStatus.FAILED
+    assert "ValueError: no such file" in execution.error_message
+    assert state.final_text == "over"
+
+
+async def test_an_agent_at_its_limit_says_what_it_has_done() -> None:
+    """The limit, and the calls that were made, are told to the caller."""
+    child = scripted(calls(("pay", {"to": "Ada"})), calls(("pay", {"to": "Bob"})), tools=[pay], max_steps=1)
+    state = await caller(child.as_tool("ask", "Knows.")).execute("go")
+    execution = state.steps[0].executions[0]
+    assert execution.status is ToolStatus.FAILED
+    assert "step_limit" in execution.error_message
+    assert "paid Ada" in execution.error_message
+
+
+async def test_an_agent_draws_on_the_budget_of_its_caller() -> None:
+    """What the caller has left bounds its agents, and what they use is the caller's."""
+    child = AgentLoop.for_model(
+        ScriptedInference(*[ToolCall("1", "pay", '{"to": "x"}')] * 30), tools=[pay], max_steps=None
+    )
+    loop = caller(child.as_tool("ask", "Knows."), tasks=2, interceptors=[Budget(steps=20)])
+    seen: list[Event] = []
+    loop.on(AgentExecutionStarted, seen.append)
+    state = await loop.execute("go")
+    assert state.final_text == "over"
+    assert len(seen) == 3
+    told = [one.error_message for one in state.steps[0].executions]
+    assert all("step_limit" in text for text in told)
+    assert state.context.metadata["agentloop.budget"]["Budget"]["steps"] < 20
+
+
+async def test_agents_below_each_other_are_bounded() -> None:
+    """An agent that is called too deep does not begin, and its caller is told why."""
+    agent = scripted(final("deepest")).as_tool("agent", "Acts.", max_depth=2)
+    for _ in range(3):
+        agent = caller(agent).as_tool("agent", "Acts.", max_depth=9)
+    loop = caller(agent)
+    told: list[str] = []
+    loop.wiretap(lambda event: told.append(getattr(getattr(event, "execution", None), "error_message", "")))
+    state = await loop.execute("go")
+    assert state.status is ExecutionStatus.COMPLETED
+    assert any("down to depth 2" in text for text in told)
+
+
+async def test_an_agent_has_the_tools_that_it_may_use() -> None:
+    """Tools that are denied, or not allowed, are neither offered nor run."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    for options in ({"tools_denied": ["pay"]}, {"tools_allowed": ["lo*"]}):
+        model = ScriptedInference([ToolCall("1", "pay", '{"to": "x"}'), ToolCall("2", "look", "{}")], "ok")
+        ask = AgentLoop.for_model(model, tools=[pay, look]).as_tool("ask", "Knows.", **options)  # type: ignore[arg-type]
+        await caller(ask).execute("go")
+        assert [spec.name for spec in model.requests[0].tools] == ["look"]
+        statuses = [part.execution.status for part in model.requests[1].messages[-1].exchanges]
+        assert statuses == [ToolStatus.BLOCKED, ToolStatus.SUCCEEDED]
+
+
+def test_a_tool_that_is_not_there_can_be_neither_allowed_nor_denied() -> None:
+    """A mistyped name is found when the tool is made."""
+    loop = scripted(final("x"), tools=[pay])
+    with pytest.raises(ToolDefinitionError, match="did you mean 'pay'"):
+        loop.as_tool("ask", "Knows.", tools_denied=["pya"])
+
+
+async def test_an_agent_gets_the_dependencies_of_the_execution() -> None:
+    """What the program gave to the caller's execution reaches the agent's tools."""
+
+    @tool
+    async def who(context: ToolContext) -> str:
+        """Tell."""
+        return str(context.dependencies)
+
+    child = scripted(calls(("who", {})), final("x"), tools=[who])
+    loop = caller(child.as_tool("ask", "Knows."))
+    values: list[object] = []
+    loop.wiretap(lambda event: values.append(getattr(getattr(event, "execution", None), "value", None)))
+    await loop.execute("go", dependencies="Ada")
+    assert "Ada" in values
+
+
+# --- suspension ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_of_an_agent_that_waits_is_pending_at_its_caller() -> None:
+    """The caller's call waits for the agent's; when that is decided the agent goes on, and then the caller."""
+    loop = caller(clerk())
+    suspended: list[ToolCallSuspended] = []
+    loop.on(ToolCallSuspended, suspended.append)
+
+    state = await loop.execute("go", execution_id="run")
+
+    assert state.status is ExecutionStatus.SUSPENDED
+    assert [(call.key, call.waits_for) for call in state.pending] == [
+        ("run/1/0", "run/1/0/agent/1/0"),
+        ("run/1/0/agent/1/0", ""),
+    ]
+    assert [event.key for event in suspended] == ["run/1/0"]
+    stored = from_json(to_json(state), AgentState)
+    assert stored == state
+
+    (leaf,) = leaves(stored)
+    ended = await loop.resume(stored, {leaf.key: approve(leaf.digest)})
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert ended.steps[0].executions[0].value == "it is paid"
+
+
+async def test_siblings_of_an_agent_that_waits_run_once() -> None:
+    """What needs no decision has run before the suspension, and does not run again."""
+    ran: list[str] = []
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        ran.append("look")
+        return "seen"
+
+    batch = calls(("look", {}), ("clerk", {"task": "a"}), ("clerk", {"task": "b"}))
+    loop = scripted(batch, final("over"), tools=[look, clerk()])
+    state = await loop.execute("go")
+    first, second = leaves(state)
+    state = await loop.resume(state, {second.key: deny("not today")})
+    assert [call.key for call in leaves(state)] == [first.key]
+    state = await loop.resume(state, {first.key: approve()})
+    assert state.status is ExecutionStatus.COMPLETED
+    assert ran == ["look"]
+    assert [one.value for one in state.steps[0].executions] == ["seen", "it is paid", "it is paid"]
+
+
+async def test_suspension_passes_through_any_number_of_agents() -> None:
+    """A call two agents below is decided at the top, by its own key, and nobody runs anything twice."""
+    paid: list[str] = []
+
+    @tool(name="pay")
+    async def paying(to: str) -> str:
+        """Pay."""
+        paid.append(to)
+        return "paid"
+
+    office = caller(clerk(tools=[paying])).as_tool("office", "Has a clerk.")
+    loop = caller(office, tasks=2)
+    state = await loop.execute("go", execution_id="run")
+    keys = [call.key for call in leaves(state)]
+    assert keys == [f"run/1/{index}/agent/1/0/agent/1/0" for index in range(2)]
+    state = await loop.resume(from_json(to_json(state), AgentState), {key: approve() for key in keys})
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.value for one in state.steps[0].executions] == ["over", "over"]
+    assert paid == ["Ada", "Ada"]
+
+
+async def test_a_call_that_an_agent_serves_can_be_denied_or_answered_as_a_whole() -> None:
+    """The agent is not asked any more; approving makes no sense, since it is not what waits."""
+    loop = caller(clerk())
+    state = await loop.execute("go", execution_id="run")
+    with pytest.raises(DecisionError, match="needs no decision"):
+        await loop.resume(state, {"run/1/0": approve()})
+    denied = await loop.resume(state, {"run/1/0": deny("no payments")})
+    execution = denied.steps[0].executions[0]
+    assert (execution.status, execution.may_have_run) == (ToolStatus.BLOCKED, True)
+    answered = await caller(clerk()).resume(state, {"run/1/0": answer("paid by hand")})
+    assert answered.steps[0].executions[0].value == "paid by hand"
+
+
+async def test_a_wrong_digest_is_refused_at_any_depth() -> None:
+    """A decision that was given for another call than the agent's is refused before anything runs."""
+    loop = caller(clerk())
+    state = await loop.execute("go")
+    with pytest.raises(DecisionError, match="another tool"):
+        await loop.resume(state, {leaves(state)[0].key: approve("0" * 64)})
+
+
+async def test_a_tool_may_suspend_its_call_itself() -> None:
+    """An approval runs it again with what it left, an answer settles it without."""
+
+    @tool
+    async def order(context: ToolContext) -> str:
+        """Order."""
+        if context.resumed is None:
+            raise CallSuspended("the shop is closed", progress={"tried": 1})
+        return f"tried {context.resumed.progress}"
+
+    script = (calls(("order", {})), final("over"))
+    loop, other = scripted(*script, tools=[order]), scripted(*script, tools=[order])
+    state = from_json(to_json(await loop.execute("go")), AgentState)
+    assert [(call.reason, call.begun) for call in state.pending] == [("the shop is closed", True)]
+    key = state.pending[0].key
+    approved = await loop.resume(state, {key: approve(state.pending[0].digest)})
+    assert approved.steps[0].executions[0].value == "tried {'tried': 1}"
+    assert (await other.resume(state, {key: answer(7)})).steps[0].executions[0].value == 7
+
+
+PROGRAM = '''
+import asyncio, sys
+from pathlib import Path
+from agentloop import AgentLoop, AgentState, Approval, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop.values import approve
+
+@tool
+def pay(to: str) -> str:
+    """Pay."""
+    with open("paid", "a") as file:
+        file.write(to)
+    return "paid " + to
+
+child = AgentLoop(
+    ScriptedDriver(ScenarioStep.tool_call("pay", {"to": "Ada"}), ScenarioStep.final("it is paid")),
+    [pay], interceptors=[Approval()],
+)
+loop = AgentLoop(
+    ScriptedDriver(ScenarioStep.tool_call("clerk", {"task": "pay Ada"}), ScenarioStep.final("over")),
+    [child.as_tool("clerk", "Pays.")],
+)
+stored = Path("state.json")
+
+async def main() -> None:
+    if not stored.exists():
+        state = await loop.execute("go")
+    else:
+        state = from_json(stored.read_bytes(), AgentState)
+        state = await loop.resume(state, {call.key: approve(call.digest) for call in state.pending if not call.waits_for})
+    stored.write_bytes(to_json(state))
+
+asyncio.run(main())
+'''
+
+
+def test_what_an_agent_waits_for_can_be_decided_in_another_process(tmp_path: Path) -> None:
+    """The agent's state is in that of its caller: a file is all that the next process needs."""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, check=True, env={"PYTHONPATH": str(ROOT)})
+    state = from_json((tmp_path / "state.json").read_bytes(), AgentState)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.steps[0].executions[0].value == "it is paid"
+    assert (tmp_path / "paid").read_text() == "Ada"
+
+
+# --- cancellation and time ----------------------------------------------------------------------------------------
+
+
+def stuck(begun: list[asyncio.Event]) -> AgentLoop:
+    """Make an agent whose tool says that it has begun and never ends."""
+
+    @tool
+    async def hang() -> None:
+        """Hang."""
+        begun[0].set()
+        await asyncio.Event().wait()
+
+    return scripted(calls(("hang", {})), final("never"), tools=[hang])
+
+
+async def test_cancelling_the_caller_ends_its_agents() -> None:
+    """No task is left, every execution has its end, and the state that is raised is the caller's."""
+    begun = [asyncio.Event()]
+    monitor = ProtocolMonitor()
+    loop = caller(stuck(begun).as_tool("ask", "Hangs."))
+    loop.wiretap(monitor)
+    before = asyncio.all_tasks()
+    run = asyncio.create_task(loop.execute("go", execution_id="run"))
+    await begun[0].wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await run
+    state = raised.value.agent_state  # type: ignore[attr-defined]  # as the loop says
+    assert state.execution_id == "run"
+    assert state.steps[0].executions[0].status is ToolStatus.CANCELLED
+    assert asyncio.all_tasks() == before
+    assert monitor.unfinished == []
+
+
+async def test_a_cancellation_token_reaches_the_agents() -> None:
+    """The token of the caller ends the agent under way, and the caller ends with its state."""
+    begun = [asyncio.Event()]
+    token = Cancellation()
+    loop = caller(stuck(begun).as_tool("ask", "Hangs."), interceptors=[token])
+    before = asyncio.all_tasks()
+    run = asyncio.create_task(loop.execute("go"))
+    await begun[0].wait()
+    token.cancel("enough")
+    state = await run
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.USER_REQUESTED
+    assert asyncio.all_tasks() - {run} == before
+
+
+def test_a_timeout_ends_the_agent() -> None:
+    """A call that takes too long is timed out, and its agent ends with it."""
+
+    async def timed() -> tuple[AgentState, list[str]]:
+        monitor = ProtocolMonitor()
+        agent = stuck([asyncio.Event()]).as_tool("ask", "Hangs.", policy=ToolPolicy(timeout=3.0))
+        loop = caller(agent, clock=LoopClock())
+        loop.wiretap(monitor)
+        state = await loop.execute("go")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return state, monitor.unfinished
+
+    state, unfinished = run_virtual(timed())
+    assert state.steps[0].executions[0].status is ToolStatus.TIMED_OUT
+    assert unfinished == []
+
+
+# --- the same whatever finishes first -----------------------------------------------------------------------------
+
+
+def delayed(delays: list[float], *, approvals: bool) -> AgentLoop:
+    """Make a loop of agents side by side, whose tools take these times."""
+
+    @tool
+    async def work(index: int) -> str:
+        """Work."""
+        await asyncio.sleep(delays[index])
+        return f"done {index}"
+
+    def agent(index: int) -> Tool:
+        inner = scripted(calls(("work", {"index": index})), final(f"inner {index}"), tools=[work])
+        both = [inner.as_tool("inner", "Works.", effect="pure"), work]  # type: ignore[arg-type]  # by its name
+        batch = calls(("inner", {"task": "x"}), ("work", {"index": -1 - index}))
+        waits = [Approval(["work"])] if approvals and index % 2 else []
+        outer = scripted(batch, final(f"outer {index}"), tools=both, interceptors=waits)
+        return outer.as_tool(f"agent_{index}", "Works.")
+
+    return caller(*[agent(index) for index in range(len(delays))])
+
+
+@settings(max_examples=25)
+@given(
+    delays=st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=4),
+    data=st.data(),
+    approvals=st.booleans(),
+)
+def test_the_states_are_equal_whatever_finishes_first(
+    delays: list[float], data: st.DataObject, *, approvals: bool
+) -> None:
+    """Parent and agents give equal bytes and events that the grammar accepts, for any order in which the work ends."""
+
+    async def ran(order: list[float]) -> tuple[bytes, list[tuple[str, list[str]]]]:
+        loop = delayed(order, approvals=approvals)
+        monitor = ProtocolMonitor()
+        loop.wiretap(monitor)
+        by_execution: dict[str, list[str]] = {}
+        loop.wiretap(lambda one: by_execution.setdefault(one.execution_id, []).append(type(one).__name__))
+        state = await loop.execute("go", execution_id="run")
+        while state.pending:
+            state = await loop.resume(state, {leaves(state)[0].key: approve()})
+        monitor.check()
+        assert monitor.unfinished == []
+        return to_json(state), sorted(by_execution.items())
+
+    shuffled = data.draw(st.permutations(delays))
+    first, second = run_virtual(ran(delays)), run_virtual(ran(shuffled))
+    assert first == second
+
+
+async def test_agents_side_by_side_do_not_see_each_other() -> None:
+    """Each call has an agent, an execution and a conversation of its own."""
+    model = ScriptedInference(lambda request: request.messages[0].text.upper())
+    loop = caller(AgentLoop.for_model(model).as_tool("ask", "Shouts."), tasks=5)
+    agents: set[tuple[str, str]] = set()
+    loop.wiretap(lambda event: agents.add((event.execution_id, event.agent_id)))
+    state = await loop.execute("go", execution_id="run")
+    assert [one.value for one in state.steps[0].executions] == [f"ASK {number}" for number in range(5)]
+    expected = {(f"run/1/{index}/agent", f"tool_execution_{index + 1}/agent_1") for index in range(5)}
+    assert agents == {("run", state.agent_id), *expected}
+    assert all(len(request.messages) == 1 for request in model.requests)
+
+
+async def test_the_suspension_of_an_agent_is_told_with_all_that_waits() -> None:
+    """The event at the end lists the same calls as the state."""
+    loop = caller(clerk())
+    told: list[AgentExecutionSuspended] = []
+    loop.on(AgentExecutionSuspended, told.append)
+    state = await loop.execute("go", execution_id="run")
+    assert [event.execution_id for event in told] == ["run/1/0/agent", "run"]
+    assert told[-1].pending == state.pending
