@@ -16,6 +16,7 @@
     │   ├── ToolBlocked
     │   ├── ToolTimedOut
     │   ├── ToolUnavailable
+    │   ├── ToolInDoubt
     │   └── ToolFailed
     ├── InferenceError             a model that could not be asked, or did not answer
     │   ├── AuthenticationError
@@ -135,6 +136,10 @@ class ToolTimedOut(ToolError):
 
 class ToolUnavailable(ToolError):
     """The group that the tool belongs to could not be started; the tool did not run."""
+
+
+class ToolInDoubt(ToolError):
+    """The tool was begun and nobody can say whether it ended: what it runs on was lost meanwhile."""
 
 
 class ToolFailed(ToolError):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from agentloop.contracts.tool import CanUseThread as CanUseThread
     from agentloop.contracts.tool import Tool as Tool
     from agentloop.contracts.tool_context import ToolContext as ToolContext
+    from agentloop.contracts.tool_group import CanDiscoverTools as CanDiscoverTools
     from agentloop.contracts.tool_group import ToolGroup as ToolGroup
     from agentloop.contracts.tool_policy import OrderingKey as OrderingKey
     from agentloop.contracts.tool_policy import ToolPolicy as ToolPolicy
@@ -65,7 +66,7 @@ else:
             "agentloop.contracts.execution_scope": "ExecutionScope Resources",
             "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanPrepareArguments CanPresentResult CanUseThread Tool",
             "agentloop.contracts.tool_context": "ToolContext",
-            "agentloop.contracts.tool_group": "ToolGroup",
+            "agentloop.contracts.tool_group": "CanDiscoverTools ToolGroup",
             "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",
             "agentloop.contracts.tools": "Tools",
         },

@@ -14,7 +14,8 @@ class ToolGroup(ABC):
 
     An implementer keeps these laws:
 
-    - `offered` is the same for the life of the group; a group that is switched off offers nothing and costs nothing.
+    - `offered` is the same for the life of the group, unless it is one that `CanDiscoverTools`; a group that is switched off
+      offers nothing and costs nothing.
     - `hold` and `release` are called in pairs, by any number of executions at once and in any number of event loops: the
       first hold starts, the last release stops.
     - Neither raises when starting or stopping fails: that is reported, and calls of the group's tools fail with a
@@ -47,3 +48,25 @@ class ToolGroup(ABC):
     @abstractmethod
     async def release(self) -> None:
         """Need it no more; stops it when nobody else holds it."""
+
+
+class CanDiscoverTools(ToolGroup):
+    """A group whose tools are known only while it is held, such as those of a server that has to be asked.
+
+    An execution asks once, when it begins, and keeps what it was told until it ends. Two tools of one name are not an error
+    here, since what a server offers is not in the program's hands: the one that was there first stays.
+
+    An implementer keeps these laws besides those of `ToolGroup`:
+
+    - `discover` is called while the group is held, by any number of executions at once.
+    - It does not raise: what cannot be asked is reported, and offers what it offered last, or nothing.
+    - `offered` is what was discovered last.
+    """
+
+    @abstractmethod
+    async def discover(self) -> Sequence[Tool]:
+        """Return the tools that a model can call from now on, in order.
+
+        Raises:
+            asyncio.CancelledError: when cancelled meanwhile.
+        """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Self
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_group import ToolGroup
+from agentloop.contracts.tool_group import CanDiscoverTools, ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.tool_spec import ToolSpec
 from agentloop.values.value import Value
@@ -17,6 +17,8 @@ from agentloop.values.value import Value
 
 def _single(given: Iterable[Tool | ToolGroup]) -> Iterator[Tool]:
     for one in given:
+        if isinstance(one, CanDiscoverTools):
+            continue
         if isinstance(one, ToolGroup):
             yield from one.offered
         else:
@@ -30,14 +32,16 @@ class Tools(Value):
     Attributes:
         by_name: the tools.
         groups: the groups that some of them came in; they have to be held while their tools are called.
+        origins: the name of the group that each discovered tool came in, by the tool's name.
     """
 
     by_name: Mapping[str, Tool]
     groups: tuple[ToolGroup, ...] = field(default=(), repr=False)
+    origins: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
 
     @classmethod
     def of(cls, tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
-        """Collect tools, single ones and those of groups.
+        """Collect tools, single ones and those of groups; groups that have to discover theirs only take their place.
 
         Raises:
             TypeError: when something is not a `Tool`.
@@ -71,7 +75,8 @@ class Tools(Value):
     @cached_property
     def group_names(self) -> Mapping[str, str]:
         """The name of the group that each tool came in, by the tool's name; tools of their own are left out."""
-        return {tool.name: group.name for group in self.groups for tool in group.offered}
+        told = [group for group in self.groups if not isinstance(group, CanDiscoverTools)]
+        return {**{tool.name: group.name for group in told for tool in group.offered}, **self.origins}
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -104,16 +109,35 @@ class Tools(Value):
     def plus(self, *tools: Tool | ToolGroup) -> Tools:
         """Return the set with more tools at the end."""
         more = Tools.of(tools)
-        return evolve(Tools.of([*self, *more]), groups=(*self.groups, *more.groups))
+        groups = (*self.groups, *more.groups)
+        return evolve(Tools.of([*self, *more]), groups=groups, origins={**self.origins, **more.origins})
+
+    def with_discovered(self, found: Iterable[tuple[ToolGroup, Sequence[Tool]]]) -> Tools:
+        """Return the set with what groups have discovered at the end; of two tools of one name the first stays."""
+        by_name, origins = dict(self.by_name), dict(self.origins)
+        for group, tools in found:
+            for tool in tools:
+                if tool.name in by_name:
+                    _tell_left_out(tool, group)
+                else:
+                    by_name[tool.name], origins[tool.name] = tool, group.name
+        return evolve(self, by_name=by_name, origins=origins)
 
     def only(self, names: Iterable[str]) -> Self:
         """Return the tools of these names, in the order in which they stand here."""
         wanted = set(names)
         kept = {name: tool for name, tool in self.by_name.items() if name in wanted}
-        return type(self)(kept, self.groups)
+        return type(self)(kept, self.groups, self.origins)
 
 
 NO_TOOLS = Tools.of(())
+
+
+def _tell_left_out(tool: Tool, group: ToolGroup) -> None:
+    from logging import getLogger  # noqa: PLC0415  # loaded with the first tool that is left out
+
+    log = getLogger("agentloop.tools")
+    log.warning("the tool %r of %s is left out: there is another of this name", tool.name, group.name)
 
 
 def _hint(tool: object) -> str:

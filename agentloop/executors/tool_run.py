@@ -13,7 +13,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseThread
 from agentloop.contracts.tool_context import ToolContext
-from agentloop.errors import NotJson, ToolError, ToolFailed
+from agentloop.errors import NotJson, ToolError, ToolFailed, ToolInDoubt
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallStarted
 from agentloop.executors.call_slot import CallSlot
 from agentloop.executors.result_size import limited
@@ -106,7 +106,8 @@ class ToolRun:
         except (KeyboardInterrupt, GeneratorExit):  # of the program, or of the event loop: no tool can answer for them
             raise
         except BaseException as error:  # noqa: BLE001  # whatever a tool raises is its outcome
-            return slot.end(ToolStatus.FAILED, limited_error(error), clock.now())
+            status = ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
+            return slot.end(status, limited_error(error), clock.now())
 
     def _note(self, control: AgentStop | CallSuspended) -> None:
         if isinstance(control, CallSuspended):

@@ -53,6 +53,7 @@ class Run:
         resumed: whether the execution had begun before.
         groups: the groups of its tools, held until it ends.
         read_output: reads final answers that have a type.
+        rebound: gives the driver with the tools that its groups have discovered; None when there is nothing to discover.
     """
 
     state: AgentState
@@ -64,6 +65,7 @@ class Run:
     resumed: bool = False
     groups: tuple[ToolGroup, ...] = ()
     read_output: OutputCheck | None = None
+    rebound: Callable[[], Awaitable[CanUseTools]] | None = None
     _step_number: int = 0
     _in_step: bool = False
     _driving: bool = False
@@ -107,6 +109,8 @@ class Run:
             await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
         if self.groups:
             await hold_groups(self.groups, self.scope.own)
+            if self.rebound is not None:
+                self.driver = await self.rebound()
         if not self.resumed:
             await self._pass(BeforeExecution, "before_execution", self.interceptor.before_execution)
 

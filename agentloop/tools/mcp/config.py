@@ -1,0 +1,97 @@
+"""The usual JSON file that names MCP servers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentloop.errors import ConfigurationError, InvalidDocument
+from agentloop.tools.mcp.servers import HttpServer, Server, StdioServer
+from agentloop.values.json_text import parse_json
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_HTTP = frozenset({"http", "streamable-http", "streamableHttp"})
+
+
+def servers_of(path: str | os.PathLike[str]) -> dict[str, Server]:
+    """Return the servers that a file names, without those that it disables.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigurationError: when it has mistakes; says where.
+        OSError: when it cannot be read.
+    """
+    told = _parsed(path)
+    entries = told.get("mcpServers") if isinstance(told, Mapping) else None
+    if not isinstance(entries, Mapping):
+        raise ConfigurationError(f'{path}: there is no object "mcpServers"')
+    found: dict[str, Server] = {}
+    for name, entry in entries.items():
+        reading = _Reading(f"{path}: mcpServers.{name}", entry)
+        if not reading.flag("disabled"):
+            found[name] = reading.server()
+    return found
+
+
+def _parsed(path: str | os.PathLike[str]) -> Any:
+    try:
+        return parse_json(Path(path).read_bytes())
+    except (InvalidDocument, ValueError) as error:
+        raise ConfigurationError(f"{path} is not JSON: {error}") from error
+
+
+class _Reading:
+    """One entry, read with care: what is wrong is told with its place."""
+
+    def __init__(self, place: str, entry: object) -> None:
+        self._place = place
+        if not isinstance(entry, Mapping):
+            raise ConfigurationError(f"{place} is not an object")
+        self._entry: Mapping[str, Any] = entry
+
+    def server(self) -> Server:
+        if "url" in self._entry:
+            kind = self._entry.get("type", "http")
+            if kind not in _HTTP:
+                raise ConfigurationError(
+                    f"{self._place}.type: {kind!r} is not supported; the others are stdio and http"
+                )
+            return HttpServer(self._text("url"), self._texts("headers"))
+        if "command" not in self._entry:
+            raise ConfigurationError(f"{self._place} has neither a command nor a url")
+        args = self._entry.get("args", [])
+        if isinstance(args, str) or not all(isinstance(one, str) for one in args):
+            raise ConfigurationError(f"{self._place}.args is not a list of texts")
+        expanded = [self._expanded(one, "args") for one in args]
+        cwd = self._text("cwd") if "cwd" in self._entry else None
+        return StdioServer(self._text("command"), expanded, self._texts("env"), cwd)
+
+    def flag(self, key: str) -> bool:
+        return self._entry.get(key, False) is True
+
+    def _text(self, key: str) -> str:
+        value = self._entry[key]
+        if not isinstance(value, str) or not value:
+            raise ConfigurationError(f"{self._place}.{key} is not a text")
+        return self._expanded(value, key)
+
+    def _texts(self, key: str) -> dict[str, str]:
+        value = self._entry.get(key, {})
+        if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
+            raise ConfigurationError(f"{self._place}.{key} is not an object of texts")
+        return {name: self._expanded(one, f"{key}.{name}") for name, one in value.items()}
+
+    def _expanded(self, text: str, key: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            name, default = found[1], found[2]
+            given = os.environ.get(name, default)
+            if given is None:
+                raise ConfigurationError(f"{self._place}.{key}: the environment variable {name} is not set")
+            return given
+
+        return _VARIABLE.sub(value, text)

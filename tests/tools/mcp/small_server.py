@@ -1,0 +1,122 @@
+"""A small MCP server on the official SDK, with a tool for each thing that a test wants to see; run as a script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp_types import ToolAnnotations
+
+server = MCPServer("small")
+PIXEL = b"\x89PNG\r\n\x1a\n"
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def pid() -> str:
+    """Tell the process id."""
+    return str(os.getpid())
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+def put(path: str, text: str) -> str:
+    """Write a file."""
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(text)
+    return "written"
+
+
+@server.tool()
+def log(path: str, die: bool = False) -> str:  # noqa: FBT001, FBT002
+    """Append a line to a file, and die of it if told to."""
+    with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write("line\n")
+    if die:
+        os.kill(os.getpid(), 9)
+    return "logged"
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def die_once(path: str) -> str:
+    """Die of the first call, answer the next."""
+    if not os.path.exists(path):  # noqa: PTH110
+        with open(path, "w", encoding="utf-8"):  # noqa: PTH123
+            pass
+        os.kill(os.getpid(), 9)
+    return "alive"
+
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise ValueError("it went wrong")
+
+
+@server.tool()
+def picture():  # type: ignore[no-untyped-def]  # noqa: ANN201  # a return type would be structured content
+    """Return a text and a picture."""
+    return ["a dot", Image(data=PIXEL, format="png")]
+
+
+@server.tool()
+async def steps(ctx: Context) -> str:
+    """Tell progress."""
+    for number in range(3):
+        await ctx.report_progress(number, 3, f"step {number}")
+    return "done"
+
+
+@server.tool()
+async def wait(path: str) -> str:
+    """Wait until cancelled, and leave a note about it."""
+    note(path, "waiting")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        note(path, "cancelled")
+        raise
+    return "never"
+
+
+@server.tool()
+async def more(ctx: Context) -> str:
+    """Offer another tool from now on."""
+    server.add_tool(pid, name="another")
+    await ctx.session.send_tool_list_changed()
+    return "more"
+
+
+@server.tool()
+def says(text: str) -> str:
+    """Write to the standard error."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    return "said"
+
+
+@server.resource("note://one", name="one", description="A note.")
+def one() -> str:
+    return "the note"
+
+
+@server.prompt(description="Greets.")
+def greet(name: str) -> str:
+    return f"Say hello to {name}."
+
+
+def note(path: str, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    else:
+        server.run("stdio")
