@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
-from agentloop.tools import conversion
 from agentloop.tools.schema_builder import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json_value import JsonValue, freeze, thaw
@@ -48,6 +47,8 @@ def present(result: Any) -> ToolResult:
     shown = _content(result)
     if shown is not None:
         return shown
+    from agentloop.tools import conversion
+
     try:
         return ToolResult(conversion.to_json_data(result))
     except Exception as error:
@@ -84,6 +85,8 @@ class _Declared:
         if not self._validator.accepts(value):
             raise self._unfit(self._validator.problems(value))
         if is_json:  # it may have the form of the type and still be none: the text of a date that does not exist
+            from agentloop.tools import conversion
+
             try:
                 conversion.structure(value, self.returns)
             except Exception as error:
@@ -99,6 +102,8 @@ def _json_of(result: Any, returns: Any) -> tuple[JsonValue, bool]:
     try:
         return freeze(result), True
     except NotJson:
+        from agentloop.tools import conversion
+
         return conversion.to_json_data(result, returns), False
 
 

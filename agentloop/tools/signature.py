@@ -9,7 +9,6 @@ from typing import Any
 from attrs import field, frozen
 
 from agentloop.errors import InvalidArguments, ToolDefinitionError
-from agentloop.tools import conversion
 from agentloop.tools.schema_builder import Schema, described
 from agentloop.tools.signature_reader import Injected, SignatureReader
 from agentloop.tools.validation import invalid_arguments
@@ -92,6 +91,8 @@ class Signature:
         prepared = dict(arguments)
         for name, hint in self._converted.items():
             if name in prepared:
+                from agentloop.tools import conversion
+
                 try:
                     prepared[name] = conversion.structure(prepared[name], hint)
                 except Exception as error:
