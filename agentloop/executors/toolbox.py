@@ -74,14 +74,14 @@ class ReadyTool:
         """Return the name that the tool's policy gives a call for its order; empty for none.
 
         Raises:
-            ToolFailed: when what the policy gives is not text.
+            TypeError: when what the policy gives is not text.
         """
         key = self.tool.policy.key
         if key is None or isinstance(key, str):
             return key or ""
         made: object = key(call.arguments)
         if not isinstance(made, str):
-            raise ToolFailed(f"the key of its policy has to be text, and is a {type(made).__qualname__}")
+            raise TypeError(f"the key of its policy has to be text, and is a {type(made).__qualname__}")
         return made
 
     def bound(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:
