@@ -1,0 +1,172 @@
+"""Many executions of one loop at the same time: states never mix (law 9), and nothing is left (law 19)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    CanInfer,
+    ToolCall,
+    ToolCallingDriver,
+    ToolContext,
+    from_json,
+    to_json,
+    tool,
+)
+from agentloop.events import ToolCallCompleted
+from agentloop.testing import LoopClock, run_virtual
+from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
+
+EXECUTIONS, STEPS = 200, 4
+NAMES = ("slow", "quick", "threaded", "failing", "hasty", "missing")
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+def told(owner: str, state: AgentState, context: ToolContext) -> list[str]:
+    """Tell whose call this is, by all ways there are, and mark the context for those who come after."""
+    before = WHO.get()
+    WHO.set(owner)
+    return [owner, state.messages[0].text, context.execution_id, str(context.dependencies), before]
+
+
+@tool(effect="pure")
+async def slow(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
+    """Wait, and tell."""
+    await asyncio.sleep(seconds)
+    return told(owner, state, context)
+
+
+@tool(effect="pure")
+async def quick(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
+    """Tell at once."""
+    return told(owner, state, context)
+
+
+@tool(effect="pure")
+def threaded(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
+    """Tell from a thread."""
+    return told(owner, state, context)
+
+
+@tool(effect="pure")
+async def failing(owner: str, seconds: float) -> str:
+    """Fail after a while."""
+    await asyncio.sleep(seconds)
+    raise RuntimeError(owner)
+
+
+@tool(effect="pure", timeout=0.5)
+async def hasty(owner: str, seconds: float) -> str:
+    """Never end in time."""
+    await asyncio.sleep(1 + seconds)
+    return owner
+
+
+class Asking(CanInfer):
+    """A model that calls all tools in each step for whoever asks, and answers with their name in the end."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        owner = request.messages[0].text
+        step = sum(message.role == "assistant" for message in request.messages)
+        number = int(owner.removeprefix("user "))
+        await asyncio.sleep(number % 7 / 10)
+        usage = Usage(number, step, 0, 0, 0)
+        if step == STEPS:
+            return InferenceResponse((Text(owner),), FinishReason.STOP, usage)
+        names = NAMES[number % len(NAMES) :] + NAMES[: number % len(NAMES)]
+        calls = [
+            ToolCall("same", name, f'{{"owner": "{owner}", "seconds": {(number * step + place) % 5}}}')
+            for place, name in enumerate(names)
+        ]
+        return InferenceResponse(calls, FinishReason.TOOL_CALLS, usage)
+
+
+def expected(owner: str, execution_id: str, name: str) -> tuple[ToolStatus, object]:
+    match name:
+        case "missing":
+            return ToolStatus.REJECTED, None
+        case "failing":
+            return ToolStatus.FAILED, None
+        case "hasty":
+            return ToolStatus.TIMED_OUT, None
+    return ToolStatus.SUCCEEDED, (owner, owner, execution_id, f"of {owner}", "nobody")
+
+
+def assert_own(state: AgentState, number: int) -> None:
+    """All that stands in a state belongs to its user."""
+    owner, execution_id = f"user {number}", f"run {number}"
+    assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, owner)
+    assert (state.execution_id, state.step_count) == (execution_id, STEPS + 1)
+    assert state.usage.input_tokens == number * (STEPS + 1)
+    for step in state.steps[:STEPS]:
+        assert {one.name for one in step.executions} == set(NAMES)
+        for place, one in enumerate(step.executions):
+            assert one.key == f"{execution_id}/{step.number}/{place}"
+            assert one.call.arguments["owner"] == owner
+            assert (one.status, one.value) == expected(owner, execution_id, one.name)
+            assert owner in one.error_message or one.name != "failing"
+    assert from_json(to_json(state), AgentState) == state
+
+
+async def execute(loop: AgentLoop, number: int) -> AgentState | asyncio.CancelledError:
+    """Execute for a user; when cancelled, return what is told then."""
+    owner = f"user {number}"
+    try:
+        return await loop.execute(owner, execution_id=f"run {number}", dependencies=f"of {owner}")
+    except asyncio.CancelledError as cancelled:
+        return cancelled
+
+
+async def all_at_once(loop: AgentLoop) -> list[AgentState | asyncio.CancelledError]:
+    ended = await asyncio.gather(*[execute(loop, number) for number in range(EXECUTIONS)])
+    assert WHO.get() == "nobody"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return ended
+
+
+def test_two_hundred_executions_of_one_loop_keep_to_themselves() -> None:
+    """Calls, results, context, dependencies, events and usage belong to one execution each; no task or thread is left."""
+    threads = set(threading.enumerate())
+    loop = AgentLoop(ToolCallingDriver(Asking()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
+    heard: list[tuple[str, str]] = []
+    loop.on(ToolCallCompleted, lambda event: heard.append((event.execution_id, event.execution.key)))
+    states = run_virtual(all_at_once(loop))
+    for number, state in enumerate(states):
+        assert isinstance(state, AgentState)
+        assert_own(state, number)
+        own = [key for execution_id, key in heard if execution_id == state.execution_id]
+        assert own == [one.key for step in state.steps for one in step.executions if one.name != "missing"]
+    assert set(threading.enumerate()) <= threads
+
+
+async def cancelled_halfway(loop: AgentLoop) -> list[AgentState | asyncio.CancelledError]:
+    """Cancel every other execution while all are in the middle."""
+    tasks = [asyncio.create_task(execute(loop, number)) for number in range(EXECUTIONS)]
+    await asyncio.sleep(3)
+    for task in tasks[::2]:
+        task.cancel()
+    ended = await asyncio.gather(*tasks)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return ended
+
+
+def test_cancelling_some_executions_leaves_the_others_as_they_are() -> None:
+    """Half are cancelled and carry their own state; the other half end as if alone; no task or thread is left."""
+    threads = set(threading.enumerate())
+    loop = AgentLoop(ToolCallingDriver(Asking()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
+    ended = run_virtual(cancelled_halfway(loop))
+    for number, one in enumerate(ended):
+        if number % 2:
+            assert isinstance(one, AgentState)
+            assert_own(one, number)
+            continue
+        assert isinstance(one, asyncio.CancelledError)
+        state: AgentState = vars(one)["agent_state"]
+        assert state.messages[0].text == f"user {number}"
+        assert state.status is ExecutionStatus.STOPPED
+        assert all(call.call.arguments["owner"] == f"user {number}" for step in state.steps for call in step.executions)
+    assert set(threading.enumerate()) <= threads
