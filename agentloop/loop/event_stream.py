@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Self
 
-from agentloop.contracts.can_handle_events import CanHandleEvents, Subscription
+from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.values.agent_state import AgentState
 from agentloop.values.event import Event
 
@@ -18,20 +19,20 @@ class EventStream(AsyncIterator[Event]):
     """The events of one execution, and of the agents that serve it, as they happen.
 
     The run begins with the first event that is asked for, and waits when the reader falls behind. Leaving the stream
-    early, by `aclose` or at the end of an `async with`, cancels the run.
-
-    Attributes:
-        state: the state as far as it is known: the final one after the last event.
+    early cancels the run: `aclose`, or the end of an `async with`, waits until it has ended; after a `break` out of a stream
+    that nobody keeps it ends by itself.
     """
 
     def __init__(
         self, agent_id: str, events: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState]]
     ) -> None:
-        self.state: AgentState | None = None
-        self._agents = {agent_id}
-        self._events = events
-        self._run = run
-        self._generator = self._generate()
+        self._reading = _Reading(agent_id, events, run)
+        self._generator = self._reading.events()
+
+    @property
+    def state(self) -> AgentState | None:
+        """The state as far as it is known: the final one after the last event, or after the stream was left."""
+        return self._reading.state
 
     def __aiter__(self) -> Self:
         return self
@@ -51,36 +52,62 @@ class EventStream(AsyncIterator[Event]):
         """Leave the stream; the run is cancelled if it has not ended."""
         await self._generator.aclose()
 
-    async def _generate(self) -> AsyncGenerator[Event, None]:
-        queue: asyncio.Queue[Event | None] = asyncio.Queue(_BUFFER)
-        subscription = self._subscribe(queue)
-        task = asyncio.ensure_future(self._ran(queue))
+
+class _Reading:
+    """What a stream shares with its run. It does not know the stream, so that one which is dropped ends.
+
+    Attributes:
+        state: the state as far as it is known.
+    """
+
+    def __init__(self, agent_id: str, bus: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState]]) -> None:
+        self.state: AgentState | None = None
+        self._agents = {agent_id}
+        self._execution_id = ""
+        self._bus = bus
+        self._run = run
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(_BUFFER)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        subscription = self._bus.wiretap(self._take)
+        context = copy_context()
+        context.run(_readings.set, (*_readings.get(), self))
+        task = asyncio.get_running_loop().create_task(self._ran(), context=context)
         try:
-            while (event := await queue.get()) is not None:
+            while (event := await self._queue.get()) is not None:
                 yield event
-            self.state = await task
+            await task
         finally:
             subscription.cancel()
             if not task.done():
                 task.cancel()
-                _drop(queue)
+                _drop(self._queue)
                 await asyncio.wait((task,))
-            if not task.cancelled() and task.exception() is None:
-                self.state = task.result()
 
-    def _subscribe(self, queue: asyncio.Queue[Event | None]) -> Subscription:
-        async def take(event: Event) -> None:
-            if event.agent_id in self._agents or event.parent_agent_id in self._agents:
-                self._agents.add(event.agent_id)
-                await queue.put(event)
+    async def _take(self, event: Event) -> None:
+        if self._is_ours(event):
+            self._agents.add(event.agent_id)
+            await self._queue.put(event)
 
-        return self._events.wiretap(take)
+    def _is_ours(self, event: Event) -> bool:
+        """Tell the events of this run from those of others on the bus, also of the same agent."""
+        inside = self in _readings.get()
+        if not self._execution_id and inside and event.agent_id in self._agents:
+            self._execution_id = event.execution_id
+        return event.execution_id == self._execution_id or (inside and event.parent_agent_id in self._agents)
 
-    async def _ran(self, queue: asyncio.Queue[Event | None]) -> AgentState:
+    async def _ran(self) -> None:
         try:
-            return await self._run()
+            self.state = await self._run()
+        except asyncio.CancelledError as cancelled:
+            self.state = getattr(cancelled, "agent_state", None)
+            raise
         finally:
-            await queue.put(None)
+            await self._queue.put(None)
+
+
+_readings: ContextVar[tuple[_Reading, ...]] = ContextVar("agentloop_event_streams", default=())
+"""The streams inside of whose runs something happens, outermost first."""
 
 
 def _drop(queue: asyncio.Queue[Event | None]) -> None:

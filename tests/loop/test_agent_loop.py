@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,13 @@ from agentloop import (
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
 from agentloop.errors import ContractViolation, DecisionError, ToolDefinitionError
-from agentloop.events import AgentExecutionStarted, AgentExecutionStopped, EventBus, ToolCallCompleted
+from agentloop.events import (
+    AgentExecutionStarted,
+    AgentExecutionStopped,
+    EventBus,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
 from agentloop.interception import before_step, before_tool_use
 from agentloop.testing import CountingIds, Ledger, ManualClock, call, run_virtual, toys
 from agentloop.values import (
@@ -187,6 +194,49 @@ async def test_two_streams_of_one_loop_are_kept_apart() -> None:
     first, second = await asyncio.gather(ids(), ids())
     assert len(first) == len(second) == 1
     assert first != second
+
+
+async def test_two_streams_of_one_state_are_kept_apart() -> None:
+    """Executions that go on from the same state are of one agent, and each stream still has its own events only."""
+    loop = scripted([call("echo", 1)], "done", [call("echo", 1)], "done", "hello")
+    begun = await loop.execute("hello")
+
+    async def ids(text: str) -> list[str]:
+        stream = loop.stream(begun.with_message(Message.user(text)))
+        return [event.execution_id async for event in stream]
+
+    first, second = await asyncio.gather(ids("one"), ids("two"))
+    assert len(set(first)) == len(set(second)) == 1
+    assert set(first) != set(second)
+    assert first[0] != begun.execution_id
+
+
+async def test_a_break_out_of_a_stream_leaves_nothing() -> None:
+    """A stream that nobody keeps ends its run by itself, without waiting for a garbage collection."""
+    before = asyncio.all_tasks()
+    loop = scripted([call("echo", 1, seconds=100)], "done")
+    gc.disable()
+    try:
+        async for event in loop.stream("go"):
+            if isinstance(event, ToolCallStarted):
+                break
+        async with asyncio.timeout(10):
+            while left := asyncio.all_tasks() - before:
+                await asyncio.wait(left)
+    finally:
+        gc.enable()
+
+
+async def test_a_stream_that_was_left_has_the_last_state() -> None:
+    """What was done before the early exit is not lost."""
+    stream = scripted([call("echo", 1)], [call("echo", 2, seconds=100)], "done").stream("go")
+    async with stream:
+        async for event in stream:
+            if isinstance(event, ToolCallStarted) and event.step_number > 1:
+                break
+    assert stream.state is not None
+    assert stream.state.status is ExecutionStatus.STOPPED
+    assert [e.status for step in stream.state.steps for e in step.executions] == ["succeeded", "cancelled"]
 
 
 def test_the_plain_forms_work_any_number_of_times() -> None:
