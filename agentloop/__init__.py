@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from agentloop.interception.token_limit import TokenLimit as TokenLimit
     from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
     from agentloop.loop.agent_loop import AgentLoop as AgentLoop
+    from agentloop.loop.handoff import handoff_to as handoff_to
     from agentloop.tools.decorator import tool as tool
     from agentloop.values.agent_state import AgentState as AgentState
     from agentloop.values.inference_request import ToolChoice as ToolChoice
@@ -83,6 +84,7 @@ else:
             "agentloop.interception.token_limit": "TokenLimit",
             "agentloop.interception.tool_call_limit": "ToolCallLimit",
             "agentloop.loop.agent_loop": "AgentLoop",
+            "agentloop.loop.handoff": "handoff_to",
             "agentloop.tools.decorator": "tool",
             "agentloop.values.agent_state": "AgentState",
             "agentloop.values.inference_request": "ToolChoice",
@@ -136,6 +138,7 @@ __all__ = [
     "Usage",
     "__version__",
     "from_json",
+    "handoff_to",
     "to_json",
     "tool",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentloop.events.execution_events import AgentExecutionStopped as AgentExecutionStopped
     from agentloop.events.execution_events import AgentExecutionSuspended as AgentExecutionSuspended
     from agentloop.events.execution_events import ContinuationEvaluated as ContinuationEvaluated
+    from agentloop.events.execution_events import ConversationHandedOver as ConversationHandedOver
     from agentloop.events.execution_events import ExecutionEnded as ExecutionEnded
     from agentloop.events.execution_events import MessageReceived as MessageReceived
     from agentloop.events.execution_events import StopSignalReceived as StopSignalReceived
@@ -59,7 +60,7 @@ else:
             "agentloop.events.bus": "EventBus",
             "agentloop.events.context_events": "ContextEpochBegan ContextSummarised",
             "agentloop.events.decision_events": "DecisionExtractionFailed ValidationFailed",
-            "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ExecutionEnded MessageReceived StopSignalReceived",
+            "agentloop.events.execution_events": "AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ConversationHandedOver ExecutionEnded MessageReceived StopSignalReceived",
             "agentloop.events.inference_events": "InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
             "agentloop.events.interceptor_events": "InterceptorRan",
             "agentloop.events.monitor": "ProtocolMonitor",

@@ -9,7 +9,7 @@ from agentloop.values.event import Event
 from agentloop.values.message import Message
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopSignal
-from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution
 from agentloop.values.usage import Usage
 
 
@@ -89,6 +89,17 @@ class StopSignalReceived(Event):
     """
 
     signal: StopSignal
+
+
+@frozen(eq=False, repr=False)
+class ConversationHandedOver(Event):
+    """The conversation is now with another loop, which takes the next step.
+
+    Attributes:
+        execution: the call that handed it over.
+    """
+
+    execution: ToolExecution
 
 
 @frozen(eq=False, repr=False)

@@ -20,6 +20,7 @@ from agentloop.events.execution_events import (
     AgentExecutionStopped,
     AgentExecutionSuspended,
     ContinuationEvaluated,
+    ConversationHandedOver,
     MessageReceived,
     StopSignalReceived,
 )
@@ -78,6 +79,7 @@ EXECUTION: Grammar = {
         MessageReceived: BETWEEN_STEPS,
         InterceptorRan: BETWEEN_STEPS,
         ContextSummarised: BETWEEN_STEPS,
+        ConversationHandedOver: BETWEEN_STEPS,
         AgentExecutionStarted: BETWEEN_STEPS,
         **dict.fromkeys(TERMINAL, OVER),
     },

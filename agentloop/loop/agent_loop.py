@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from attrs import frozen
 
-from agentloop.contracts.can_accept import CanAcceptOutputCheck
 from agentloop.contracts.can_handle_events import E, Listener, Subscription
-from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.tools import Tools
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.loop.inbox import Inbox
 from agentloop.loop.loop_as_tool import LoopAsTool
@@ -222,8 +219,7 @@ class AgentLoop(LoopAsTool):
 
     def _run(self, state: AgentState, dependencies: Any, *, resumed: bool) -> Run:
         """Bind the parts; what runs an execution is loaded with the first one."""
-        from agentloop.loop.binding import bound_driver, bound_executor
-        from agentloop.loop.groups import discovered, must_discover
+        from agentloop.loop.handing_over import Handoffs
         from agentloop.loop.run import Run
 
         own, above = Resources(), self._above
@@ -235,34 +231,9 @@ class AgentLoop(LoopAsTool):
             shared=self._entered.resources() or (own if above is None else above.shared),
             depth=0 if above is None else above.depth + 1,
         )
-        events = self.events.for_execution()
-        stack = self._stack.bound(events, scope)
-        output = self._output
-
-        def driver_of(tools: Tools) -> CanUseTools:
-            executor = bound_executor(self.executor, tools, stack, events, scope)
-            driver = bound_driver(
-                self.driver, tools, executor, self.compiler, interceptor=stack, events=events, scope=scope
-            )
-            if output is not None and isinstance(driver, CanAcceptOutputCheck):
-                driver = driver.with_output_check(output.read)
-            return driver
-
-        async def rebound() -> CanUseTools:
-            return driver_of(await discovered(self.tools))
-
-        return Run(
-            state,
-            driver_of(self.tools),
-            stack,
-            events,
-            scope,
-            self._inboxes,
-            resumed=resumed,
-            groups=self.tools.groups,
-            read_output=None if output is None else output.read,
-            rebound=rebound if must_discover(self.tools) else None,
-        )
+        handoffs = Handoffs(self, self.events.for_execution(), scope)
+        state, parts = handoffs.begun(state)
+        return Run(state, parts, handoffs, self._inboxes, resumed)
 
 
 async def _last(run: Run) -> AgentState:

@@ -105,6 +105,16 @@ class LoopParts:
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
         return InterceptorStack.of((*limit, *self.interceptors, *of_groups))
 
+    @property
+    def stack(self) -> InterceptorStack:
+        """The interceptors in their order, the limit of steps and those of the tools' groups included."""
+        return self._stack
+
+    @property
+    def output_form(self) -> OutputType | None:
+        """The type of final answers, made ready; None for text."""
+        return self._output
+
     @classmethod
     def for_model(
         cls,

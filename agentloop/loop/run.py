@@ -6,26 +6,24 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
-from attrs import define
+from attrs import define, field
 
-from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool_group import ToolGroup
 from agentloop.drivers.open_turns import closed
 from agentloop.events.execution_events import (
     AgentExecutionStarted,
     ContinuationEvaluated,
+    ConversationHandedOver,
     MessageReceived,
     StopSignalReceived,
 )
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
-from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.bound_parts import BoundParts
 from agentloop.loop.ending import status_of, tell_end
 from agentloop.loop.failures import attached, checked, with_error
-from agentloop.loop.groups import hold_groups
+from agentloop.loop.handing_over import Handoffs
 from agentloop.loop.inbox import Inboxes
 from agentloop.values.agent_state import AgentState
 from agentloop.values.execution_state import ExecutionStatus
@@ -45,33 +43,28 @@ class Run:
 
     Attributes:
         state: the state, after everything that has happened so far.
-        driver: the driver, bound.
-        interceptor: the stack, bound.
-        events: the bus of this execution.
-        scope: clock, ids and resources.
+        parts: the parts of the loop that the conversation is with, bound.
+        handoffs: gives the parts of another loop when the conversation is handed over.
         inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
-        groups: the groups of its tools, held until it ends.
-        read_output: reads final answers that have a type.
-        rebound: gives the driver with the tools that its groups have discovered; None when there is nothing to discover.
     """
 
     state: AgentState
-    driver: CanUseTools
-    interceptor: InterceptorStack
-    events: CanHandleEvents
-    scope: ExecutionScope
+    parts: BoundParts
+    handoffs: Handoffs
     inboxes: Inboxes
-    resumed: bool = False
-    groups: tuple[ToolGroup, ...] = ()
-    read_output: OutputCheck | None = None
-    rebound: Callable[[], Awaitable[CanUseTools]] | None = None
+    resumed: bool
+    events: CanHandleEvents = field(init=False)
+    scope: ExecutionScope = field(init=False)
     _step_number: int = 0
     _in_step: bool = False
     _driving: bool = False
     _ended: bool = False
     _step_taken: bool = False
     _signals_told: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.events, self.scope = self.handoffs.events, self.handoffs.scope
 
     async def states(self) -> AsyncGenerator[AgentState, None]:
         """Run: yield the state after each step, and the final one.
@@ -84,6 +77,7 @@ class Run:
             goes_on = not self._must_stop
             while goes_on and await self._may_step():
                 await self._step()
+                await self._hand_over()
                 yield self.state
                 goes_on = self._goes_on()
             await self._end()
@@ -94,8 +88,8 @@ class Run:
         finally:
             await self.events.drain()
             await self.scope.own.aclose()
-        if self.read_output is not None and self.state.status is ExecutionStatus.COMPLETED:
-            self.state = self.state.with_output(self.read_output(self.state.final_text))
+        if self.parts.read_output is not None and self.state.status is ExecutionStatus.COMPLETED:
+            self.state = self.state.with_output(self.parts.read_output(self.state.final_text))
         yield self.state
 
     # --- the stages ---------------------------------------------------------------------------------------------
@@ -107,19 +101,16 @@ class Run:
             head = self.events.head(self.state, step_number=self._step_number)
             newest = self.state.messages[-1] if self.state.messages else None
             await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
-        if self.groups:
-            await hold_groups(self.groups, self.scope.own)
-            if self.rebound is not None:
-                self.driver = await self.rebound()
+        self.parts = await self.parts.held(self.scope)
         if not self.resumed:
-            await self._pass(BeforeExecution, "before_execution", self.interceptor.before_execution)
+            await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
 
     async def _may_step(self) -> bool:
         self.state = self.state.with_continuation_cleared()
         self._signals_told = 0
         if self.inboxes.waiting and self.state.open_turn is None:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
-        await self._pass(BeforeStep, "before_step", self.interceptor.before_step)
+        await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
         return not self._must_stop
 
     def _goes_on(self) -> bool:
@@ -143,7 +134,7 @@ class Run:
         await self._start_step()
         self._driving = True
         try:
-            self.state = checked(before, await self.driver.use_tools(before), self.driver)
+            self.state = checked(before, await self.parts.driver.use_tools(before), self.parts.driver)
             self._step_taken = True
             self._check_output()
         except AgentStop as stop:
@@ -156,18 +147,35 @@ class Run:
             self._rescue(error, before)
             await self._fail(error)
         if self._step_taken:
-            await self._pass(AfterStep, "after_step", self.interceptor.after_step)
+            await self._pass(AfterStep, "after_step", self.parts.interceptor.after_step)
             await self._complete_step()
         else:  # stopped before it came to anything: there is no step to complete
             await self._tell_signals()
         self._driving = False
 
+    async def _hand_over(self) -> None:
+        """Go on with the parts of another loop, if the step has handed the conversation over to it."""
+        if not self._step_taken:
+            return
+        try:
+            taken = self.handoffs.after(self.state, self.parts)
+        except Exception as error:  # noqa: BLE001  # a handoff that leads nowhere is an error of the execution
+            await self._fail(error)
+            return
+        if taken is None:
+            return
+        self.state, parts, execution = taken
+        self.parts = await parts.held(self.scope)
+        if self.events.due(ConversationHandedOver):
+            head = self.events.head(self.state, step_number=self._step_number)
+            await self.events.emit(ConversationHandedOver(head, execution))
+
     async def _end(self) -> None:
-        await self._pass(OnStop, "on_stop", self.interceptor.on_stop)
+        await self._pass(OnStop, "on_stop", self.parts.interceptor.on_stop)
         if status_of(self.state.stop_signal).is_terminal:
             self._close_open_turn("the execution has ended")
             await self._take(self.inboxes.close(self.state.execution_id), self._step_number)
-            await self._pass(AfterExecution, "after_execution", self.interceptor.after_execution)
+            await self._pass(AfterExecution, "after_execution", self.parts.interceptor.after_execution)
         await self._tell_end()
 
     async def _cut_off(self, reason: str) -> None:
@@ -219,8 +227,8 @@ class Run:
 
     def _check_output(self) -> None:
         """Refuse a final answer that has not the type that was asked for, whatever the driver makes of it."""
-        if self.read_output is not None and self.state.has_final_response and not self._continuation.requested:
-            self.read_output(self.state.final_text)
+        if self.parts.read_output is not None and self.state.has_final_response and not self._continuation.requested:
+            self.parts.read_output(self.state.final_text)
 
     def _rescue(self, error: BaseException, before: AgentState) -> None:
         """Go on from the state that an error carries."""
@@ -230,7 +238,7 @@ class Run:
     # --- points and signals -------------------------------------------------------------------------------------
 
     async def _pass(self, kind: type[P], name: str, point: Callable[[P], Awaitable[P]]) -> None:
-        if name not in self.interceptor.points:
+        if name not in self.parts.interceptor.points:
             return
         try:
             self.state = (await point(kind(self.state))).state
@@ -243,9 +251,9 @@ class Run:
     async def _fail(self, error: Exception) -> None:
         """Record an error: in the step that it happened in, or in a step of its own; then stop, unless one recovers."""
         raised, recovered = error, False
-        if "on_error" in self.interceptor.points:
+        if "on_error" in self.parts.interceptor.points:
             try:
-                point = await self.interceptor.on_error(OnError(self.state, error))
+                point = await self.parts.interceptor.on_error(OnError(self.state, error))
                 self.state, error, recovered = point.state, point.error, point.recovered
             except AgentStop as stop:
                 self.state = self.state.with_stop_signal(stop.signal)
@@ -264,7 +272,7 @@ class Run:
             await self._complete_step()
 
     def _signal(self, reason: StopReason, message: str) -> None:
-        signal = StopSignal(reason, message, type(self.driver).__name__)
+        signal = StopSignal(reason, message, type(self.parts.driver).__name__)
         self.state = self.state.with_stop_signal(signal)
 
     async def _tell_signals(self) -> None:

@@ -1,0 +1,307 @@
+"""Conversations that are handed from one loop to another, within one execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Approval,
+    Message,
+    Permissions,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    Tool,
+    ToolCall,
+    from_json,
+    handoff_to,
+    to_json,
+    tool,
+)
+from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
+from agentloop.interception import before_inference, before_step
+from agentloop.loop import handed_over_by
+from agentloop.testing import CountingIds, ManualClock
+from agentloop.tools.ensembles import Ensemble
+from agentloop.values import (
+    BeforeInference,
+    BeforeStep,
+    Event,
+    ExecutionStatus,
+    FinishReason,
+    InferenceResponse,
+    StopReason,
+    ToolStatus,
+    Usage,
+    approve,
+)
+
+OVER = ToolCall("1", "to_billing", '{"reason": "money"}')
+
+
+@tool
+def refund(number: int) -> str:
+    """Pay back."""
+    return f"order {number} is paid back"
+
+
+def scripted(*steps: ScenarioStep, tools: list[Tool] | None = None, **parts: Any) -> AgentLoop:
+    """Make a loop whose driver follows a script, by the steps of the whole execution."""
+    return AgentLoop(ScriptedDriver(*steps), tools or [], ids=CountingIds(), clock=ManualClock(), **parts)
+
+
+def desk(billing: AgentLoop, *lines: Any, **parts: Any) -> AgentLoop:
+    """Make a loop that hands over to billing."""
+    model = ScriptedInference(*(lines or (OVER,)))
+    tools = [handoff_to(billing, name="to_billing", description="Money.")]
+    return AgentLoop.for_model(model, tools=tools, system_prompt="You are the desk.", **parts)
+
+
+def billing_for(model: ScriptedInference, **parts: Any) -> AgentLoop:
+    """Make the loop that takes over."""
+    return AgentLoop.for_model(model, tools=[refund], system_prompt="You are billing.", **parts)
+
+
+async def test_another_loop_goes_on_with_the_conversation() -> None:
+    """Driver, tools and system prompt are the other loop's, within one execution; the call has its outcome."""
+    model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "Order 7 is paid back.")
+    loop = desk(billing_for(model))
+    seen: list[Event] = []
+    loop.wiretap(seen.append)
+
+    state = await loop.execute("My money!")
+
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.final_text == "Order 7 is paid back."
+    assert state.step_count == 3
+    handoff = state.steps[0].executions[0]
+    assert (handoff.status, handoff.value) == (ToolStatus.SUCCEEDED, "the conversation is handed over")
+    asked = model.requests[0]
+    assert asked.system_prompt == "You are billing."
+    assert [spec.name for spec in asked.tools] == ["refund"]
+    assert asked.messages[0].text == "My money!"
+    assert asked.messages[1].exchanges[0].call.arguments == {"reason": "money"}
+    assert handed_over_by(state) == "to_billing"
+    told = [event for event in seen if isinstance(event, ConversationHandedOver)]
+    assert [event.execution for event in told] == [handoff]
+    assert [type(one) for one in seen].count(AgentExecutionStarted) == 1
+    assert isinstance(seen[-1], AgentExecutionCompleted)
+
+
+async def test_the_next_execution_goes_on_with_the_loop_that_has_the_conversation() -> None:
+    """What is said next is answered by it, also from a stored state, until it hands over."""
+    model = ScriptedInference("How much?")
+    loop = desk(billing_for(model), OVER, "never")
+    state = await loop.execute("My money!")
+    stored = from_json(to_json(state), AgentState)
+    again = await loop.execute(stored.with_message("10"))
+    assert again.final_text == "How much?"
+    assert len(model.requests) == 2
+    assert again.step_count == 1
+
+
+async def test_a_conversation_can_come_back() -> None:
+    """Loops that hand over to each other are given by functions; coming back forgets the way."""
+    loops: dict[str, AgentLoop] = {}
+    back = handoff_to(lambda: loops["desk"], name="to_desk", description="All else.")
+    billing = AgentLoop.for_model(ScriptedInference(ToolCall("2", "to_desk", "{}")), tools=[back])
+    model = ScriptedInference(lambda request: answered(request.system_prompt))
+
+    def answered(prompt: str) -> str:
+        return f"here is who was told: {prompt}"
+
+    loops["desk"] = AgentLoop(
+        AgentLoop.for_model(model).driver,
+        [handoff_to(billing, name="to_billing", description="Money.")],
+        system_prompt="You are the desk.",
+        interceptors=[
+            first_calls(OVER),
+        ],
+    )
+    state = await loops["desk"].execute("go")
+    assert state.final_text == "here is who was told: You are the desk."
+    assert handed_over_by(state) == ""
+    assert state.context.system_prompt == "You are the desk."
+
+
+def first_calls(call: ToolCall) -> Any:
+    """Make an interceptor that answers the first inference of an execution with a call."""
+
+    def answer(point: BeforeInference) -> BeforeInference:
+        if point.state.step_count:
+            return point
+        return point.answer(InferenceResponse((call,), FinishReason.TOOL_CALLS, Usage(1, 1), model="", id=""))
+
+    return before_inference(answer)
+
+
+async def test_handing_over_in_circles_is_bounded() -> None:
+    """After so many handoffs in one execution the next is refused, and the loop that has the conversation is told."""
+    loops: dict[str, AgentLoop] = {}
+
+    def ping(name: str) -> AgentLoop:
+        over = handoff_to(lambda: loops[name], name=f"to_{name}", description="Over.", max_handoffs=3)
+        return scripted(
+            *[ScenarioStep.tool_call(f"to_{name}")] * 4,
+            ScenarioStep.final("enough"),
+            tools=[over],
+        )
+
+    loops["a"], loops["b"] = ping("b"), ping("a")
+    state = await loops["a"].execute("go")
+    executions = [one for step in state.steps for one in step.executions]
+    assert [one.status for one in executions].count(ToolStatus.SUCCEEDED) == 3
+    assert executions[3].error is not None
+    assert executions[3].error.type == "AgentsTooDeep"
+    again = await loops["a"].execute(state.with_message("more"))
+    assert [one.status for one in again.steps[0].executions] == [ToolStatus.SUCCEEDED]  # counted per execution
+
+
+async def test_limits_count_on() -> None:
+    """The limits of the loop that was executed hold for those that take over, and steps and tokens are counted together."""
+    model = ScriptedInference(*[ToolCall("2", "refund", '{"number": 7}')] * 9)
+    state = await desk(billing_for(model), max_steps=3).execute("go")
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.STEP_LIMIT
+    assert state.step_count == 3
+    assert state.usage.input_tokens == 30
+    state = await desk(billing_for(model, max_steps=2)).execute("go")
+    assert state.step_count == 2
+
+
+async def test_the_interceptors_of_the_first_loop_stay() -> None:
+    """What the executed loop forbids is forbidden to the one that takes over, whose own interceptors stand inside."""
+    passed: list[str] = []
+
+    def note(name: str) -> Any:
+        def noted(point: BeforeStep) -> BeforeStep:
+            passed.append(name)
+            return point
+
+        return before_step(noted)
+
+    shared = note("shared")
+    model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "no")
+    billing = billing_for(model, interceptors=[note("billing"), shared])
+    loop = desk(billing, interceptors=[note("desk"), shared, Permissions(deny=["refund"])])
+    state = await loop.execute("go")
+    assert state.steps[1].executions[0].status is ToolStatus.BLOCKED
+    assert passed == ["desk", "shared", *["desk", "shared", "billing"] * 2]
+
+
+async def test_the_first_of_several_handoffs_counts() -> None:
+    """A second one in the same step fails; the other calls of the step have run."""
+    billing = scripted(ScenarioStep.final("no"), ScenarioStep.final("billing answers"))
+    sales = scripted(ScenarioStep.final("no"), ScenarioStep.final("sales answers"))
+    tools = [
+        refund,
+        handoff_to(billing, name="to_billing", description="Money."),
+        handoff_to(sales, name="to_sales", description="Sales."),
+    ]
+    batch = ScenarioStep.tool_calls(("to_sales", {}), ("refund", {"number": 1}), ("to_billing", {}))
+    state = await scripted(batch, tools=tools).execute("go")
+    assert handed_over_by(state) == "to_sales"
+    executions = state.steps[0].executions
+    assert [one.status for one in executions] == [ToolStatus.SUCCEEDED, ToolStatus.SUCCEEDED, ToolStatus.FAILED]
+    assert "'to_sales' already" in executions[2].error_message
+
+
+async def test_the_output_type_is_that_of_the_loop_that_answers() -> None:
+    """A final answer is read by whoever gives it."""
+
+    @frozen
+    class Sum:
+        total: int
+
+    model = ScriptedInference('{"total": 42}')
+    state = await desk(billing_for(model, output_type=Sum)).execute("go")
+    assert state.output == Sum(42)
+    assert model.requests[0].response_format is not None
+    text = await desk(billing_for(ScriptedInference("in words")), output_type=Sum).execute("go")
+    assert text.output == "in words"
+
+
+async def test_a_call_that_waits_after_a_handoff_is_decided_at_the_loop_that_was_executed() -> None:
+    """The way of the conversation is in the stored state."""
+
+    def loop() -> AgentLoop:
+        script = (
+            ScenarioStep.tool_call("to_billing"),
+            ScenarioStep.tool_call("refund", {"number": 7}),
+            ScenarioStep.final("done"),
+        )
+        billing = scripted(*script, tools=[refund], interceptors=[Approval()], system_prompt="You are billing.")
+        return scripted(*script, tools=[handoff_to(billing, name="to_billing", description="Money.")])
+
+    suspended = await loop().execute("go")
+    assert suspended.status is ExecutionStatus.SUSPENDED
+    stored = from_json(to_json(suspended), AgentState)
+    state = await loop().resume(stored, {call.key: approve(call.digest) for call in stored.pending})
+    assert state.final_text == "done"
+    assert state.steps[1].executions[0].value == "order 7 is paid back"
+
+
+async def test_a_state_left_after_the_handoff_goes_on_with_the_other_loop() -> None:
+    """Each yielded state is whole: it says whose turn it is."""
+    model = ScriptedInference("billing answers")
+    loop = desk(billing_for(model))
+    states = loop.iterate("go")
+    first = await anext(states)
+    await states.aclose()
+    assert handed_over_by(first) == "to_billing"
+    state = await loop.execute(from_json(to_json(first), AgentState))
+    assert state.final_text == "billing answers"
+
+
+async def test_an_approval_may_stand_before_a_handoff() -> None:
+    """A handoff that waits is made when it is approved."""
+    model = ScriptedInference("billing answers")
+    loop = desk(billing_for(model), interceptors=[Approval(["to_*"])])
+    state = await loop.execute("go")
+    assert handed_over_by(state) == ""
+    state = await loop.resume(state, {call.key: approve() for call in state.pending})
+    assert (handed_over_by(state), state.final_text) == ("to_billing", "billing answers")
+
+
+async def test_a_handoff_that_leads_nowhere_fails_the_execution() -> None:
+    """The error names the handoff, and the history is whole."""
+    over = handoff_to(lambda: None, name="to_nobody", description="Nobody.")  # type: ignore[arg-type, return-value]
+    state = await scripted(ScenarioStep.tool_call("to_nobody"), tools=[over]).execute("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert "to_nobody" in state.errors[-1].message
+    assert state.steps[0].executions[0].status is ToolStatus.SUCCEEDED
+
+
+async def test_a_group_may_hold_handoffs_and_the_groups_of_the_other_loop_are_held() -> None:
+    """What the other loop's tools need is started for the rest of the execution, and stopped at its end."""
+    told: list[str] = []
+    shop = Ensemble("shop", [refund], start=lambda: told.append("start"), stop=lambda: told.append("stop"))
+    model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "done")
+    billing = AgentLoop.for_model(model, tools=[shop])
+    over = handoff_to(billing, name="to_billing", description="Money.")
+    loop = AgentLoop.for_model(ScriptedInference(OVER), tools=[Ensemble("desk", [over])])
+    state = await loop.execute("go")
+    assert state.steps[1].executions[0].value == "order 7 is paid back"
+    assert told == ["start", "stop"]
+
+
+async def test_an_agent_may_hand_its_own_conversation_over() -> None:
+    """A handoff below stays below: the caller gets the answer of whoever took over."""
+    child = desk(billing_for(ScriptedInference("billing answers")))
+    batch = ScenarioStep.tool_call("ask", {"task": "?"})
+    state = await scripted(batch, ScenarioStep.final("over"), tools=[child.as_tool("ask", "Knows.")]).execute("go")
+    assert state.steps[0].executions[0].value == "billing answers"
+    assert handed_over_by(state) == ""
+
+
+@pytest.mark.parametrize("message", [Message.user("go"), "go"])
+async def test_a_loop_that_does_not_know_the_way_answers_itself(message: Message | str) -> None:
+    """A state that was handed over elsewhere can be given to any loop."""
+    state = await desk(billing_for(ScriptedInference("billing answers"))).execute(message)
+    other = AgentLoop.for_model(ScriptedInference("someone else"))
+    assert (await other.execute(state.with_message("and now?"))).final_text == "someone else"
