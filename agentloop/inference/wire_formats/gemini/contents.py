@@ -19,6 +19,8 @@ from agentloop.values.tool_execution import ToolExchange, ToolExecution
 
 NAME = "gemini"
 SIGNATURE = "thoughtSignature"
+_NO_SIGNATURE = "skip_thought_signature_validator"
+"""What Gemini takes for the signature of a call that another model made; some models refuse a call without any."""
 
 
 def contents_of(message: Message) -> tuple[bytes, bool]:
@@ -38,6 +40,7 @@ def contents_of(message: Message) -> tuple[bytes, bool]:
     results = [_result(exchange) for exchange in message.exchanges]
     if not results:
         return _content("model", said), True
+    _sign_foreign(said)
     return _content("model", said) + b"," + _content("user", results), False
 
 
@@ -58,6 +61,13 @@ def _said(part: Part) -> Any:
     if isinstance(part, ProviderPart):
         return part.payload if part.wire_format == NAME and isinstance(part.payload, Mapping) else None
     return {**_media(part), **_signed(part.provider_data)}
+
+
+def _sign_foreign(said: list[dict[str, Any]]) -> None:
+    """Sign the first call of another provider's message: unsigned, with an id, which Gemini gives only where it signs."""
+    first = next(part for part in said if "functionCall" in part)
+    if "id" in first["functionCall"] and not any(SIGNATURE in part for part in said):
+        first[SIGNATURE] = _NO_SIGNATURE
 
 
 def _signed(provider_data: Mapping[str, Any]) -> dict[str, Any]:

@@ -178,6 +178,20 @@ def test_calls_are_one_content_followed_by_one_with_their_results() -> None:
     ]
 
 
+def test_calls_of_another_provider_say_that_they_have_no_signature() -> None:
+    """Some models refuse a turn whose first call is unsigned; Gemini's own messages stay as they came."""
+    first, second = ToolCall("call_1", "add", '{"a": 1}'), ToolCall("call_2", "add", '{"a": 2}')
+    foreign = Message.assistant("so", exchange(first, 1), exchange(second, 2))
+    signatures = [part.get("thoughtSignature") for part in contents_of(foreign)[0]["parts"]]
+    assert signatures == [None, "skip_thought_signature_validator", None]
+    for own in (
+        (exchange(ToolCall("", "add", '{"a": 1}'), 1), exchange(second, 2)),
+        (Text("so", provider_data=SIGNED), exchange(first, 1)),
+        (exchange(ToolCall("call_1", "add", provider_data=SIGNED), 1), exchange(second, 2)),
+    ):
+        assert "skip_thought" not in str(contents_of(Message.assistant(*own)))
+
+
 def test_a_result_shows_what_stands_for_its_value() -> None:
     """Content that a tool puts before the model goes before its value: text as the result, media beside it."""
     call = ToolCall("", "draw")
