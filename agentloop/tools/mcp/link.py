@@ -77,6 +77,9 @@ class Link:
         until = asyncio.get_running_loop().time() + self._connect_timeout
         while not self._stopping and not self._failure and (self._session is None or self._stale):
             if not await self._moves(until):
+                _LOG.warning(
+                    "the MCP server %s has not answered in %g seconds", self._settings.name, self._connect_timeout
+                )
                 break
         return self.tools
 

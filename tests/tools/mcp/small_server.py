@@ -89,7 +89,7 @@ async def wait(path: str) -> str:
 async def more(ctx: Context) -> str:
     """Offer another tool from now on."""
     server.add_tool(pid, name="another")
-    await ctx.session.send_tool_list_changed()
+    await ctx.notify_tools_changed()
     return "more"
 
 

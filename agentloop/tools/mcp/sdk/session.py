@@ -101,6 +101,7 @@ class McpSession(ServerSession):
         """Yield when its tools have changed, as servers since 2026-07-28 tell it; ends when they do not."""
         try:
             async with self._client.listen(tools_list_changed=True) as events:
+                yield  # whatever has changed before it began to tell
                 async for _ in events:
                     yield
         except (ListenNotSupportedError, MCPError, RuntimeError):

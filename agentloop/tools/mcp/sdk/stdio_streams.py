@@ -27,7 +27,8 @@ _MOST_NOISE = 1_000
 class Outgoing:
     """Messages on their way to a server; what sends one does not wait for the server to read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
         self.waiting: asyncio.Queue[tuple[SessionMessage, Sending | None]] = asyncio.Queue(_MOST_WAITING)
         self._closed = False
 
@@ -35,7 +36,11 @@ class Outgoing:
         """Put a message at the end, together with what wants to know when it leaves us."""
         if self._closed:
             raise anyio.ClosedResourceError
-        await self.waiting.put((item, SENDING.get()))
+        try:
+            self.waiting.put_nowait((item, SENDING.get()))
+        except asyncio.QueueFull:
+            self._ending.end(f"it does not read: {_MOST_WAITING} messages wait for it")
+            raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
         """Take no more messages."""
@@ -67,7 +72,7 @@ async def stdio_streams(
     """
     process = await ServerProcess.start(name, server, {**get_default_environment(), **server.env})
     heard, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing = Outgoing()
+    outgoing = Outgoing(ending)
     tasks = (
         asyncio.create_task(_hear(name, process, longest, heard, ending)),
         asyncio.create_task(_tell(process, outgoing, ending)),
