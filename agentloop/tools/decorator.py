@@ -14,7 +14,7 @@ from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
 from agentloop.tools.presentation import presenter
 from agentloop.tools.shown import Show, showing
 from agentloop.tools.signature import Signature
-from agentloop.values.call_policy import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
+from agentloop.values.call_policy import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
 from agentloop.values.json_value import JsonObject, freeze_object
 from agentloop.values.tool_spec import Effect
 
@@ -44,6 +44,7 @@ def tool(
     rate_limit: RateLimit | None = None,
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
+    deduplicate: Deduplicated | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -66,6 +67,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     rate_limit: RateLimit | None = None,
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
+    deduplicate: Deduplicated | None = None,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -93,11 +95,12 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             the state.
         supersedes: which earlier results of the tool a new one makes stale: those of calls with the `same arguments`, of all
             calls of the `same tool`, or those for which a function of the earlier and the new arguments is true.
-        retry: how a call that failed is tried again, under `Resilience`; so are the next four.
+        retry: how a call that failed is tried again, under `Resilience`; so are the next five.
         cache: how long results are used again.
         rate_limit: how often it may be run.
         circuit: when it is left alone because it keeps failing.
         deadline: seconds for a call in all, waits and repetitions included.
+        deduplicate: which of its calls run once, whose result the others are given.
 
     Raises:
         ToolDefinitionError: when the function lacks what a model needs, or what it has cannot be told in JSON; lists all
@@ -114,6 +117,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         rate_limit=rate_limit,
         circuit=circuit,
         deadline=deadline,
+        deduplicate=deduplicate,
     )
     make = partial(
         _tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy, show=show

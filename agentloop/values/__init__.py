@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentloop.values.call_policy import CachePolicy as CachePolicy
     from agentloop.values.call_policy import CallPolicy as CallPolicy
     from agentloop.values.call_policy import CircuitPolicy as CircuitPolicy
+    from agentloop.values.call_policy import DeduplicatePolicy as DeduplicatePolicy
     from agentloop.values.call_policy import RateLimit as RateLimit
     from agentloop.values.call_policy import RetryPolicy as RetryPolicy
     from agentloop.values.clock import Clock as Clock
@@ -112,7 +113,7 @@ else:
             "agentloop.values.agent_context": "AgentContext",
             "agentloop.values.agent_state": "AgentState ExecutionFailed",
             "agentloop.values.agent_step": "AgentStep OpenTurn StepKind",
-            "agentloop.values.call_policy": "CachePolicy CallPolicy CircuitPolicy RateLimit RetryPolicy",
+            "agentloop.values.call_policy": "CachePolicy CallPolicy CircuitPolicy DeduplicatePolicy RateLimit RetryPolicy",
             "agentloop.values.clock": "Clock SystemClock",
             "agentloop.values.decision": "Answer Approve Decision Deny Edit answer approve deny edit",
             "agentloop.values.event": "Event EventHead",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Self, TypeAlias
+from math import inf
+from typing import Literal, Self, TypeAlias
 
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, optional
 
+from agentloop.values.deduplicator import Deduplicator, Similarity
 from agentloop.values.json_value import JsonObject
 from agentloop.values.value import Value
 
@@ -107,11 +109,49 @@ class CircuitPolicy(Value):
     dependency: str = field(default="", kw_only=True)
 
 
+@frozen(eq=False, repr=False)
+class DeduplicatePolicy(Value):
+    """Which calls of a tool run once, so that the others are given the result of the one that ran.
+
+    Calls are the same when they have the same caller, are near enough to each other, and have the same arguments. When all is
+    left out, only those are that are under way at the same time.
+
+    Attributes:
+        seconds: how long after a success a call is still the same; `inf` for as long as it is remembered.
+        steps: how many steps of one execution calls may be apart; 0 for those of one message.
+        by: says which calls are the same, in place of their arguments: a deduplicator, or a function of two calls. Without
+            seconds and steps it alone decides.
+        across_executions: whether calls of different executions can be the same.
+    """
+
+    seconds: float | None = field(default=None, validator=optional(ge(0)))
+    steps: int | None = field(default=None, validator=optional(ge(0)))
+    by: Deduplicator | Similarity | None = field(default=None, kw_only=True)
+    across_executions: bool = field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what says nothing about calls."""
+        if not (self.by is None or isinstance(self.by, Deduplicator) or callable(self.by)):
+            raise TypeError(f"a deduplicator is a Deduplicator or a function of two calls, not {self.by!r}")
+
+
+Deduplicated: TypeAlias = DeduplicatePolicy | Literal["exact"]
+"""A policy, or `exact`: the same call runs once in an execution, however far apart its repetitions are."""
+
+
+def _as_policy(given: Deduplicated | None) -> DeduplicatePolicy | None:
+    if given is None or isinstance(given, DeduplicatePolicy):
+        return given
+    if given != "exact":
+        raise ValueError(f"deduplicate is a DeduplicatePolicy or 'exact', not {given!r}")
+    return DeduplicatePolicy(inf)
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class CallPolicy(Value):
     """What a tool asks for; `agentloop.interception.Resilience` does it. None asks for nothing.
 
-    A tool that asks for retries or a cache gets them whatever its effect is: it was told so.
+    A tool that asks for retries, a cache or deduplication gets them whatever its effect is: it was told so.
 
     Attributes:
         retry: how a failed call is tried again.
@@ -119,6 +159,7 @@ class CallPolicy(Value):
         rate_limit: how often it may be run.
         circuit: when it is left alone because it keeps failing.
         deadline: seconds for a call in all, waits and repetitions included.
+        deduplicate: which of its calls run once: a `DeduplicatePolicy`, or `exact`.
     """
 
     retry: RetryPolicy | None = None
@@ -126,6 +167,7 @@ class CallPolicy(Value):
     rate_limit: RateLimit | None = None
     circuit: CircuitPolicy | None = None
     deadline: float | None = field(default=None, validator=optional(gt(0)))
+    deduplicate: DeduplicatePolicy | None = field(default=None, converter=_as_policy)
 
     def over(self, other: CallPolicy) -> Self:
         """Return what this asks for, and where it asks for nothing, what the other does."""

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from agentloop.interception.resilience.circuit_breaker import CircuitBreaker as CircuitBreaker
     from agentloop.interception.resilience.deadline import Deadline as Deadline
     from agentloop.interception.resilience.deduplicate import Deduplicate as Deduplicate
-    from agentloop.interception.resilience.deduplicators import Deduplicator as Deduplicator
     from agentloop.interception.resilience.deduplicators import ExactCalls as ExactCalls
     from agentloop.interception.resilience.deduplicators import InFlight as InFlight
-    from agentloop.interception.resilience.deduplicators import SeenCall as SeenCall
     from agentloop.interception.resilience.deduplicators import SimilarCalls as SimilarCalls
     from agentloop.interception.resilience.deduplicators import WithinSeconds as WithinSeconds
     from agentloop.interception.resilience.deduplicators import WithinSteps as WithinSteps
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from agentloop.interception.resilience.rate_limiter import RateLimiter as RateLimiter
     from agentloop.interception.resilience.resilience import Resilience as Resilience
     from agentloop.interception.resilience.retry import Retry as Retry
+    from agentloop.values.deduplicator import Deduplicator as Deduplicator
+    from agentloop.values.deduplicator import SeenCall as SeenCall
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
@@ -35,10 +35,11 @@ else:
             "agentloop.interception.resilience.circuit_breaker": "CircuitBreaker",
             "agentloop.interception.resilience.deadline": "Deadline",
             "agentloop.interception.resilience.deduplicate": "Deduplicate",
-            "agentloop.interception.resilience.deduplicators": "Deduplicator ExactCalls InFlight SeenCall SimilarCalls WithinSeconds WithinSteps",
+            "agentloop.interception.resilience.deduplicators": "ExactCalls InFlight SimilarCalls WithinSeconds WithinSteps",
             "agentloop.interception.resilience.memory_store": "MemoryStore",
             "agentloop.interception.resilience.rate_limiter": "RateLimiter",
             "agentloop.interception.resilience.resilience": "Resilience",
             "agentloop.interception.resilience.retry": "Retry",
+            "agentloop.values.deduplicator": "Deduplicator SeenCall",
         },
     )

@@ -13,9 +13,10 @@ from attrs.validators import ge
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.resilience_events import ToolCallDeduplicated
 from agentloop.interception.resilience.call_identity import CallerOf, calling_agent
-from agentloop.interception.resilience.deduplicators import Deduplicator, InFlight, SeenCall, SimilarCalls, Similarity
+from agentloop.interception.resilience.deduplicators import InFlight, SimilarCalls, deduplicator_of
 from agentloop.interception.resilience.layer import DEDUPLICATE, ResilienceLayer, may_repeat
 from agentloop.interception.resilience.seen_calls import Flight, SeenCalls
+from agentloop.values.deduplicator import Deduplicator, SeenCall, Similarity
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.tool_execution import ToolExecution, ToolStatus
 from agentloop.values.tool_executions import key_place
@@ -38,16 +39,16 @@ def _as_deduplicator(by: Deduplicator | Similarity) -> Deduplicator:
 class Deduplicate(ResilienceLayer):
     """Lets one of several calls that are the same run, and gives its result to the others (single flight).
 
-    Only a success is given on: when the one that ran did not succeed, the next runs itself, one at a time. Speaks of pure
-    and idempotent tools, unless told otherwise.
+    Only a success is given on: when the one that ran did not succeed, the next runs itself, one at a time. Of tools that ask
+    for no deduplication, it speaks of those that are pure or idempotent, unless told otherwise.
 
     Attributes:
-        by: which calls are the same; those of one tool with the same arguments while one is under way when left out. A
-            function of two calls will do.
+        by: which calls are the same, of tools that do not say so; those of one tool with the same arguments while one is
+            under way when left out. A function of two calls will do.
         caller: names whom a call is made for; the agent when left out. `any_caller` makes calls of all callers the same.
-        across_executions: whether calls of different executions can be the same. Those that wait for each other are on one
-            event loop.
-        effects: whether it speaks of tools with an effect too, whose calls then do not all run. If one of them was cut off,
+        across_executions: whether calls of different executions can be the same, of tools that do not say so. Those that wait
+            for each other are on one event loop.
+        effects: whether `by` speaks of tools with an effect too, whose calls then do not all run. If one of them was cut off,
             so that it may have run, the others fail instead of running.
         most: how many calls that have ended are remembered.
         priority: where it stands among the interceptors.
@@ -66,20 +67,23 @@ class Deduplicate(ResilienceLayer):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that takes the time from the clock of the loop, and remembers the calls of this execution."""
-        here = None if self.across_executions else scope.own.open(object(), self._nothing_seen, SeenCalls.clear)
+        here = scope.own.open(object(), self._nothing_seen, SeenCalls.clear)
         return evolve(self, clock=scope.clock, here=here)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call, or wait for the one that it is the same as."""
-        if not (self.effects or may_repeat(point)):
+        asked = point.policy.deduplicate
+        if asked is None and not (self.effects or may_repeat(point)):
             return await proceed()
-        seen = self._seen()
+        by = self.by if asked is None else deduplicator_of(asked)
+        seen = self._seen(everywhere=self.across_executions if asked is None else asked.across_executions)
         call = self._seen_call(point)
-        group = self.by.group(call)
+        group = by.group(call)
         while True:
-            earlier = seen.find(call, group, self.by)
+            earlier = seen.find(call, group, by)
             if earlier is None or earlier in _OPEN_FLIGHTS.get():
-                return await self._run(proceed, seen, seen.begin(call, point.key, group))
+                flight = seen.begin(call, point.key, group)
+                return await self._run(proceed, seen, flight, remembers=by.remembers)
             await earlier.land()
             if earlier.outcome is not None:
                 await self._tell(ToolCallDeduplicated, point, earlier.key)
@@ -87,7 +91,7 @@ class Deduplicate(ResilienceLayer):
             if earlier.in_doubt and not may_repeat(point):
                 return _in_doubt(point)
 
-    async def _run(self, proceed: ProceedToolUse, seen: SeenCalls, flight: Flight) -> ToolExecution:
+    async def _run(self, proceed: ProceedToolUse, seen: SeenCalls, flight: Flight, *, remembers: bool) -> ToolExecution:
         token = _OPEN_FLIGHTS.set((*_OPEN_FLIGHTS.get(), flight))
         flight.in_doubt = True  # until it is known how it ended
         try:
@@ -98,11 +102,11 @@ class Deduplicate(ResilienceLayer):
             return execution
         finally:
             _OPEN_FLIGHTS.reset(token)
-            keep = self.by.remembers and flight.outcome is not None
+            keep = remembers and flight.outcome is not None
             seen.end(flight, self._clock.monotonic(), keep=keep)
 
-    def _seen(self) -> SeenCalls:
-        if self._here is not None:
+    def _seen(self, *, everywhere: bool) -> SeenCalls:
+        if self._here is not None and not everywhere:
             return self._here
         loop = asyncio.get_running_loop()
         seen = self._everywhere.get(loop)

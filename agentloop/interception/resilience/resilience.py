@@ -30,7 +30,7 @@ from agentloop.values.tool_execution import ToolExecution
 
 @frozen(kw_only=True)
 class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
-    """Does what tools ask for: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…)`.
+    """Does what tools ask for: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…, deduplicate=…)`.
 
     The layers stand in one order, from the outside in: deduplicate, cache, deadline, retry, circuit breaker, rate limit,
     attempt timeout, and then the tool with the `timeout` that it declares. So a call that is served from the cache uses up

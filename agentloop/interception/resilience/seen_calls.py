@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from attrs import define, evolve, field
 
-from agentloop.interception.resilience.deduplicators import Deduplicator, SeenCall
+from agentloop.values.deduplicator import Deduplicator, SeenCall
 from agentloop.values.tool_execution import ToolExecution
 
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from agentloop.errors import ConfigurationError, InvalidDescriptor
 from agentloop.tools.ensembles.descriptor_keys import KEYS, Level, problem_of
 from agentloop.tools.ensembles.import_path import AllowedModules, ImportPath
-from agentloop.tools.ensembles.policy_keys import POLICY_KEYS, policy_value
+from agentloop.tools.ensembles.policy_keys import DEDUPLICATOR, policy_values
 from agentloop.tools.ensembles.toml_lines import line_of
 from agentloop.tools.ensembles.toml_types import in_words
 from agentloop.tools.ensembles.tool_override import ToolOverride, closest
+from agentloop.values.deduplicator import Deduplicator, Similarity
 
 _SYNTAX = "this is not TOML"
 
@@ -90,7 +91,7 @@ class Descriptor:
     @property
     def policy(self) -> dict[str, Any]:
         """The values of `ToolPolicy` that it names."""
-        return {key: policy_value(key, one.value) for key, one in self.values.items() if key in POLICY_KEYS}
+        return policy_values({key: one.value for key, one in self.values.items()})
 
     def override(self) -> ToolOverride:
         """Return what it changes about a tool, without its defaults."""
@@ -110,11 +111,14 @@ class DescriptorReader:
     Attributes:
         allowed: what import paths may name.
         allow_outside: whether a `source` may lie outside of the folder of the file that names it.
+        deduplicators: those of the program, by the names that files may use; None when they are not known, and then what a
+            file says about them is not looked at.
         mistakes: what was wrong, in the form that `InvalidDescriptor` takes.
     """
 
     allowed: AllowedModules
     allow_outside: bool = False
+    deduplicators: Mapping[str, Deduplicator | Similarity] | None = field(factory=dict)
     mistakes: list[tuple[str, str, int, str]] = field(factory=list)
     _open: list[Path] = field(factory=list)
 
@@ -194,6 +198,9 @@ class DescriptorReader:
             if key == "tools":
                 for name, raw in value.items():
                     tools.setdefault(name, []).append(Given(raw, place.file, (*given.path, name)))
+            elif key == DEDUPLICATOR:
+                if self.deduplicators is not None:
+                    values[key] = evolve(given, value=self.deduplicators[value])
             elif key != "source":
                 values[key] = given
         return values, tools
@@ -209,6 +216,9 @@ class DescriptorReader:
                 ImportPath.parse(given.value).check(self.allowed)
             except ConfigurationError as error:
                 problem = str(error)
+        known = self.deduplicators
+        if key == DEDUPLICATOR and not problem and known is not None and given.value not in known:
+            problem = f"the program gives no deduplicator {given.value!r}{closest(given.value, known)}"
         if problem:
             self.mistakes.append(given.mistake(problem))
         return not problem

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from agentloop.errors import NotJson
-from agentloop.tools.ensembles.policy_keys import POLICY_KEYS
+from agentloop.tools.ensembles.policy_keys import DEDUPLICATOR, POLICY_KEYS
 from agentloop.tools.ensembles.toml_types import is_of
 from agentloop.tools.ensembles.tool_override import closest
 from agentloop.values.json_value import freeze
@@ -45,6 +45,7 @@ _COMMON: Mapping[str, Callable[[Any], str]] = {
     "enabled": is_of(bool),
     "description": is_of(str),
     "defaults": _is_json,
+    DEDUPLICATOR: is_of(str),
     **POLICY_KEYS,
 }
 _ENSEMBLE: Mapping[str, Callable[[Any], str]] = {**_COMMON, "options": _is_json, "tools": is_of(dict)}

@@ -7,11 +7,13 @@ from typing import Any
 
 from attrs import evolve
 
-from agentloop.contracts.tool_policy import DEFAULT_POLICY
+from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
 from agentloop.tools.ensembles.toml_types import Check, is_list_of_texts, is_of
 from agentloop.tools.ensembles.tool_override import closest
-from agentloop.values.call_policy import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
+from agentloop.values.call_policy import CachePolicy, CircuitPolicy, DeduplicatePolicy, RateLimit, RetryPolicy
 
+DEDUPLICATOR = "deduplicator"
+"""The key for the name of a deduplicator that the program gives."""
 _NUMBER, _COUNT, _TEXT = is_of(float, int), is_of(int), is_of(str)
 _TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
     "retry": (
@@ -33,13 +35,29 @@ _TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
         CircuitPolicy,
         {"failures": _COUNT, "seconds": _NUMBER, "probes": _COUNT, "dependency": _TEXT},
     ),
+    "deduplicate": (
+        DeduplicatePolicy,
+        {"seconds": _NUMBER, "steps": _COUNT, "across_executions": is_of(bool)},
+    ),
 }
 """Values that are tables: the class, and the checks of what stands in it."""
 
 
 def policy_value(key: str, value: Any) -> Any:
     """Return the value of `ToolPolicy` that stands under a key; check it first."""
-    return _TABLES[key][0](**value) if key in _TABLES else value
+    return _TABLES[key][0](**value) if key in _TABLES and isinstance(value, dict) else value
+
+
+def policy_values(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `ToolPolicy` among what is said under keys that are checked.
+
+    The deduplicator of the program, if one is said, decides within what `deduplicate` says.
+    """
+    values = {key: policy_value(key, value) for key, value in said.items() if key in POLICY_KEYS}
+    if DEDUPLICATOR in said:
+        asked = ToolPolicy(deduplicate=values.get("deduplicate")).deduplicate or DeduplicatePolicy()
+        values["deduplicate"] = evolve(asked, by=said[DEDUPLICATOR])
+    return values
 
 
 def _single(key: str, check: Check) -> Check:
@@ -79,6 +97,12 @@ def _refused(key: str, value: Any) -> str:
     return ""
 
 
+def _deduplicate(value: Any) -> str:
+    if isinstance(value, str):
+        return "" if value == "exact" else f"it has to be a table or 'exact', not {value!r}"
+    return _table("deduplicate", _TABLES["deduplicate"][1])(value)
+
+
 POLICY_KEYS: Mapping[str, Check] = {
     "timeout": _single("timeout", _NUMBER),
     "deadline": _single("deadline", _NUMBER),
@@ -86,5 +110,6 @@ POLICY_KEYS: Mapping[str, Check] = {
     "key": _single("key", _TEXT),
     "max_result_bytes": _single("max_result_bytes", _COUNT),
     **{key: _table(key, checks) for key, (_, checks) in _TABLES.items()},
+    "deduplicate": _deduplicate,
 }
 """The keys by their names in `ToolPolicy`, with their checks."""

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop import tool as tool_of
 from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience_events import ToolCallDeduplicated
-from agentloop.interception import around_tool_use
+from agentloop.interception import Resilience, around_tool_use
 from agentloop.interception.resilience import (
     Deduplicate,
     Deduplicator,
@@ -24,7 +25,7 @@ from agentloop.interception.resilience import (
     any_caller,
 )
 from agentloop.testing import run_virtual
-from agentloop.values import AroundToolUse, Effect, ProceedToolUse, ToolExecution, thaw
+from agentloop.values import AroundToolUse, CallPolicy, DeduplicatePolicy, Effect, ProceedToolUse, ToolExecution, thaw
 from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
 
 
@@ -214,3 +215,126 @@ def test_what_is_no_deduplicator_is_refused() -> None:
     wrong: Any = "exact"
     with pytest.raises(TypeError, match="function of two calls"):
         Deduplicate(wrong)
+
+
+# --- what a tool asks for -------------------------------------------------------------------------------------------
+
+
+def _windows(asked: Any) -> list[int]:
+    """Return what ran of calls at 0, 0, 10 and 25 seconds, in the steps 1, 1, 3 and 5, of which the second is another."""
+    tool = Worker(wants=ToolPolicy(deduplicate=asked))
+    wait = Worker(tool_name="wait", kind=Effect.EFFECT, seconds=10)
+    more = Worker(tool_name="more", kind=Effect.EFFECT, seconds=15)
+    turns = [[use(1), use(2)], [use(0, "wait")], [use(1)], [use(0, "more")], [use(1)]]
+    seen([tool, wait, more], [Resilience()], *turns)
+    return [one.value for one in tool.runs]
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs"),
+    [
+        (None, [1, 2, 1, 1]),
+        (DeduplicatePolicy(), [1, 2, 1, 1]),
+        ("exact", [1, 2]),
+        (DeduplicatePolicy(10), [1, 2, 1]),
+        (DeduplicatePolicy(9), [1, 2, 1, 1]),
+        (DeduplicatePolicy(steps=2), [1, 2, 1]),
+        (DeduplicatePolicy(9, 2), [1, 2, 1, 1]),
+        (DeduplicatePolicy(by=ExactCalls()), [1, 2]),
+        (DeduplicatePolicy(by=lambda call, earlier: call.name == earlier.name), [1]),
+        (DeduplicatePolicy(10, by=lambda call, earlier: call.name == earlier.name), [1, 1]),
+    ],
+    ids=[
+        "nothing",
+        "in flight",
+        "exact",
+        "10 s",
+        "9 s",
+        "2 steps",
+        "2 steps and 9 s",
+        "by exact",
+        "by name",
+        "10 s by name",
+    ],
+)
+def test_a_tool_says_which_of_its_calls_are_the_same(asked: Any, runs: list[int]) -> None:
+    """Each form of the policy does what the deduplicator of the same meaning does."""
+    assert _windows(asked) == runs
+
+
+def test_a_tool_with_an_effect_is_deduplicated_when_it_asks() -> None:
+    """It was told so; another tool with an effect beside it runs each call."""
+    asks = Worker(kind=Effect.EFFECT, wants=ToolPolicy(deduplicate=DeduplicatePolicy()), seconds=1)
+    silent = Worker(tool_name="pay", kind=Effect.EFFECT)
+    run = seen([asks, silent], [Resilience()], [use(1), use(1), use(1, "pay"), use(1, "pay")])
+    assert (len(asks.runs), len(silent.runs)) == (1, 2)
+    assert [one.value for one in run.outcomes] == [1] * 4
+    assert len(run.told(ToolCallDeduplicated)) == 1
+
+
+def test_an_effect_that_asks_and_is_in_doubt_is_not_run_by_the_next() -> None:
+    """Asking for deduplication does not make an effect one that may be repeated."""
+    tool = Worker(kind=Effect.EFFECT, seconds=9, wants=ToolPolicy(timeout=1, deduplicate="exact"))
+    run = seen(tool, [Resilience()], [use(1)] * 2)
+    assert len(tool.runs) == 1
+    assert run.statuses == ["timed_out", "failed"]
+
+
+def test_what_a_tool_asks_for_comes_before_what_the_layer_does() -> None:
+    """A layer that remembers everything, and everywhere, does less where a tool says less."""
+    less, silent = Worker(wants=ToolPolicy(deduplicate=DeduplicatePolicy())), Worker(tool_name="silent")
+    layer = Deduplicate(ExactCalls(), across_executions=True)
+
+    async def twice() -> None:
+        for _ in range(2):
+            await watched(looped([less, silent], [layer], [use(1), use(1, "silent")], [use(1), use(1, "silent")]))
+
+    run_virtual(twice())
+    assert (len(less.runs), len(silent.runs)) == (4, 1)
+
+
+@pytest.mark.parametrize(("across", "runs"), [(True, 1), (False, 2)])
+def test_a_tool_asks_for_deduplication_across_executions(across: bool, runs: int) -> None:  # noqa: FBT001  # a row of the table
+    """Two executions under one stack, one after the other: the second is given what the first has found, if asked for."""
+    tool = Worker(wants=ToolPolicy(deduplicate=DeduplicatePolicy(60, across_executions=across)))
+    stack = Resilience()
+
+    async def twice() -> list[list[str]]:
+        return [(await watched(looped(tool, [stack], [use(1)]))).statuses for _ in range(2)]
+
+    assert run_virtual(twice()) == [["succeeded"]] * 2
+    assert len(tool.runs) == runs
+
+
+def test_it_can_be_asked_for_by_name_of_a_tool() -> None:
+    """`Resilience(tools=…)` says it for tools that do not."""
+    tool = Worker(kind=Effect.EFFECT)
+    seen(tool, [Resilience(tools={"wo*": CallPolicy(deduplicate="exact")})], [use(1)], [use(1)], [use(2)])
+    assert [one.value for one in tool.runs] == [1, 2]
+
+
+def test_the_decorator_takes_it() -> None:
+    """`@tool(deduplicate=…)` is in the policy of the tool."""
+
+    @tool_of(deduplicate="exact")
+    def find(what: str) -> str:
+        """Find a thing by its name."""
+        return what
+
+    assert find.policy.deduplicate == DeduplicatePolicy(float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: CallPolicy(deduplicate="exactly"), "a DeduplicatePolicy or 'exact', not 'exactly'"),  # type: ignore[arg-type]  # what a mistake would give
+        (lambda: DeduplicatePolicy(by="name"), "a Deduplicator or a function of two calls, not 'name'"),  # type: ignore[arg-type]  # the same
+        (lambda: DeduplicatePolicy(-1), ">= 0"),
+        (lambda: DeduplicatePolicy(steps=-1), ">= 0"),
+    ],
+    ids=["word", "by", "seconds", "steps"],
+)
+def test_what_says_nothing_about_calls_is_refused(make: Any, told: str) -> None:
+    """The message says what may stand there."""
+    with pytest.raises((TypeError, ValueError), match=told):
+        make()

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import InvalidDescriptor
+from agentloop.interception import Resilience
+from agentloop.interception.resilience import SeenCall, WithinSeconds
 from agentloop.tools.ensembles import Ensemble, load_ensembles
 from agentloop.tools.ensembles.toml_lines import line_of
 from agentloop.values import Effect
-from agentloop.values.call_policy import CachePolicy, RateLimit, RetryPolicy
-from tests.tools.ensembles.running import called
+from agentloop.values.call_policy import CachePolicy, DeduplicatePolicy, RateLimit, RetryPolicy
+from tests.tools.ensembles.running import called, executions, ran
 
 MODULE = '''
 from __future__ import annotations
@@ -203,6 +205,65 @@ def test_a_name_is_the_files_when_it_gives_none(folder: Path) -> None:
     assert Ensemble.from_toml(written(folder, 'use = "shop_of_test.tools:BOTH"'), allow=ALLOW).name == "shop"
 
 
+DEDUPLICATED = """
+    deduplicate = "exact"
+    [tools.find]
+    use = "shop_of_test.tools:find"
+    [tools.order]
+    use = "shop_of_test.tools:order"
+    deduplicate = { seconds = 5, steps = 2, across_executions = true }
+    [tools.named]
+    use = "shop_of_test.tools:order"
+    deduplicate = { steps = 3 }
+    deduplicator = "by place"
+    [tools.by_name]
+    use = "shop_of_test.tools:order"
+    deduplicator = "by place"
+"""
+
+
+def test_a_file_says_which_calls_run_once(folder: Path) -> None:
+    """In the forms of the policy, or by the name of a deduplicator of the program, for all tools or for one."""
+    by_place = WithinSeconds(3)
+    shop = Ensemble.from_toml(written(folder, DEDUPLICATED), allow=ALLOW, deduplicators={"by place": by_place})
+    assert {tool.name: tool.policy.deduplicate for tool in shop.offered} == {
+        "find": DeduplicatePolicy(float("inf")),
+        "order": DeduplicatePolicy(5, 2, across_executions=True),
+        "named": DeduplicatePolicy(steps=3, by=by_place),
+        "by_name": DeduplicatePolicy(by=by_place),
+    }
+
+
+async def test_the_deduplicator_of_the_program_decides(folder: Path) -> None:
+    """A function of two calls, named in a list of ensembles: of two orders that begin alike, one runs."""
+    text = """
+        [ensembles.shop]
+        use = "shop_of_test.tools:BOTH"
+        tools.order.deduplicator = "alike"
+    """
+
+    def alike(call: SeenCall, earlier: SeenCall) -> bool:
+        return str(call.arguments["what"])[:3] == str(earlier.arguments["what"])[:3]
+
+    ensembles = load_ensembles(written(folder, text), allow=ALLOW, deduplicators={"alike": alike})
+    calls = [("order", {"what": what}) for what in ("tea", "teas", "cups")]
+    state = await ran(ensembles, *calls, interceptors=[Resilience()])
+    assert [execution.value for execution in executions(state)] == ["tea", "tea", "cups"]
+
+
+def test_a_deduplicator_that_the_program_does_not_give_is_told(folder: Path) -> None:
+    """With the likeliest of those that it gives; what is given has to be one."""
+    text = BASE + "tools.order.deduplicator = 'by_plac'"
+    (found,) = mistakes(folder, text, deduplicators={"by_place": WithinSeconds(3)})
+    assert found == (
+        "tools.order.deduplicator",
+        2,
+        "the program gives no deduplicator 'by_plac'; did you mean 'by_place'?",
+    )
+    ((_, _, told),) = mistakes(folder, text, deduplicators={"by_plac": "no function"})
+    assert told == "a deduplicator is a Deduplicator or a function of two calls, not 'no function'"
+
+
 def test_what_is_switched_off_is_not_imported(folder: Path) -> None:
     """Neither an ensemble nor a single tool, so that what they need may be missing."""
     text = """
@@ -378,6 +439,12 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         (BASE + "retry = { attempts = 0 }", "retry", 2, "must be >= 1"),
         (BASE + "retry = { on = [1] }", "retry", 2, "on: each item has to be a text, not a whole number"),
         (BASE + "rate_limit = { per = 3 }", "rate_limit", 2, "calls"),
+        (BASE + "deduplicate = 'exactly'", "deduplicate", 2, "it has to be a table or 'exact', not 'exactly'"),
+        (BASE + "deduplicate = { second = 3 }", "deduplicate", 2, "did you mean 'seconds'?"),
+        (BASE + "deduplicate = { steps = -1 }", "deduplicate", 2, "must be >= 0"),
+        (BASE + "deduplicate = true", "deduplicate", 2, "it has to be a table, not true or false"),
+        (BASE + "deduplicator = 'who'", "deduplicator", 2, "gives no deduplicator 'who'; there is none"),
+        (BASE + "deduplicator = 3", "deduplicator", 2, "it has to be a text, not a whole number"),
         (
             BASE + "\n[tools.find]\neffect = 'pur'",
             "tools.find.effect",
