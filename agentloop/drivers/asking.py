@@ -10,7 +10,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
 from agentloop.drivers.step_draft import StepDraft
-from agentloop.errors import InvalidResponse
+from agentloop.errors import ContractViolation, InvalidResponse
 from agentloop.events.inference_events import (
     InferenceDeltaReceived,
     InferenceFailed,
@@ -117,22 +117,21 @@ class Asking:
 
     async def _answered(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         if not self.streaming:
-            return await inference.infer(request)
+            return _answer(await inference.infer(request), inference)
         stream = inference.stream(request)
         try:
             async for piece in stream:
                 if isinstance(piece, InferenceResponse):
                     return piece
-                await self._tell_delta(piece)
+                if not isinstance(piece, InferenceDelta):
+                    raise ContractViolation(f"{_what(inference)} streamed {_what(piece)}; stream gives InferenceDelta")
+                if self.events.due(InferenceDeltaReceived):
+                    head = self.events.head(self.draft.state)
+                    await self.events.emit(InferenceDeltaReceived(head, piece.with_attempt(self._attempt.number)))
         finally:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
-
-    async def _tell_delta(self, delta: InferenceDelta) -> None:
-        if self.events.due(InferenceDeltaReceived):
-            head = self.events.head(self.draft.state)
-            await self.events.emit(InferenceDeltaReceived(head, delta.with_attempt(self._attempt.number)))
 
     async def _tell_response(self, response: InferenceResponse) -> None:
         draft, events = self.draft, self.events
@@ -148,3 +147,13 @@ class Asking:
             head = self.events.head(state)
             told = ErrorInfo.of(failed.error)
             self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay, failed.instead))
+
+
+def _answer(response: object, inference: CanInfer) -> InferenceResponse:
+    if not isinstance(response, InferenceResponse):
+        raise ContractViolation(f"{_what(inference)} returned {_what(response)}; infer returns an InferenceResponse")
+    return response
+
+
+def _what(value: object) -> str:
+    return "None" if value is None else type(value).__name__

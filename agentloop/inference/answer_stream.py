@@ -37,7 +37,12 @@ class AnswerStream:
         Raises:
             InferenceError: for what is not an answer; it may be asked for again, since nothing was told yet.
         """
-        self._begun = await self._read()
+        async for piece in self._pieces:
+            deltas = self._decoder.feed(piece)
+            if deltas:
+                self._begun = [self._with_own_name(delta) for delta in deltas]
+                return
+        self._response = self._decoder.close()
 
     async def rest(self) -> AsyncGenerator[list[InferenceDelta], None]:
         """Give the deltas as they come.
@@ -45,10 +50,15 @@ class AnswerStream:
         Raises:
             InferenceError: for what is not an answer, or an error told inside of it.
         """
-        deltas = self._begun
-        while deltas:
-            yield deltas
-            deltas = await self._read()
+        if not self._begun:
+            return
+        yield self._begun
+        feed, names = self._decoder.feed, self._tool_names
+        async for piece in self._pieces:
+            deltas = feed(piece)
+            if deltas:
+                yield [self._with_own_name(delta) for delta in deltas] if names else deltas
+        self._response = self._decoder.close()
 
     @property
     def response(self) -> InferenceResponse:
@@ -61,16 +71,6 @@ class AnswerStream:
         """Leave the answer."""
         await self._pieces.aclose()
         await self._answer.aclose()
-
-    async def _read(self) -> list[InferenceDelta]:
-        if self._response is not None:
-            return []
-        async for piece in self._pieces:
-            deltas = self._decoder.feed(piece)
-            if deltas:
-                return [self._with_own_name(delta) for delta in deltas] if self._tool_names else deltas
-        self._response = self._decoder.close()
-        return []
 
     def _with_own_name(self, delta: InferenceDelta) -> InferenceDelta:
         return evolve(delta, name=self._tool_names[delta.name]) if delta.name in self._tool_names else delta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from attrs import evolve, frozen
@@ -79,7 +79,7 @@ class Endpoint:
         answer = await (opened if end is None else self._before(end, opened))
         rest = answer.rest()
         try:
-            while deltas := await (anext(rest, None) if end is None else self._before(end, anext(rest, None))):
+            async for deltas in rest if end is None else self._each_before(end, rest):
                 for delta in deltas:
                     yield delta
             yield _with_own_names(answer.response, encoded)
@@ -108,6 +108,18 @@ class Endpoint:
             raise ProviderUnavailable(
                 f"no whole answer from {self.config.address} within {self.config.deadline:g} seconds"
             ) from error
+
+    async def _each_before(self, end: float, source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """Give what comes before the deadline.
+
+        Raises:
+            ProviderUnavailable: when it comes first.
+        """
+        while True:
+            try:
+                yield await self._before(end, anext(source))
+            except StopAsyncIteration:
+                return
 
     async def _repeated(
         self, attempt: Callable[[], Awaitable[T]], jitter: Callable[[], float] | None, report: RetryReport
@@ -154,8 +166,8 @@ class Endpoint:
         return answer
 
     def _redacted(self, error: InferenceError) -> InferenceError:
-        if self.config.api_key is not None:
-            self.config.api_key.redact_error(error)
+        for secret in self.config.secrets:
+            secret.redact_error(error)
         return error
 
 

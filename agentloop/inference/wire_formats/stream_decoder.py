@@ -175,7 +175,7 @@ class JsonEventDecoder(StreamDecoder):
     def _read(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
         found: list[InferenceDelta] = []
         for event in events:
-            if event.data.strip() == _DONE:
+            if event.data[:1] == "[" and event.data.strip() == _DONE:
                 continue
             data = self._parsed(event)
             self._has_events = True
