@@ -157,7 +157,8 @@ class Batch:
             self._fail(slot, error)
             return
         self.state = point.state
-        changed, slot.call = point.call != slot.call, point.call
+        if changed := point.call != slot.call and slot.begun is None:  # what has begun goes on as it began
+            slot.call = point.call
         match point.verdict:
             case Block(reason):
                 self._block(slot, reason)
@@ -188,8 +189,7 @@ class Batch:
 
     async def _flush(self) -> None:
         """Run the calls that have been admitted, side by side, and settle them in order."""
-        group, self._group = self._group, []
-        self._group_keys, self._exclusive = set(), False
+        group, self._group, self._group_keys, self._exclusive = self._group, [], set(), False
         open_slots = [slot for slot in group if slot.is_open]
         gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else None
         for slot in open_slots:  # also a single one has its own task: what a tool does to its task stays there

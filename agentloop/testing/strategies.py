@@ -227,7 +227,7 @@ def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None
     for index, call in enumerate(calls):
         key = f"{prefix}/{index}"
         if index == len(calls) - 1 or draw(st.booleans()):
-            slots.append(PendingCall(key, call, draw(_SHORT), decision=draw(st.none() | decisions())))
+            slots.append(PendingCall(key, call, draw(_SHORT), "", draw(st.none() | decisions()), draw(st.booleans())))
         else:
             slots.append(draw(tool_executions(call=call, key=key, at=at)))
     return OpenTurn(parts, slots)

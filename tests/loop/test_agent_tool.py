@@ -19,6 +19,7 @@ from agentloop import (
     Approval,
     Budget,
     Cancellation,
+    Permissions,
     ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
@@ -30,6 +31,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import ToolPolicy
+from agentloop.drivers.open_turns import closed
 from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import (
     AgentExecutionStarted,
@@ -37,12 +39,18 @@ from agentloop.events import (
     ProtocolMonitor,
     ToolCallSuspended,
 )
+from agentloop.interception import before_tool_use
+from agentloop.interception.resilience import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_virtual
 from agentloop.values import (
+    BeforeToolUse,
     CallSuspended,
+    Effect,
     Event,
     ExecutionStatus,
+    InferenceRequest,
     PendingCall,
+    RetryPolicy,
     StopReason,
     ToolStatus,
     answer,
@@ -546,3 +554,95 @@ async def test_the_suspension_of_an_agent_is_told_with_all_that_waits() -> None:
     state = await loop.execute("go", execution_id="run")
     assert [event.execution_id for event in told] == ["run/1/0/agent", "run"]
     assert told[-1].pending == state.pending
+
+
+# --- beside other layers ------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_needs_approval_itself_is_approved_once() -> None:
+    """The call of the agent waits first, then what waits inside of it; an approval of the one is not asked for again."""
+    loop = caller(clerk(), interceptors=[Approval(["clerk"])])
+    state = await loop.execute("go", execution_id="run")
+    assert [(call.key, call.begun) for call in state.pending] == [("run/1/0", False)]
+    state = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
+    assert [call.key for call in leaves(state)] == ["run/1/0/agent/1/0"]
+    state = await loop.resume(state, {"run/1/0/agent/1/0": approve()})
+    assert state.steps[0].executions[0].value == "it is paid"
+
+
+async def test_an_agent_that_goes_on_is_not_changed_by_interceptors_any_more() -> None:
+    """What was done to the call before it began is not done again, and its agent is not lost."""
+
+    def insist(point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_arguments({"task": point.arguments["task"] + "!"})
+
+    loop = caller(clerk(), interceptors=[before_tool_use(insist)])
+    state = await loop.execute("go")
+    state = await loop.resume(state, {leaves(state)[0].key: approve()})
+    execution = state.steps[0].executions[0]
+    assert (execution.value, execution.call.arguments) == ("it is paid", {"task": "clerk 0!"})
+
+
+async def test_an_agent_that_goes_on_can_still_be_forbidden() -> None:
+    """A permission that was withdrawn meanwhile holds."""
+    state = await caller(clerk()).execute("go")
+    loop = caller(clerk(), interceptors=[Permissions(deny=["clerk"])])
+    state = await loop.resume(state, {leaves(state)[0].key: approve()})
+    execution = state.steps[0].executions[0]
+    assert (execution.status, execution.may_have_run) == (ToolStatus.BLOCKED, True)
+
+
+async def test_an_agent_that_is_run_again_is_another_execution() -> None:
+    """Each attempt has its own id, and events of its own."""
+    failures = [ValueError("no"), ValueError("no")]
+
+    def unsteady(_: InferenceRequest) -> str:
+        if failures:
+            raise failures.pop()
+        return "at last"
+
+    child = AgentLoop.for_model(ScriptedInference(unsteady))
+    policy = ToolPolicy(retry=RetryPolicy(attempts=3, first_wait=0))
+    agent = child.as_tool("ask", "Knows.", effect=Effect.IDEMPOTENT, policy=policy)
+    loop = caller(agent, interceptors=[Resilience()])
+    executions: list[str] = []
+    loop.on(AgentExecutionStarted, lambda event: executions.append(event.execution_id))
+    state = await loop.execute("go", execution_id="run")
+    assert state.steps[0].executions[0].value == "at last"
+    assert executions == ["run", "run/1/0/agent", "run/1/0/agent-2", "run/1/0/agent-3"]
+
+
+async def test_calls_that_stand_behind_an_agent_that_waits_keep_their_order() -> None:
+    """A sequential call waits until the agent before it has ended, and a second suspension keeps both."""
+
+    @tool(sequential=True)
+    async def tidy() -> str:
+        """Tidy up."""
+        return "tidy"
+
+    @tool
+    async def sign(paper: str) -> str:
+        """Sign."""
+        return paper
+
+    script = (calls(("pay", {"to": "Ada"})), calls(("sign", {"paper": "a"})), final("both done"))
+    agent = scripted(*script, tools=[pay, sign], interceptors=[Approval()]).as_tool("agent", "Acts.")
+    loop = scripted(calls(("agent", {"task": "x"}), ("tidy", {})), final("over"), tools=[agent, tidy])
+    state = await loop.execute("go", execution_id="run")
+    for step in (1, 2):
+        assert [(call.key, call.waits_for) for call in state.pending] == [
+            ("run/1/0", f"run/1/0/agent/{step}/0"),
+            (f"run/1/0/agent/{step}/0", ""),
+            ("run/1/1", "run/1/0"),
+        ]
+        state = await loop.resume(from_json(to_json(state), AgentState), {f"run/1/0/agent/{step}/0": approve()})
+    assert [one.value for one in state.steps[0].executions] == ["both done", "tidy"]
+
+
+async def test_the_end_of_an_execution_leaves_no_agent_waiting() -> None:
+    """A suspended state whose limit is reached ends with the agent's call cancelled, and says that it may have run."""
+    loop = caller(clerk())
+    state = await loop.execute("go")
+    closed_state = closed(state, "given up", state.updated_at, CountingIds())
+    execution = closed_state.steps[0].executions[0]
+    assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, True)
