@@ -9,14 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from agentloop.cli.import_failure import failure_place
 from agentloop.cli.tool_files import importable, imported_file
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolDefinitionError
-from agentloop.tools.check import check_tools
+from agentloop.tools.check import check_tools, warnings_of_each
 from agentloop.tools.ensembles.building import Building
 from agentloop.tools.ensembles.descriptor import Descriptor
 from agentloop.tools.ensembles.ensemble import Ensemble, read_descriptors
@@ -78,10 +78,22 @@ class Inventory:
     Attributes:
         rows: the tools.
         problems: what is wrong.
+        sound: the tools and tool classes that are offered and in which nothing is wrong, with their places.
     """
 
     rows: list[Row] = field(factory=list)
     problems: list[Problem] = field(factory=list)
+    sound: list[tuple[object, Problem]] = field(factory=list)
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """What makes the tools hard to choose by their descriptions, each thing once."""
+        told: dict[str, Problem] = {}
+        found = warnings_of_each(tool for tool, _ in self.sound)
+        for (_, place), warnings in zip(self.sound, found, strict=True):
+            for warning in warnings:
+                told.setdefault(warning, evolve(place, message=warning))
+        return list(told.values())
 
 
 def inventory(place: str, allow: Iterable[str] = ()) -> Inventory:
@@ -146,9 +158,9 @@ def _members(module: ModuleType, file: str) -> Inventory:
         elif isinstance(value, Tool):
             if _is_from(module, value):
                 found.rows.append(Row.of(value))
-                _add_problems(found, [value], Problem(file, name, _line(value), ""))
+                _add_problems(found, value, Problem(file, name, _line(value), ""))
         elif isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module.__name__:
-            _add_problems(found, [value], Problem(file, name, _line(value), ""))
+            _add_problems(found, value, Problem(file, name, _line(value), ""))
     return found
 
 
@@ -201,11 +213,14 @@ def _add_ensemble(found: Inventory, ensemble: EnsembleParts, place: Problem) -> 
         found.problems.append(Problem(place.file, place.key, place.line, ensemble.failure))
     for tool, enabled in ensemble.all_tools:
         found.rows.append(Row.of(tool, ensemble.name, enabled=enabled))
-        _add_problems(found, [tool], place)
+        _add_problems(found, tool, place, enabled=enabled)
 
 
-def _add_problems(found: Inventory, subject: object, place: Problem) -> None:
-    found.problems.extend(Problem(place.file, place.key, place.line, told) for told in check_tools(subject))
+def _add_problems(found: Inventory, subject: object, place: Problem, *, enabled: bool = True) -> None:
+    problems = [evolve(place, message=told) for told in check_tools([subject])]
+    found.problems.extend(problems)
+    if enabled and not problems:
+        found.sound.append((subject, place))
 
 
 def parameters_text(schema: Mapping[str, Any]) -> str:

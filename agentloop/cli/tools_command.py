@@ -12,6 +12,7 @@ from attrs import asdict
 from rich.table import Table
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
+from agentloop.cli.figures import counted
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import one_line
 from agentloop.cli.tool_inventory import Inventory, Problem, inventory, parameters_text
@@ -20,7 +21,7 @@ from agentloop.tools.ensembles.import_path import AllowedModules
 _EPILOG = """\
 \b
 Exit codes:
-  0  all is well
+  0  all is well, apart from warnings
   1  definitions have problems
   2  asked for in a wrong way: no such file or module
 """
@@ -59,16 +60,23 @@ def list_tools(context: click.Context, *, path: str, allow: Sequence[str], as_js
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of lines.")
 @click.pass_context
 def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: bool) -> None:
-    """Check how the tools of PATH are defined, and tell each problem with its file, its key and its line."""
+    """Check how the tools of PATH are defined, and tell each problem with its file, its key and its line.
+
+    Descriptions that make it hard to choose between the tools are told as warnings, which are no problems.
+    """
     found = _found(path, allow)
+    warnings = found.warnings
     if as_json:
-        problems = [asdict(problem) for problem in found.problems]
-        click.echo(json.dumps({"tools": len(found.rows), "problems": problems}, indent=2))
+        told = {
+            name: [asdict(one) for one in ones] for name, ones in (("problems", found.problems), ("warnings", warnings))
+        }
+        click.echo(json.dumps({"tools": len(found.rows), **told}, indent=2))
     else:
         _tell(found.problems)
+        _tell(warnings, "warning")
         if not found.problems:
-            count = len(found.rows)
-            click.echo(f"{count} {'tool' if count == 1 else 'tools'}, no problems")
+            warned = [counted(len(warnings), "warning")] if warnings else []
+            click.echo(", ".join([counted(len(found.rows), "tool"), "no problems", *warned]))
     context.exit(1 if found.problems else 0)
 
 
@@ -96,7 +104,7 @@ def _first(description: str) -> str:
     return description.strip().partition("\n")[0]
 
 
-def _tell(problems: Sequence[Problem]) -> None:
+def _tell(problems: Sequence[Problem], kind: str = "") -> None:
     for problem in problems:
         place = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-        click.echo(one_line(": ".join(filter(None, [place, problem.key, problem.message]))), err=True)
+        click.echo(one_line(": ".join(filter(None, [place, problem.key, kind, problem.message]))), err=True)

@@ -12,7 +12,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.tools.signature import Signature
 from agentloop.tools.signature_reader import SignatureReader
 from agentloop.tools.typed_tool import TypedTool, read_typed_tool
-from agentloop.tools.vagueness import ToolText, vagueness
+from agentloop.tools.vagueness import ToolText, vagueness, vagueness_of_each
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json_value import EMPTY_OBJECT
 
@@ -52,6 +52,15 @@ def check_tools(subject: Any) -> ToolProblems:
         if not found:
             sound.append(_text_of(one))
     return ToolProblems(problems, vagueness(sound))
+
+
+def warnings_of_each(subjects: Iterable[Any]) -> list[list[str]]:
+    """Return the warnings of `check_tools` about all of these together, for each of them.
+
+    Args:
+        subjects: tools, tool classes and functions in which nothing is wrong.
+    """
+    return vagueness_of_each([_text_of(one) for one in subjects])
 
 
 def _subjects(subject: Any) -> Iterator[Any]:

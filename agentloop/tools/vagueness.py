@@ -140,7 +140,13 @@ def vagueness(texts: Iterable[ToolText]) -> list[str]:
     """Return what makes these tools hard to choose between, one line for each thing."""
     texts = list(texts)
     warnings = [warning for text in texts for warning in _warnings(text)]
-    return [*warnings, *_twins(texts)]
+    return [*warnings, *filter(None, _twins(texts))]
+
+
+def vagueness_of_each(texts: Iterable[ToolText]) -> list[list[str]]:
+    """Return the same for each of these tools; of two with the same description, the later one is spoken of."""
+    texts = list(texts)
+    return [[*_warnings(text), *([twin] if twin else [])] for text, twin in zip(texts, _twins(texts), strict=True)]
 
 
 def _warnings(text: ToolText) -> Iterator[str]:
@@ -168,6 +174,7 @@ def _is_described(schema: Any) -> bool:
 
 
 def _twins(texts: Iterable[ToolText]) -> Iterator[str]:
+    """Yield for each tool that it has the description of an earlier one; an empty text when it has not."""
     first_of: dict[tuple[str, ...], ToolText] = {}
     for text in texts:
         words = tuple(word.lower() for word in _WORDS.findall(text.description))
@@ -176,6 +183,8 @@ def _twins(texts: Iterable[ToolText]) -> Iterator[str]:
             yield (
                 f"{text.label} has the same description as {first.label}: {_shown(text)}; say when to use which of them"
             )
+        else:
+            yield ""
 
 
 def _shown(text: ToolText) -> str:

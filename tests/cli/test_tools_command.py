@@ -132,7 +132,88 @@ def test_sound_definitions_have_no_problems(command_line: CommandLine, place: st
     """Then the exit code is 0."""
     (Path.cwd() / "list.toml").write_text(LIST.replace("[ensembles.math]", "[ensembles.sums]"))
     ended = command_line("tools", "check", place, "--allow", "tools_command_of_test")
-    assert (ended.code, ended.out, ended.err) == (0, f"{count}, no problems\n", "")
+    assert ended.code == 0
+    assert ended.out.startswith(f"{count}, no problems")
+    assert all("warning: " in line for line in ended.err.splitlines())
+
+
+CLEAR = """
+from agentloop import tool
+
+@tool
+def find_order(number: int) -> str:
+    'Find an order of the shop by the number that the customer was given.'
+
+@tool
+def refund(number: int) -> str:
+    'Pay the price of an order back to the customer, once.'
+"""
+VAGUE = (
+    CLEAR
+    + """
+@tool
+def find_more(a: int, b: int) -> str:
+    'Find an order of the shop by the number that the customer was given.'
+
+@tool
+def work(number: int) -> str:
+    'Does a task.'
+"""
+)
+
+
+def test_clear_descriptions_are_not_warned_of(command_line: CommandLine, folder: Path) -> None:
+    """Then nothing is said but how many there are."""
+    (folder / "clear.py").write_text(CLEAR)
+    ended = command_line("tools", "check", "clear.py")
+    assert (ended.code, ended.out, ended.err) == (0, "2 tools, no problems\n", "")
+
+
+def test_vague_descriptions_are_warned_of(command_line: CommandLine, folder: Path) -> None:
+    """Those of single tools and of the whole set, with their places; the exit code is 0."""
+    (folder / "vague.py").write_text(VAGUE)
+    ended = command_line("tools", "check", "vague.py")
+    assert (ended.code, ended.out) == (0, "4 tools, no problems, 3 warnings\n")
+    parameters, twin, nothing = ended.err.splitlines()
+    assert "vague.py, line 12: find_more: warning: " in parameters
+    assert "of which 'a', 'b' have no description" in parameters
+    assert "vague.py, line 12: find_more: warning: " in twin
+    assert "the tool 'find_more' has the same description as the tool 'find_order'" in twin
+    assert "vague.py, line 16: work: warning: the description of the tool 'work' says nothing" in nothing
+    told = json.loads(command_line("tools", "check", "vague.py", "--json").out)
+    assert (told["tools"], told["problems"]) == (4, [])
+    assert [(one["key"], one["line"]) for one in told["warnings"]] == [("find_more", 12)] * 2 + [("work", 16)]
+
+
+def test_tools_of_several_ensembles_are_compared(command_line: CommandLine, folder: Path) -> None:
+    """The same description in two ensembles is warned of where the second is described; not when it is switched off."""
+    (folder / "tools_command_of_test" / "vague.py").write_text(VAGUE)
+    use = 'use = "tools_command_of_test.vague:{}"'
+    text = f"[ensembles.a]\n{use.format('find_order')}\n[ensembles.b]\n{use.format('find_more')}\n"
+    for switch, twins in (("", 1), ("tools.find_more.enabled = false\n", 0)):
+        (folder / "x.toml").write_text(text + switch)
+        ended = command_line("tools", "check", "x.toml", "--json", "--allow", "tools_command_of_test")
+        found = [one for one in json.loads(ended.out)["warnings"] if "the same description" in one["message"]]
+        assert (ended.code, len(found)) == (0, twins)
+        assert all((one["key"], one["line"]) == ("ensembles.b.use", 4) for one in found)
+
+
+def test_problems_come_before_warnings(command_line: CommandLine, folder: Path) -> None:
+    """A file with both ends with 1 and tells both; of a definition that is wrong there is no warning."""
+    (folder / "both.py").write_text(BROKEN + VAGUE.replace("from agentloop import tool", ""))
+    ended = command_line("tools", "check", "both.py", "--json")
+    told = json.loads(ended.out)
+    assert (ended.code, len(told["problems"]), len(told["warnings"])) == (1, 2, 3)
+    lines = command_line("tools", "check", "both.py").err.splitlines()
+    assert ["warning" in line for line in lines] == [False, False, True, True, True]
+
+
+def test_a_deduplicator_of_a_program_is_no_problem(command_line: CommandLine, folder: Path) -> None:
+    """What a program gives is not known here."""
+    use = 'use = "agentloop.tools.ensembles.calculator:calculator"'
+    (folder / "x.toml").write_text(f'[ensembles.a]\n{use}\ndeduplicator = "of my program"\n')
+    ended = command_line("tools", "check", "x.toml")
+    assert (ended.code, ended.out) == (0, "1 tool, no problems\n")
 
 
 def test_problems_of_a_file_are_told(command_line: CommandLine) -> None:
