@@ -20,6 +20,8 @@ from agentloop.values.value import Value
 
 _PORTS = 65536
 _LONGEST_LABEL = 63
+_OF_A_SECRET = re.compile(r"auth|key|token|secret|cookie|passw|signature|^sig$", re.IGNORECASE)
+"""The name of a header, or of a place in a query, that carries a secret."""
 
 
 def _as_url(url: str) -> str:
@@ -186,6 +188,14 @@ class LLMConfig(Value):
     def address(self) -> str:
         """The base URL without its query, for errors and reports."""
         return _without_query(self.base_url)
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The key, and what headers and the query carry under the name of such a thing; none of it is told."""
+        query = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
+        told = [value for name, value in (*self.headers.items(), *query) if _OF_A_SECRET.search(name)]
+        named = [Secret(value.rpartition(" ")[2]) for value in told if value and value.isascii()]
+        return tuple(named) if self.api_key is None else (self.api_key, *named)
 
     def url(self, path: str) -> str:
         """Return where requests to this path of the service go; a query of the path stands before that of the base URL."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,9 @@ from agentloop.values.json_value import EMPTY_OBJECT
 from agentloop.values.serialisation import from_json, to_json
 
 _HIDDEN = "***"
+_LONG = 8
+_FORM = frozenset({"type", "role", "status", "kind", "finish_reason"})
+"""Where a short key, as local servers take any, may stand as a word of the form of the file."""
 _OF_ONE_RUN = frozenset({"id", "key", "started_at", "ended_at"})
 """What an execution says of the run it belongs to."""
 
@@ -40,8 +43,8 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     """Asks a model, and appends what was asked and answered to a file that a person can read and edit.
 
     The file is a row of JSON documents, each `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two only
-    where the model tells them. The key of an `HttpInference` and the secrets
-    that are named never get there.
+    where the model tells them. What an `HttpInference` sends as a key and the
+    secrets that are named never get there.
 
     Attributes:
         inference: the model.
@@ -106,10 +109,13 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     def _write(self, request: InferenceRequest, response: InferenceResponse) -> None:
         told = {"model": self.model_name, "wire_format": self.wire_format_name}
         known = {name: value for name, value in told.items() if value}
-        document = {**known, "request": _as_asked(request), "response": parse_json(to_json(response))}
+        exchange = {"request": _as_asked(request), "response": parse_json(to_json(response))}
+        secrets = tuple(self._all_secrets())
+        document = {**known, **_without_words(exchange, [secret for secret in secrets if len(secret) < _LONG])}
         text = json.dumps(document, ensure_ascii=False, indent=2)
-        for secret in self._all_secrets():
-            text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _HIDDEN)
+        for secret in secrets:
+            if len(secret) >= _LONG:
+                text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _HIDDEN)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
 
@@ -199,12 +205,27 @@ def _without_run(value: Any) -> Any:
     return {name: _without_run(item) for name, item in value.items() if name not in dropped}
 
 
+def _without_words(value: Any, words: Sequence[str]) -> Any:
+    """Return JSON without these words, which may be everyday ones: names, and what the form is made of, stay."""
+    if isinstance(value, str):
+        for word in words:
+            value = value.replace(word, _HIDDEN)
+        return value
+    if isinstance(value, list):
+        return [_without_words(item, words) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: item if name in _FORM else _without_words(item, words) for name, item in value.items()}
+
+
 def _keys_of(inference: CanInfer) -> Iterator[str]:
     if isinstance(inference, FallbackInference):
         for one in inference.inferences:
             yield from _keys_of(one)
-    elif isinstance(inference, HttpInference) and inference.config.api_key is not None:
-        yield inference.config.api_key.reveal()
+    elif isinstance(inference, RecordingInference):
+        yield from _keys_of(inference.inference)
+    elif isinstance(inference, HttpInference):
+        yield from (secret.reveal() for secret in inference.config.secrets)
 
 
 def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceResponse]]:

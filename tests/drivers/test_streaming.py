@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
+import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver, tool
@@ -119,6 +121,23 @@ async def test_the_final_word_is_that_of_the_interceptors() -> None:
 
     loop = AgentLoop(ToolCallingDriver(ScriptedInference("so"), streaming=True), interceptors=[Shout()])
     assert (await loop.execute("?")).final_text == "SO"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("given", "name"), [(None, "None"), ("hi", "str")])
+async def test_what_is_no_answer_is_named(given: Any, name: str, *, streaming: bool) -> None:
+    """An inference of another's making that gives something else has broken its contract, and the run says which."""
+
+    class Odd(CanInfer):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            return given  # type: ignore[no-any-return]  # what the test is about
+
+        async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+            yield given
+
+    state = await AgentLoop(ToolCallingDriver(Odd(), streaming=streaming)).execute("?")
+    assert state.errors[-1].type == "ContractViolation"
+    assert state.errors[-1].message.startswith(f"Odd {'streamed' if streaming else 'returned'} {name};")
 
 
 async def test_a_stream_without_a_response_is_a_failure() -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.errors import ConfigurationError, ContractViolation, RateLimited
-from agentloop.inference import FallbackInference, RecordingInference, ReplayInference, ScriptedInference
+from agentloop.inference import (
+    FallbackInference,
+    HttpInference,
+    LLMConfig,
+    RecordingInference,
+    ReplayInference,
+    ScriptedInference,
+)
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Message, ToolCall
 from tests.inference.at_loopback import QUESTION, inference_for
 from tests.inference.loopback import KEY, loopback, says
@@ -63,6 +70,29 @@ async def test_keys_and_named_secrets_are_not_written(tmp_path: Path) -> None:
     assert KEY not in text
     assert "sesame" not in text
     assert json.loads(text)["response"]["value"]["parts"]
+
+
+@pytest.mark.parametrize("key", ["text", "ollama", "id", "type"])
+async def test_a_key_that_is_an_everyday_word_leaves_the_file_readable(tmp_path: Path, key: str) -> None:
+    """Local servers take any word as a key: it is taken out of what was said, and the form of the file stays."""
+    path = tmp_path / "run.json"
+    async with loopback(says(f"<{key}>")) as server:
+        asking = HttpInference(LLMConfig.parse("openai:ollama-text", base_url=server.url, api_key=key))
+        await RecordingInference(asking, path).infer(asked("?"))
+    replay = ReplayInference(path)
+    assert replay.model_name.endswith("ollama-text")
+    assert (await replay.infer(asked("?"))).text == "<***>"
+
+
+async def test_keys_in_headers_are_not_written(tmp_path: Path) -> None:
+    """A header that carries a key, and a model that is recorded twice, keep it out of both files."""
+    secret = "hdr-0123456789"
+    async with loopback(says(f"you sent {secret}")) as server:
+        asking = inference_for(server, headers={"Authorization": f"Bearer {secret}"})
+        inner = RecordingInference(asking, tmp_path / "inner.json")
+        await RecordingInference(inner, tmp_path / "outer.json").infer(asked("?"))
+    assert secret not in (tmp_path / "inner.json").read_text()
+    assert secret not in (tmp_path / "outer.json").read_text()
 
 
 async def test_streamed_answers_are_recorded_when_they_are_whole(tmp_path: Path) -> None:

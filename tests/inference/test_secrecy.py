@@ -15,7 +15,7 @@ import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver
 from agentloop.contracts import FailedAttempt
-from agentloop.errors import ConfigurationError, InferenceError
+from agentloop.errors import AuthenticationError, ConfigurationError, InferenceError
 from agentloop.inference import HttpInference, LLMConfig, Patience
 from agentloop.values import to_json
 from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
@@ -148,6 +148,19 @@ def test_keys_in_headers_and_in_the_query_of_the_address_are_not_shown() -> None
     assert "headers={'x-gateway-key': '***'}" in shown
     assert "base_url='http://provider/v1'" in shown
     assert TELLING not in shown
+
+
+async def test_keys_in_headers_and_in_the_query_are_not_told_by_errors() -> None:
+    """What a provider repeats of them is taken out, and what is no secret stays."""
+    told = {"error": {"message": "bad token hdr-0123456789 or qry-0123456789 for version 2024-10-21"}}
+    async with loopback(as_json(401, told)) as server:
+        asking = inference_for(
+            f"{server.url}?api-version=2024-10-21&api-key=qry-0123456789",
+            headers={"Authorization": "Bearer hdr-0123456789"},
+        )
+        with pytest.raises(AuthenticationError, match=r"bad token .* or .* for version 2024-10-21") as caught:
+            await asking.infer(QUESTION)
+    assert "0123456789" not in told_by(caught.value)
 
 
 def test_a_configuration_can_be_copied() -> None:

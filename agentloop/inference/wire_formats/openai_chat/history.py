@@ -155,10 +155,25 @@ def _answer(message: Mapping[str, Any], where: str, results: _Results) -> Messag
         parts = message_parts(message)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidDocument(f"{where} has not the shape of a message of the assistant") from error
+    _refuse_unread(message.get("content"), where)
     calls = [part for part in parts if isinstance(part, ToolCall)]
     executions = [results.of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
     results.end()
     return Message.of_response(parts, executions)
+
+
+def _refuse_unread(content: object, where: str) -> None:
+    """Refuse a part of an answer that would be lost.
+
+    Raises:
+        InvalidDocument: for a part that is of no kind which an assistant's message has here.
+    """
+    for number, part in enumerate(content if isinstance(content, list | tuple) else ()):
+        if isinstance(part, Mapping) and not part.keys() & {"text", "refusal", "thinking"}:
+            raise InvalidDocument(
+                f"{where}.content[{number}] is of type {part.get('type')!r}, which is not read in a message of the "
+                "assistant; leave it out, or read the conversation in its own form"
+            )
 
 
 def _text_of(message: Mapping[str, Any], where: str) -> str:

@@ -124,6 +124,10 @@ def test_thoughts_and_older_calls_are_taken_over() -> None:
         ([{"role": "user", "content": [{"type": "file", "file": {}}]}], "without file_id"),
         ([{"role": "system", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}], "text only"),
         ([{"role": "assistant", "tool_calls": 5}], r"messages\[0\] has not the shape"),
+        (
+            [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "add", "input": {}}]}],
+            "'tool_use'",
+        ),
     ],
 )
 def test_what_cannot_be_taken_over_is_refused_by_its_place(messages: list[Any], told: str) -> None:
