@@ -68,9 +68,9 @@ class ToolCallingDriver(InferringDriver):
         return mode_for(self.mode, inference, self.models)
 
     def asked_as(self, inference: CanInfer) -> CanInfer:
-        """Return a model as it is asked in its mode."""
+        """Return a model as it is asked in its mode; for an answer of a type, in the strict form that providers accept."""
         mode = self.mode_of(inference)
-        if not mode.translates:
+        if not mode.translates and self.output_check is None:
             return inference
         from agentloop.drivers.modes.mode_inference import ModeInference
 

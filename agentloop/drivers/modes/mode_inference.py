@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, RetryReport
 from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.drivers.modes.strict_form import FormStream, strict_form
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
@@ -39,7 +40,12 @@ class ModeInference(CanInfer, CanReportRetries):
         Raises:
             InferenceError: as the model does.
         """
-        return self.mode.read(await self.inference.infer(self.mode.offer(request)), request)
+        offered = self.mode.offer(request)
+        form = strict_form(offered, request)
+        if form is None:
+            return self.mode.read(await self.inference.infer(offered), request)
+        response = await self.inference.infer(offered.with_response_format(form.sent))
+        return form.read(self.mode.read(response, request))
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Ask the model in its mode, and translate the pieces of its answer.
@@ -47,8 +53,12 @@ class ModeInference(CanInfer, CanReportRetries):
         Raises:
             InferenceError: as the model does.
         """
-        translated = self.mode.stream(request)
-        stream = self.inference.stream(self.mode.offer(request))
+        offered = self.mode.offer(request)
+        form = strict_form(offered, request)
+        if form is not None:
+            offered = offered.with_response_format(form.sent)
+        translated = self.mode.stream(request) if form is None else FormStream(self.mode.stream(request))
+        stream = self.inference.stream(offered)
         try:
             async for piece in stream:
                 if isinstance(piece, InferenceDelta):
@@ -56,6 +66,7 @@ class ModeInference(CanInfer, CanReportRetries):
                         yield delta
                 else:
                     response = self.mode.read(piece, request)
+                    response = response if form is None else form.read(response)
                     for delta in translated.close(response):
                         yield delta
                     yield response

@@ -10,7 +10,8 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.drivers.modes.call_validation import validate_call
-from agentloop.drivers.modes.structured_payload import read_payload, tell_payload
+from agentloop.drivers.modes.react_stream import PlainSearch, ReActStream
+from agentloop.drivers.modes.structured_payload import holds_steps, read_payload, tell_payload
 from agentloop.drivers.modes.structured_schema import envelope
 from agentloop.inference.told_in_pieces import told_in_pieces
 from agentloop.values.encode_once import encode_each
@@ -77,8 +78,10 @@ class StructuredMode(CanUseMode):
 
     def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls, the answer and the thoughts that its JSON holds."""
-        if not request.tools or request.tool_choice.kind == "none" or response.tool_calls:
+        if response.tool_calls:
             return response
+        if not request.tools or request.tool_choice.kind == "none":
+            return _plainly(response, request)
         kept: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
         payload = read_payload(response.text, request)
         if payload.problem:
@@ -95,7 +98,25 @@ class StructuredMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return what translates a streamed answer: its JSON is held back until it is whole."""
-        return _HeldBack(holds=bool(request.tools) and request.tool_choice.kind != "none")
+        if request.tools and request.tool_choice.kind != "none":
+            return _HeldBack(holds=True)
+        return ReActStream(PlainSearch) if _may_go_on(request) else _HeldBack(holds=False)
+
+
+def _may_go_on(request: InferenceRequest) -> bool:
+    """Say whether a model that is asked for a plain answer has seen such JSON, which it may go on writing."""
+    return request.response_format is None and any(message.role == "assistant" for message in request.messages)
+
+
+def _plainly(response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    """Return the response with the answer that a model gave in JSON all the same."""
+    if not _may_go_on(request) or not holds_steps(response.text):
+        return response
+    payload = read_payload(response.text, request)
+    if payload.problem or payload.has_calls or payload.only_thinks:
+        return response
+    kept = [part for part in response.parts if not isinstance(part, Text)]
+    return evolve(response, parts=(*kept, *payload.parts))
 
 
 class _HeldBack(ModeStream):

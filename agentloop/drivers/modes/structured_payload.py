@@ -65,6 +65,19 @@ def read_payload(text: str, request: InferenceRequest) -> Payload:
     return Payload(tuple(parts)) if parts else Payload(problem=f"the list {NEXT!r} is empty")
 
 
+def holds_steps(text: str) -> bool:
+    """Say whether a text that should be plain is such JSON, whole and with nothing beside it."""
+    fenced = _FENCE.match(text)
+    inner = (fenced[1] if fenced is not None else text).strip()
+    if not inner.startswith("{"):
+        return False
+    try:
+        data = parse_json(inner)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and data.keys() == {NEXT} and isinstance(data[NEXT], list)
+
+
 def tell_payload(message: Message) -> Sequence[Message]:
     """Return a message as such JSON: what an assistant said, then a user's message with the results of its calls."""
     if message.role != "assistant":

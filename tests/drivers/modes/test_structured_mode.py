@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, Budget, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.drivers.modes import StructuredMode
 from agentloop.drivers.modes.structured_schema import tool_branch
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived
@@ -225,3 +225,33 @@ def test_the_answer_has_the_form_that_is_asked_for(variant: Literal["json_schema
     assert mode.offer(request).tools == ()
     response = mode.read(InferenceResponse((Text(steps({"answer": {"sum": 3, "note": None}})),)), request)
     assert response.text == '{"sum":3}'
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("Plain words.", "Plain words."),
+        ('{"next": [{"scratchpad": "enough"}, {"answer": "It is 3."}]}', "It is 3."),
+        ('```json\n{"next": [{"answer": "It is 3."}]}\n```', "It is 3."),
+        ('{"next": 3}', '{"next": 3}'),
+        ('{"next": [{"answer": "It is 3."}], "more": 1}', '{"next": [{"answer": "It is 3."}], "more": 1}'),
+        ('{"answer": "It is 3."}', '{"answer": "It is 3."}'),
+    ],
+)
+async def test_an_answer_without_tools_may_go_on_in_the_same_json(written: str, shown: str, *, streaming: bool) -> None:
+    """A model whose own turns are shown as JSON may keep to it in the last answer of a budget; other JSON is an answer."""
+    call = '{"next": [{"tool": "add", "arguments": {"a": 1, "b": 2, "note": null}}]}'
+    driver = ToolCallingDriver(ScriptedInference(call, written), mode="structured", streaming=streaming)
+    loop = AgentLoop(driver, [add], interceptors=[Budget(steps=2)])
+    pieces: list[str] = []
+    loop.on(InferenceDeltaReceived, lambda event: pieces.append(event.delta.text if event.delta.kind == "text" else ""))
+    state = await loop.execute("1 + 2?")
+    assert (state.final_text, "".join(pieces)) == (shown, shown if streaming else "")
+
+
+async def test_a_first_answer_without_tools_is_plain() -> None:
+    """A model that has never seen such JSON means what it writes."""
+    written = '{"next": [{"answer": "x"}]}'
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(written), mode="structured"))
+    assert (await loop.execute("Write JSON.")).final_text == written
