@@ -62,6 +62,11 @@ class Progress:
         self._waiting.hide()
         self._written.end()
 
+    @property
+    def written(self) -> str:
+        """The last text of the model that was shown while it was written, without the white space around it."""
+        return self._written.last
+
     def __call__(self, event: Event) -> None:
         """Take one event."""
         self._tell(event)

@@ -16,7 +16,7 @@ from agentloop.cli.manner import Manner, manner_options
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
 from agentloop.cli.subject import Subject, subject_of
-from agentloop.cli.terminal import console
+from agentloop.cli.terminal import console, on_one_terminal
 from agentloop.cli.terminal_text import printable
 from agentloop.inference.presets import PRESETS
 from agentloop.interception.approval import Approval
@@ -30,6 +30,7 @@ Examples:
   agentloop run --model demo --driver react
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
+  agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
   agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve ask
 
 \b
@@ -57,8 +58,10 @@ Exit codes:
     "places",
     multiple=True,
     metavar="FILE[:NAME]",
-    help="A Python file whose tools the model may call, or one tool or list of tools in it. May be repeated.",
+    help="A Python file whose tools the model may call, or one tool, ensemble or list of tools in it; or a TOML file that "
+    "describes ensembles, or one of them. May be repeated.",
 )
+@click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @click.option("--system", default="", metavar="TEXT", help="Instructions that stand before the question.")
 @manner_options
 @limit_options
@@ -78,6 +81,7 @@ def run(
     model: str,
     base_url: str | None,
     places: Sequence[str],
+    allow: Sequence[str],
     system: str,
     manner: Manner,
     limits: Limits,
@@ -87,14 +91,15 @@ def run(
 ) -> None:
     """Let a model answer QUESTION, with tools of yours. A single - reads the question from stdin.
 
-    The answer goes to stdout; progress, and what the tools print, goes to stderr. The key is taken from the provider's
+    The answer goes to stdout; progress, and what the tools print, goes to stderr. An answer that --stream has shown is not
+    shown again where both are the same terminal. The key is taken from the provider's
     environment variable, such as OPENAI_API_KEY. The tools run on this machine, with your rights.
     """
     if manner.streaming and quiet:
         raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
     with ExitStack() as stack:
         with redirect_stdout(sys.stderr), told_as_bad_usage():
-            subject = subject_of(model, question, places, stack, base_url=base_url, system=system)
+            subject = subject_of(model, question, places, stack, allow=allow, base_url=base_url, system=system)
             interceptors = [
                 *subject.rules,
                 *limits.interceptors(subject.model_name),
@@ -107,8 +112,8 @@ def run(
                 max_steps=limits.max_steps,
                 interceptors=interceptors,
             )
-            state = _executed(loop, subject, _decider(approve), quiet=quiet)
-        _tell(state, subject, quiet=quiet, as_json=as_json)
+            state, shown = _executed(loop, subject, _decider(approve), quiet=quiet)
+        _tell(state, subject, shown, quiet=quiet, as_json=as_json)
     context.exit(exit_code(state))
 
 
@@ -120,15 +125,18 @@ def _decider(approve: str | None) -> Decider:
     return Asking(console(stderr=True)) if can_ask() else undecided
 
 
-def _executed(loop: AgentLoop, subject: Subject, decide: Decider, *, quiet: bool) -> AgentState:
-    with ExitStack() as stack:
-        if not quiet:
-            click.echo(subject.notice, err=True, nl=bool(subject.notice))
-            loop.wiretap(stack.enter_context(Progress(console(stderr=True))))
-        return concluded(loop, subject.question, decide, subject.dependencies)
+def _executed(loop: AgentLoop, subject: Subject, decide: Decider, *, quiet: bool) -> tuple[AgentState, str]:
+    """Return the final state, and the last text of the model that was shown while it was written."""
+    if quiet:
+        return concluded(loop, subject.question, decide, subject.dependencies), ""
+    click.echo(subject.notice, err=True, nl=bool(subject.notice))
+    with Progress(console(stderr=True)) as progress:
+        loop.wiretap(progress)
+        state = concluded(loop, subject.question, decide, subject.dependencies)
+    return state, progress.written
 
 
-def _tell(state: AgentState, subject: Subject, *, quiet: bool, as_json: bool) -> None:
+def _tell(state: AgentState, subject: Subject, shown: str, *, quiet: bool, as_json: bool) -> None:
     if not quiet:
         for line in filter(None, [summary(state), subject.account()]):
             click.echo(line, err=True)
@@ -139,6 +147,6 @@ def _tell(state: AgentState, subject: Subject, *, quiet: bool, as_json: bool) ->
         click.echo("Run it on a terminal to be asked about each, or with --approve all or --approve none.", err=True)
     if as_json:
         click.echo(to_json(state))
-    elif state.final_text:
+    elif state.final_text and not (shown == state.final_text.strip() and on_one_terminal(sys.stdout, sys.stderr)):
         answer = printable(state.final_text) if sys.stdout.isatty() else state.final_text
         click.echo(answer, color=True)  # as it is: click would take colours out where the output is not a terminal

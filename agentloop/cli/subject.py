@@ -58,7 +58,14 @@ class Subject:
 
 
 def subject_of(
-    model: str, question: str | None, places: Sequence[str], stack: ExitStack, *, base_url: str | None, system: str
+    model: str,
+    question: str | None,
+    places: Sequence[str],
+    stack: ExitStack,
+    *,
+    allow: Sequence[str],
+    base_url: str | None,
+    system: str,
 ) -> Subject:
     """Find out what a command line speaks of.
 
@@ -67,6 +74,7 @@ def subject_of(
         question: the question, `-` for the one on stdin; None for the demo's own.
         places: the files of the tools.
         stack: closes what is made for the execution.
+        allow: the modules that TOML files of tools may name.
         base_url: another address of the model.
         system: the instructions.
 
@@ -75,37 +83,35 @@ def subject_of(
         ConfigurationError: when there is no such model or no such tool.
     """
     if model == DEMO:
-        return _demo(question, places, stack, base_url=base_url, system=system)
+        if base_url is not None:
+            raise BadUsage("the model demo is in this program and has no address; leave --base-url out")
+        asked = story.COMPLAINT if question is None else _read(question)
+        return _demo(asked, tools_from(places, allow) if places else None, stack, system)
     if question is None:
         raise click.UsageError("Missing argument 'QUESTION'; only the model demo has a question of its own")
-    asked, tools = _read(question), Tools.of(tools_from(places))
+    asked, tools = _read(question), tools_from(places, allow)
     config = LLMConfig.parse(model, base_url=base_url)
     return Subject(
         question=asked, inference=HttpInference(config), model_name=config.model, tools=tools, system_prompt=system
     )
 
 
-def _demo(
-    question: str | None, places: Sequence[str], stack: ExitStack, *, base_url: str | None, system: str
-) -> Subject:
-    if base_url is not None:
-        raise BadUsage("the model demo is in this program and has no address; leave --base-url out")
+def _demo(question: str, tools: Tools | None, stack: ExitStack, system: str) -> Subject:
     subject = Subject(
-        question=story.COMPLAINT if question is None else _read(question),
+        question=question,
         inference=story.inference(),
         model_name=scripted_model.NAME,
-        tools=Tools.of(tools_from(places)),
+        tools=Tools.of(TOOLS) if tools is None else tools,
         system_prompt=system or story.SYSTEM_PROMPT,
         models=story.MODELS,
         notice=_SCRIPTED,
     )
-    if places:
+    if tools is not None:
         return subject
     folder = stack.enter_context(TemporaryDirectory(prefix="agentloop-demo-"))
     shop = Shop.founded(Path(folder) / "shop.db")
     return evolve(
         subject,
-        tools=Tools.of(TOOLS),
         rules=story.rules(),
         dependencies=shop,
         account=lambda: f"in the database: {shop.sum()}",

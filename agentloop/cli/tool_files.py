@@ -1,4 +1,4 @@
-"""Tools from Python files."""
+"""Tools from Python files, and from TOML files that describe ensembles."""
 
 from __future__ import annotations
 
@@ -10,33 +10,61 @@ from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from agentloop.cli.import_failure import import_failure
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_group import ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
+from agentloop.tools.ensembles.building import Building
+from agentloop.tools.ensembles.ensemble import Ensemble, read_descriptors
+from agentloop.tools.ensembles.tool_override import closest
 
 
-def tools_from(places: Iterable[str]) -> Tools:
+def tools_from(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
     """Load tools from files; a tool that is named twice is taken once.
 
     Args:
         places: for each, the path of a Python file; with `:name` after it, one tool, an ensemble or a list of tools of
-            that name in the file; without, every tool that the file defines.
+            that name in the file; without, every tool that the file defines. Or the path of a TOML file, with its
+            ensembles, or that of the name after it.
+        allow: the modules that a TOML file may name.
 
     Raises:
-        ConfigurationError: when a file cannot be read or imported, or something in it is not a tool.
+        ConfigurationError: when a file cannot be read or imported, or something in it is not a tool; when `allow` does not
+            list modules.
         ToolDefinitionError: when two tools have the same name.
     """
     modules: dict[Path, ModuleType] = {}
     found: dict[int, Tool | ToolGroup] = {}
     for place in places:
         path, name = _split(place)
+        if path.suffix == ".toml":
+            found.update({id(ensemble): ensemble for ensemble in _described(path, name, allow)})
+            continue
         module = modules.get(path) or modules.setdefault(path, imported_file(path))
         tools = _named(module, name, place) if name else [*_defined(module, path)]
         found.update({id(tool): tool for tool in tools})
     return Tools.of(found.values())
+
+
+def _described(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
+    try:
+        with importable(Path.cwd()):
+            ensembles = Building(Ensemble).checked(read_descriptors(path, allow=allow, deduplicators={}))
+    except TypeError as error:
+        raise ConfigurationError(str(error)) from error
+    if name:
+        ensembles = [one for one in ensembles if one.name == name] or _no_ensemble(path, name, ensembles)
+    for ensemble in ensembles:
+        if ensemble.failure:
+            raise ConfigurationError(f"the ensemble {ensemble.name!r} of {path} has failed: {ensemble.failure}")
+    return ensembles
+
+
+def _no_ensemble(path: Path, name: str, ensembles: list[Ensemble]) -> NoReturn:
+    raise ConfigurationError(f"there is no ensemble {name!r} in {path}{closest(name, [one.name for one in ensembles])}")
 
 
 def _split(place: str) -> tuple[Path, str]:
@@ -53,7 +81,7 @@ def imported_file(path: Path) -> ModuleType:
         ConfigurationError: when there is no such file, or it cannot be imported; the cause is what it raised.
     """
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}; --tools takes a Python file, or file.py:name")
+        raise ConfigurationError(f"there is no file {path}; --tools takes a Python or TOML file, or file.py:name")
     spec = spec_from_file_location(_free_name(path), path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} is not a Python file: its name has to end in .py")

@@ -23,6 +23,12 @@ class WrittenText:
         self._console = console
         self._begin = f"  {set_cell_size(symbol, 2)} "
         self._is_open = False
+        self._pieces: list[str] = []
+
+    @property
+    def last(self) -> str:
+        """The text that was shown last, without the white space around it."""
+        return "".join(self._pieces).strip()
 
     def add(self, piece: str) -> None:
         """Show one more piece."""
@@ -31,7 +37,9 @@ class WrittenText:
             if not piece:
                 return
             self._is_open = True
+            self._pieces.clear()
             self._show(self._begin)
+        self._pieces.append(piece)
         self._show(printable(piece).replace("\n", f"\n{_INDENT}"))
 
     def end(self) -> bool:

@@ -219,6 +219,7 @@ def test_text_is_shown_while_it_is_written() -> None:
         "  ·  Four.",
         "  ·  model  <1 ms  tokens unknown",
     ]
+    assert progress.written == "Four."
 
 
 def test_an_abandoned_call_is_shown() -> None:

@@ -64,6 +64,24 @@ def test_tools_from_a_file_are_called(command_line: CommandLine, server: ModelSe
     assert [one["content"] for one in server.requests[1]["messages"][-2:]] == ["42", "ValueError: no luck"]
 
 
+def test_ensembles_of_a_toml_file_are_called(
+    command_line: CommandLine, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--tools takes a descriptor as `agentloop tools list` does, with the modules that --allow lets it name."""
+    (tmp_path / "sums_of_test.py").write_text(TOOLS, encoding="utf-8")
+    (tmp_path / "x.toml").write_text('[tools.plus]\nuse = "sums_of_test:add"\ndefaults = {b = 40}\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    server.calls(("plus", {"a": 2}))
+    server.says("42")
+    asked = ("run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--tools", "x.toml")
+    ended = command_line(*asked, "--allow", "sums_of_test")
+    assert (ended.code, ended.out) == (0, "42\n")
+    assert "adding 2 40" in ended.err
+    refused = command_line(*asked)
+    assert (refused.code, refused.out) == (2, "")
+    assert "tools.plus.use: the module 'sums_of_test' is not among those that the program allows" in refused.err
+
+
 def test_quiet_shows_the_answer_only(command_line: CommandLine, server: ModelServer) -> None:
     """With --quiet, stderr stays empty."""
     server.says("4")

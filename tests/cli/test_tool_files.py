@@ -1,4 +1,4 @@
-"""Tools from Python files."""
+"""Tools from Python files, and from TOML files that describe ensembles."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_error_in_a_file_beside_it_is_told_with_its_place(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("absent.py", r"there is no file .*absent.py; --tools takes a Python file"),
+        ("absent.py", r"there is no file .*absent.py; --tools takes a Python or TOML file"),
         ("", r"there is no file"),
         ("notes.txt", r"notes.txt is not a Python file: its name has to end in .py"),
     ],
@@ -142,3 +142,65 @@ def test_what_is_not_a_python_file_is_told(tmp_path: Path, name: str, told: str)
     _written(tmp_path, "no code", "notes.txt")
     with pytest.raises(ConfigurationError, match=told):
         tools_from([str(tmp_path / name)])
+
+
+# --- TOML files -----------------------------------------------------------------------------------------------------
+
+LISTED = """
+[ensembles.math]
+use = "agentloop.tools.ensembles.calculator:calculator"
+[ensembles.plans]
+use = "agentloop.tools.ensembles.todo:todo"
+tools.remove_todo.enabled = false
+[ensembles.mine]
+use = "tool_files_of_test:CHOSEN"
+"""
+ALLOW = ["tool_files_of_test"]
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a module of tools and a list of ensembles."""
+    _written(tmp_path, TWO_TOOLS, "tool_files_of_test.py")
+    _written(tmp_path, LISTED, "list.toml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "tool_files_of_test", raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_the_ensembles_of_a_list_are_taken() -> None:
+    """All of them, or the one that is named; what is switched off is not offered."""
+    everything = tools_from(["list.toml"], ALLOW)
+    assert [group.name for group in everything.groups] == ["math", "plans", "mine"]
+    assert everything.names == ("calculate", "add_todos", "update_todo", "list_todos", "double", "add")
+    assert tools_from(["list.toml:math"], ALLOW).names == ("calculate",)
+
+
+def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
+    """Beside tools of a Python file."""
+    _written(working_folder, 'use = "agentloop.tools.ensembles.calculator:calculator"', "sums.toml")
+    assert tools_from(["sums.toml", "tool_files_of_test.py:double"]).names == ("calculate", "double")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "allow", "told"),
+    [
+        (LISTED, "x.toml", [], "x.toml, line 8: ensembles.mine.use: the module 'tool_files_of_test' is not among"),
+        (LISTED, "x.toml", ["a b"], "allow lists modules such as 'myapp.tools', not 'a b'"),
+        (LISTED, "x.toml:maths", ALLOW, "there is no ensemble 'maths' in .*x.toml; did you mean 'math'"),
+        (LISTED, "none.toml", ALLOW, "there is no file .*none.toml"),
+        ("timout = 3", "x.toml", [], "line 1: timout: there is no such key; did you mean 'timeout'"),
+        (LISTED + "deduplicator = 'mine'", "x.toml", ALLOW, "the program gives no deduplicator 'mine'"),
+        ('use = "broken_of_test:x"', "x.toml", ["broken_of_test"], "'x' of .*x.toml has failed: .*OSError: no driver"),
+    ],
+    ids=["not allowed", "no modules", "no ensemble", "no file", "key", "deduplicator", "import"],
+)
+def test_descriptors_that_cannot_be_used_are_told(
+    working_folder: Path, text: str, place: str, allow: list[str], told: str
+) -> None:
+    """As `agentloop tools` tells them."""
+    _written(working_folder, text, "x.toml")
+    _written(working_folder, "raise OSError('no driver')", "broken_of_test.py")
+    with pytest.raises(ConfigurationError, match=told):
+        tools_from([place], allow)
