@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from attrs import evolve, field, frozen
-from attrs.validators import instance_of
+from attrs.validators import instance_of, optional
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
@@ -19,6 +19,7 @@ from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_group import ToolGroup
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.errors import ConfigurationError
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
@@ -78,10 +79,20 @@ class LoopParts:
         kw_only=True,
     )
     interceptors: tuple[CanIntercept, ...] = field(default=(), converter=_as_interceptors, kw_only=True)
-    compiler: CanCompileMessages | None = field(default=None, kw_only=True)
-    events: CanHandleEvents = field(default=None, converter=_as_bus, kw_only=True, repr=False)
+    compiler: CanCompileMessages | None = field(
+        default=None,
+        validator=optional(instance_of(CanCompileMessages)),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+    )
+    events: CanHandleEvents = field(
+        default=None,
+        converter=_as_bus,
+        validator=instance_of(CanHandleEvents),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+        repr=False,
+    )
     max_steps: int | None = field(default=50, kw_only=True)
-    system_prompt: str = field(default="", kw_only=True, repr=False)
+    system_prompt: str = field(default="", validator=instance_of(str), kw_only=True, repr=False)
     output_type: Any = field(default=None, kw_only=True)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
@@ -135,10 +146,18 @@ class LoopParts:
             **parts: any other attribute of a loop.
 
         Raises:
-            ConfigurationError: when the model string or its key is missing or unknown.
+            ConfigurationError: when the model string or its key is missing or unknown, or an address or a key is given beside
+                what has its own.
+            TypeError: when the model is nothing that can be asked.
         """
         if isinstance(model, str):
             model = LLMConfig.parse(model, base_url=base_url, api_key=api_key)
+        elif not isinstance(model, LLMConfig | CanInfer):
+            raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+        elif base_url is not None or api_key is not None:
+            raise ConfigurationError(
+                f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
+            )
         inference = HttpInference(model) if isinstance(model, LLMConfig) else model
         return cls(ToolCallingDriver(inference), tools, **parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
-from agentloop.errors import ContractViolation, DecisionError, ToolDefinitionError
+from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ToolDefinitionError
 from agentloop.events import (
     AgentExecutionStarted,
     AgentExecutionStopped,
@@ -40,6 +40,7 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
 from agentloop.testing import CountingIds, Ledger, ManualClock, call, run_virtual, toys
 from agentloop.values import (
@@ -587,6 +588,26 @@ def test_a_loop_describes_its_parts() -> None:
     assert "ToolCallingDriver" in text
     assert "echo, plain, whoami" in text
     assert text.index("StepLimit: before_step") < text.index("<lambda>: before_step")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda loop: loop.with_compiler(3), TypeError),
+        (lambda loop: loop.with_events(3), TypeError),
+        (lambda loop: loop.with_system_prompt(None), TypeError),
+        (lambda loop: loop.with_driver(ScriptedInference("so")), TypeError),
+        (lambda loop: loop.for_model(3), TypeError),
+        (lambda loop: loop.for_model(ScriptedInference("so"), base_url="http://x"), ConfigurationError),
+        (lambda loop: loop.for_model(LLMConfig.parse("ollama:m"), api_key="k"), ConfigurationError),
+    ],
+)
+def test_a_part_that_cannot_work_is_refused_when_it_is_given(
+    change: Callable[[Any], object], kind: type[Exception]
+) -> None:
+    """What is no such part, or would have no effect, is told at once and not in the middle of a run."""
+    with pytest.raises(kind):
+        change(scripted("so"))
 
 
 def test_for_model_takes_a_string_a_configuration_or_an_inference() -> None:
