@@ -47,7 +47,9 @@ class Link:
         self._answered = False
         self._refreshing = False
         self._away_since: float | None = None
+        self._tried_at = 0.0
         self._moved = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -73,8 +75,12 @@ class Link:
             raise
 
     async def discovered(self) -> tuple[OfferedTool, ...]:
-        """Return its tools: as they are now, or as they were last where it cannot be asked."""
-        until = asyncio.get_running_loop().time() + self._connect_timeout
+        """Return its tools: as they are now, or as they were last where it cannot be asked; one that is away is tried now."""
+        clock = asyncio.get_running_loop()
+        until = clock.time() + self._connect_timeout
+        if self._failure and clock.time() - self._tried_at > _FIRST_WAIT:
+            self._failure = ""
+            self._wanted.set()
         while not self._stopping and not self._failure and (self._session is None or self._stale):
             if not await self._moves(until):
                 _LOG.warning(
@@ -164,11 +170,18 @@ class Link:
                 failures = 0 if stable else failures + 1
                 self._lose(reason)
                 if failures and not self._stopping:
-                    await asyncio.sleep(min(_FIRST_WAIT * 2 ** (failures - 1), _LONGEST_WAIT))
+                    await self._pause(min(_FIRST_WAIT * 2 ** (failures - 1), _LONGEST_WAIT))
         finally:
             self._stopping = True
             self._session = None
             self._tell()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until somebody asks for the server."""
+        self._tried_at = asyncio.get_running_loop().time()
+        self._wanted.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), seconds)
 
     async def _held(self) -> str:
         """Hold one connection from its beginning to its end; return why it ended."""

@@ -9,7 +9,7 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def children() -> set[str]:
     """Return the processes that were started by this one."""
     found: set[str] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update((task / "children").read_text().split())
+        with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found.update((task / "children").read_text().split())
     return found
 
 
@@ -112,10 +113,26 @@ async def small_over_http() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
+def everything_at(port: int) -> Any:
+    """Run the reference server at this port."""
+    return serving(node_program("mcp-server-everything"), "streamableHttp", ready=b"listening on port", PORT=str(port))
+
+
 @asynccontextmanager
 async def everything_over_http() -> AsyncIterator[str]:
     """Run the reference server over HTTP; return its address."""
     port = free_port()
-    command = node_program("mcp-server-everything")
-    async with serving(command, "streamableHttp", ready=b"listening on port", PORT=str(port)):
+    async with everything_at(port):
         yield f"http://127.0.0.1:{port}/mcp"
+
+
+async def noted(notes: Path, text: str) -> None:
+    """Wait until a server has left a note, for at most five seconds."""
+    until = asyncio.get_running_loop().time() + 5
+    while text not in _read(notes):
+        assert asyncio.get_running_loop().time() < until, f"nothing was noted of {text}"
+        await asyncio.sleep(0.01)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

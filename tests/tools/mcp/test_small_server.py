@@ -15,7 +15,7 @@ from agentloop.events import ToolCallProgressed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
 from tests.tools.ensembles.running import Call, called, executions, ran, scripted_loop
-from tests.tools.mcp.running import gone, is_running, small
+from tests.tools.mcp.running import gone, is_running, noted, small
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -223,19 +223,7 @@ def value(result: ToolResult) -> str:
     return str(result.value["result"])  # type: ignore[index,call-overload]  # an object
 
 
-async def noted(notes: Path, text: str) -> None:
-    """Wait until a server has left a note, for at most five seconds."""
-    until = asyncio.get_running_loop().time() + 5
-    while text not in _read(notes):
-        assert asyncio.get_running_loop().time() < until, f"nothing was noted of {text}"
-        await asyncio.sleep(0.01)
-
-
 def server_pid() -> int:
     """Return the process of the small server: the only child of the only guard."""
     guard = next(iter(Path("/proc/self/task").glob("*/children"))).read_text().split()
     return int(Path(f"/proc/{guard[0]}/task/{guard[0]}/children").read_text().split()[0])
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
