@@ -111,18 +111,18 @@ class AgentTool(Tool, CanAccessToolContext):
                 "stand above this call already; do the work without it"
             )
         try:
-            with _lent(self.budget_share) as interceptors:
-                state = await self._ran(self.loop.serving(context, *interceptors), context, arguments)
+            resumed = _resumed(context)
+            with _lent(self.budget_share, resumed) as interceptors:
+                state = await self._ran(self.loop.serving(context, *interceptors), context, resumed, arguments)
         except asyncio.CancelledError as cancelled:  # without the agent's state, which is not the caller's
             raise asyncio.CancelledError(*cancelled.args) from None
         return _outcome(self.name, state)
 
-    async def _ran(self, loop: CanServe, context: ToolContext, arguments: Mapping[str, Any]) -> AgentState:
-        if context.resumed is not None:
-            from agentloop.values.serialisation import from_plain
-
-            state = from_plain(thaw(context.resumed.progress), AgentState)
-            return await loop.resume(state, _decisions(context.resumed), dependencies=context.dependencies)
+    async def _ran(
+        self, loop: CanServe, context: ToolContext, resumed: AgentState | None, arguments: Mapping[str, Any]
+    ) -> AgentState:
+        if context.resumed is not None and resumed is not None:
+            return await loop.resume(resumed, _decisions(context.resumed), dependencies=context.dependencies)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
         ids = context.ids()
         state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=ids)
@@ -134,8 +134,17 @@ class AgentTool(Tool, CanAccessToolContext):
         )
 
 
+def _resumed(context: ToolContext) -> AgentState | None:
+    """Return the state in which the agent was suspended; None when it begins."""
+    if context.resumed is None:
+        return None
+    from agentloop.values.serialisation import from_plain
+
+    return from_plain(thaw(context.resumed.progress), AgentState)
+
+
 @contextmanager
-def _lent(share: float) -> Iterator[tuple[CanIntercept, ...]]:
+def _lent(share: float, resuming: AgentState | None) -> Iterator[tuple[CanIntercept, ...]]:
     """Lend a part of the budget of the execution whose tool runs here, if it has one."""
     from agentloop.interception.budgeting.leasing import current_budget
 
@@ -143,7 +152,7 @@ def _lent(share: float) -> Iterator[tuple[CanIntercept, ...]]:
     if budget is None:
         yield ()
         return
-    with budget.lease(share) as lease:
+    with budget.lease(share, resuming=resuming) as lease:
         yield (lease,)
 
 

@@ -48,11 +48,14 @@ from agentloop.values import (
     Effect,
     Event,
     ExecutionStatus,
+    FinishReason,
     InferenceRequest,
+    InferenceResponse,
     PendingCall,
     RetryPolicy,
     StopReason,
     ToolStatus,
+    Usage,
     answer,
     approve,
     deny,
@@ -646,3 +649,68 @@ async def test_the_end_of_an_execution_leaves_no_agent_waiting() -> None:
     closed_state = closed(state, "given up", state.updated_at, CountingIds())
     execution = closed_state.steps[0].executions[0]
     assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, True)
+
+
+# --- budgets ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> None:
+    """However often an agent waits, at any depth, its caller's budget says what it used in all."""
+
+    def said(request: InferenceRequest) -> InferenceResponse | str:
+        answered = sum(len(message.exchanges) for message in request.messages)
+        return paying[answered] if answered < len(paying) else "done"
+
+    paying = [
+        InferenceResponse(
+            (ToolCall("1", "pay", '{"to": "x"}'),), FinishReason.TOOL_CALLS, Usage(60, 40), model="", id=""
+        )
+    ] * 2
+    child = AgentLoop.for_model(ScriptedInference(*[said] * 3), tools=[pay], interceptors=[Approval()])
+
+    def office() -> AgentLoop:
+        middle = caller(child.as_tool("clerk", "Pays."), tasks=2).as_tool("office", "Has a clerk.")
+        return caller(middle, interceptors=[Budget(tokens=200_000, steps=100, tool_calls=100)])
+
+    state = await office().execute("go")
+    rounds = 0
+    while state.pending:
+        rounds += 1
+        stored = from_json(to_json(state), AgentState)
+        state = await office().resume(stored, {leaves(stored)[-1].key: approve()})
+    spent = state.context.metadata["agentloop.budget"]["Budget"]
+    assert rounds == 4
+    assert (spent["tokens"], spent["steps"], spent["tool_calls"]) == (2 * (100 + 100 + 15), 2 + 2 * 3, 2 + 2 * 2)
+
+
+async def test_a_suspended_agent_has_the_time_that_is_left_when_it_goes_on() -> None:
+    """The time that it ran before is not taken from what it is lent anew."""
+    clock = ManualClock()
+
+    @tool(name="pay")
+    async def slow(to: str) -> str:
+        """Pay."""
+        clock.advance(25)
+        return to
+
+    def office() -> AgentLoop:
+        batch = calls(("pay", {"to": "a"}))
+        child = scripted(batch, batch, batch, final("paid"), tools=[slow], interceptors=[Approval()], clock=clock)
+        return caller(child.as_tool("clerk", "Pays."), interceptors=[Budget(seconds=100, wrap_up=0)], clock=clock)
+
+    state = await office().execute("go")
+    while state.pending:
+        clock.advance(10_000)
+        state = await office().resume(state, {leaves(state)[0].key: approve()})
+    assert state.steps[0].executions[0].value == "paid"
+
+
+async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
+    """The program gets the answer, the model also that the agent was stopped."""
+    model = ScriptedInference(ToolCall("1", "pay", '{"to": "Ada"}'), "Ada is paid, Bob is not.")
+    child = AgentLoop.for_model(model, tools=[pay], interceptors=[Budget(steps=2)])
+    state = await caller(child.as_tool("ask", "Pays.")).execute("go")
+    execution = state.steps[0].executions[0]
+    assert execution.value == "Ada is paid, Bob is not."
+    assert execution.content is not None
+    assert "step_limit" in str(execution.content[0])

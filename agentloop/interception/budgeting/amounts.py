@@ -39,6 +39,15 @@ class Amounts:
             self.cost + other.cost,
         )
 
+    def without(self, other: Amounts) -> Amounts:
+        """Return what is left without these, never below zero."""
+        return Amounts(
+            max(self.steps - other.steps, 0),
+            max(self.tool_calls - other.tool_calls, 0),
+            max(self.tokens - other.tokens, 0),
+            max(self.cost - other.cost, 0),
+        )
+
     @property
     def dollars(self) -> float:
         """The money in dollars."""
@@ -67,6 +76,10 @@ class Limits:
     def minus(self, amounts: Amounts) -> Limits:
         """Return what is left after these amounts; below zero when they were too much."""
         return self._with(amounts, lambda limit, amount: limit - amount)
+
+    def plus(self, amounts: Amounts) -> Limits:
+        """Return the limits raised by these amounts."""
+        return self._with(amounts, lambda limit, amount: limit + amount)
 
     def tightened(self, other: Limits) -> Limits:
         """Return the lower of two limits of each kind, never below zero."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentloop.values.agent_state import AgentState
+from agentloop.values.pending_call import PendingCall
 
 
 def is_settling(state: AgentState) -> bool:
@@ -16,3 +17,15 @@ def calls_before(state: AgentState) -> int:
     last = state.last_step
     open_calls = len(last.open_turn.slots) if last is not None and last.open_turn is not None else 0
     return state.tool_call_count - open_calls
+
+
+def calls_admitted(state: AgentState) -> int:
+    """Return how many calls were made, without those at the end of an open turn that only wait for their turn."""
+    last = state.last_step
+    slots = last.open_turn.slots if last is not None and last.open_turn is not None else ()
+    admitted = [
+        place
+        for place, slot in enumerate(slots, start=1)
+        if not (isinstance(slot, PendingCall) and slot.waits_for and not slot.begun)
+    ]
+    return calls_before(state) + max(admitted, default=0)

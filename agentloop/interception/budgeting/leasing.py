@@ -10,7 +10,13 @@ from attrs import frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.interception.budgeting.account import BudgetAccount, Entry
-from agentloop.interception.budgeting.amounts import Limits, parts_of_dollar
+from agentloop.interception.budgeting.amounts import NOTHING, Amounts, Limits, parts_of_dollar
+from agentloop.interception.budgeting.time_span import seconds_run
+from agentloop.values.agent_state import AgentState
+
+
+def _nothing(_: AgentState) -> Amounts:
+    return NOTHING
 
 
 @frozen
@@ -23,6 +29,7 @@ class RunningBudget:
         left: what may still be lent: what is left without what is kept for the last answer.
         seconds: the time left for tools; None for no limit.
         make: makes the interceptor for an execution that draws on an account.
+        used: tells what an execution has used so far, as its state says.
     """
 
     account: BudgetAccount
@@ -30,6 +37,7 @@ class RunningBudget:
     left: Callable[[], Limits]
     seconds: Callable[[], float | None]
     make: Callable[[BudgetAccount, float | None], CanIntercept]
+    used: Callable[[AgentState], Amounts] = _nothing
 
     @contextmanager
     def lease(
@@ -41,6 +49,7 @@ class RunningBudget:
         tokens: int | None = None,
         cost: float | None = None,
         seconds: float | None = None,
+        resuming: AgentState | None = None,
     ) -> Iterator[CanIntercept]:
         """Lend a part of what is left, until the block ends; what was not used then comes back.
 
@@ -57,19 +66,22 @@ class RunningBudget:
             tokens: the most tokens.
             cost: the most dollars.
             seconds: the most seconds.
+            resuming: the state of a suspended execution that goes on under this lease: what it has used was written down at
+                the end of the lease that it had then, and is not counted again.
 
         Returns:
             A context manager that gives an interceptor for the loop that draws on the lease.
         """
         asked = Limits(steps, tool_calls, tokens, None if cost is None else parts_of_dollar(cost))
         hold, limits = self.account.hold_up_to(self.left().share(share).tightened(asked))
-        lent = BudgetAccount(limits)
+        before, passed = (NOTHING, 0.0) if resuming is None else (self.used(resuming), seconds_run(resuming))
+        lent = BudgetAccount(limits.plus(before))
         left = self.seconds()
-        given = [max(one, 0.0) for one in (left, seconds) if one is not None]
+        given = [max(one, 0.0) + passed for one in (left, seconds) if one is not None]
         try:
             yield self.make(lent, min(given, default=None))
         finally:
-            self.account.settle_lease(self.entry, hold, lent.spent + lent.reserved)
+            self.account.settle_lease(self.entry, hold, (lent.spent + lent.reserved).without(before))
 
 
 _CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)

@@ -10,7 +10,7 @@ from attrs import frozen
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.interception.budgeting.account import BudgetAccount, Entry
 from agentloop.interception.budgeting.amounts import Amounts
-from agentloop.interception.budgeting.counting import calls_before, is_settling
+from agentloop.interception.budgeting.counting import calls_admitted, calls_before, is_settling
 from agentloop.interception.budgeting.delegated import delegated, with_delegated
 from agentloop.interception.budgeting.last_answer import last_request, last_response
 from agentloop.interception.budgeting.leasing import RunningBudget, lending
@@ -220,7 +220,18 @@ class BudgetRun:
             left=lambda: self.account.left.minus(kept),
             seconds=lambda: self.time.left_for_tools(state),
             make=self.make,
+            used=self._used,
         )
+
+    def _used(self, state: AgentState) -> Amounts:
+        spending = Spending(self.terms.unknown, self.terms.prices, self.terms.model)
+        return self._own(spending, state) + delegated(state, self.name)
+
+    def _own(self, spending: Spending, state: AgentState) -> Amounts:
+        """Count what an execution that settles calls has used itself."""
+        if self.account.limits.tokens is not None or self.account.limits.cost is not None:
+            spending.count(state)
+        return Amounts(state.step_count, calls_admitted(state), spending.tokens, spending.cost)
 
     # --- what they have in common ---------------------------------------------------------------------------------
 
@@ -234,6 +245,8 @@ class BudgetRun:
         entry = self.account.entry(state, lambda: Spending(terms.unknown, terms.prices, terms.model))
         if not entry.restored:
             entry.restored, entry.delegated = True, delegated(state, self.name)
+            if is_settling(state):
+                self.account.book(entry, self._own(entry.spending, state))
         return entry
 
 

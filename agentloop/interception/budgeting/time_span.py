@@ -63,6 +63,14 @@ class TimeSpan:
         return reached(StopReason.TIME_LIMIT, self.seconds or 0.0)
 
 
+def seconds_run(state: AgentState) -> float:
+    """Return how long the execution ran until its state last changed, without what it was suspended for."""
+    execution = state.execution
+    if execution is None:
+        return 0.0
+    return (state.updated_at - execution.started_at).total_seconds() - execution.waited_seconds
+
+
 async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
     """Await the work, for this many seconds at the most; None for no end.
 
