@@ -62,7 +62,8 @@ class LoopParts:
         interceptors: may change what happens.
         compiler: decides what a model sees of the state; the driver's own when left out.
         events: tells what happens; an `EventBus` when left out.
-        max_steps: the most steps of an execution; None for no limit.
+        max_steps: the most steps of an execution, after which it stops as it is, without a last answer; None for no limit. The
+            interceptor `Budget(steps=…)` stops it with one.
         system_prompt: the instructions of agents that begin here, with a text or a message.
         output_type: the type of final answers, any that can stand at a tool's parameter; None for text. An answer of another
             form is asked for again.
