@@ -107,9 +107,9 @@ class LoopParts:
     def _compiled_output(self) -> OutputType | None:
         if self.output_type is None:
             return None
-        from agentloop.tools.output_type import OutputType
+        from agentloop.tools.output_type import output_type_of
 
-        return OutputType(self.output_type)
+        return output_type_of(self.output_type)
 
     @_stack.default
     def _compiled_stack(self) -> InterceptorStack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from attrs import field, frozen
@@ -55,6 +56,24 @@ class OutputType:
             return structure(data, self.hint)
         except Exception as error:
             raise InvalidOutput(_told(problems(error))) from error
+
+
+@lru_cache(maxsize=256)
+def _compiled(hint: Any) -> OutputType:
+    return OutputType(hint)
+
+
+def output_type_of(hint: Any) -> OutputType:
+    """Return the output type of a hint, compiled once, so that each changed copy of a loop does not do it again.
+
+    Raises:
+        ToolDefinitionError: when the type has no JSON form.
+    """
+    try:
+        hash(hint)
+    except TypeError:
+        return OutputType(hint)
+    return _compiled(hint)
 
 
 def _told(found: list[tuple[str, str]]) -> str:
