@@ -92,7 +92,7 @@ class SignatureReader:
 
     def _parameter(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field | Injected | None:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            self.problems.append(f"a model cannot fill *{parameter.name}: name each parameter")
+            self.problems.append(f"a model cannot fill {str(parameter).partition(':')[0]}: name each parameter")
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             self.problems.append(f"arguments are given by name: remove the / after {parameter.name!r}")
         elif parameter.name not in hints:

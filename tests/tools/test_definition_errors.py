@@ -98,7 +98,7 @@ class Shop:
         (unhinted, "the parameter 'a' has no type hint"),
         (unreturned, "it has no return annotation: add one, such as -> str"),
         (starred, r"a model cannot fill \*numbers: name each parameter"),
-        (double_starred, r"a model cannot fill \*numbers: name each parameter"),
+        (double_starred, r"a model cannot fill \*\*numbers: name each parameter"),
         (positional, "arguments are given by name: remove the / after 'a'"),
         (odd_default, "the default of 'a' has no JSON form"),
         (not_a_number, "the default of 'a' has no JSON form"),
