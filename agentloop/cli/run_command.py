@@ -13,6 +13,7 @@ from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
 from agentloop.cli.execution import concluded
 from agentloop.cli.limits import Limits, limit_options
 from agentloop.cli.manner import Manner, manner_options
+from agentloop.cli.mcp_servers import mcp_option, servers_from
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
 from agentloop.cli.subject import Subject, subject_of
@@ -61,6 +62,7 @@ Exit codes:
     help="A Python file whose tools the model may call, or one tool, ensemble or list of tools in it; or a TOML file that "
     "describes ensembles, or one of them. May be repeated.",
 )
+@mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @click.option("--system", default="", metavar="TEXT", help="Instructions that stand before the question.")
 @manner_options
@@ -74,13 +76,14 @@ Exit codes:
 @click.option("--quiet", is_flag=True, help="Show no progress: only the answer, on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Write the final state, as JSON, instead of the answer.")
 @click.pass_context
-def run(
+def run(  # noqa: PLR0913  # an option each
     context: click.Context,
     *,
     question: str | None,
     model: str,
     base_url: str | None,
     places: Sequence[str],
+    mcp: Sequence[str],
     allow: Sequence[str],
     system: str,
     manner: Manner,
@@ -107,7 +110,7 @@ def run(
             ]
             loop = AgentLoop(
                 manner.driver(subject.inference, subject.models),
-                subject.tools,
+                subject.tools.plus(*servers_from(mcp)),
                 system_prompt=subject.system_prompt,
                 max_steps=limits.max_steps,
                 interceptors=interceptors,

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
 from agentloop.cli.figures import counted
+from agentloop.cli.mcp_servers import mcp_inventory, mcp_option
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import one_line
 from agentloop.cli.tool_inventory import Inventory, Problem, inventory, parameters_text
@@ -37,20 +38,32 @@ def tools() -> None:
 
 
 @tools.command(name="list", epilog=_EPILOG)
-@click.argument("path")
+@click.argument("path", required=False)
+@mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
 @click.pass_context
-def list_tools(context: click.Context, *, path: str, allow: Sequence[str], as_json: bool) -> None:
-    """List the tools of PATH: name, ensemble, effect, whether they are offered, parameters, description."""
-    found = _found(path, allow)
+def list_tools(
+    context: click.Context, *, path: str | None, mcp: Sequence[str], allow: Sequence[str], as_json: bool
+) -> None:
+    """List the tools of PATH: name, ensemble, effect, whether they are offered, parameters, description.
+
+    Those of MCP servers are listed with --mcp, for which the servers are started, or connected with.
+    """
+    if path is None and not mcp:
+        raise click.UsageError("Missing argument 'PATH', or --mcp")
+    found = Inventory() if path is None else _found(path, allow)
+    if mcp:
+        with told_as_bad_usage():
+            others = mcp_inventory(mcp)
+        found = Inventory([*found.rows, *others.rows], [*found.problems, *others.problems])
     if as_json:
         click.echo(json.dumps([row.as_json() for row in found.rows], indent=2))
     elif found.rows:
         console().print(_table(found))
     _tell(found.problems)
     if not found.rows and not found.problems:
-        raise BadUsage(f"{path} has no tools; decorate functions in it with @agentloop.tool")
+        raise BadUsage(f"{path or mcp[0]} has no tools; decorate functions in it with @agentloop.tool")
     context.exit(1 if found.problems else 0)
 
 

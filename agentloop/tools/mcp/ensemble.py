@@ -191,6 +191,13 @@ class McpEnsemble(CanDiscoverTools):
         """Return a copy that offers nothing and is not started."""
         return evolve(self, enabled=False)
 
+    def problem(self) -> str:
+        """Say why its calls would fail in the running event loop; empty when they would not."""
+        if not self.enabled:
+            return "it is switched off"
+        link = self._link()
+        return "it was not started" if link is None else link.problem()
+
     def _link(self) -> Link | None:
         return self._links.get(asyncio.get_running_loop())
 

@@ -78,7 +78,7 @@ class Link:
         """Return its tools: as they are now, or as they were last where it cannot be asked; one that is away is tried now."""
         clock = asyncio.get_running_loop()
         until = clock.time() + self._connect_timeout
-        if self._failure and clock.time() - self._tried_at > _FIRST_WAIT:
+        if self._failure and not self._hopeless and clock.time() - self._tried_at > _FIRST_WAIT:
             self._failure = ""
             self._wanted.set()
         while not self._stopping and not self._failure and (self._session is None or self._stale):
@@ -88,6 +88,10 @@ class Link:
                 )
                 break
         return self.tools
+
+    def problem(self) -> str:
+        """Say why it is away; empty when it is not."""
+        return "" if self._session is not None else self._failure or "it has not answered yet"
 
     async def ask(
         self, request: Callable[[ServerSession, Sending], Awaitable[ToolResult]], tool: str, effect: Effect

@@ -36,3 +36,22 @@ Reply: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | N
 """Answers what a server asks of us, in the JSON of the protocol; None to decline."""
 Call: TypeAlias = Callable[[Mapping[str, Any], Progress], Awaitable[ToolResult]]
 """Runs a tool that we offer."""
+
+
+@frozen(eq=False, repr=False)
+class Offer(Value):
+    """A tool that we offer to others.
+
+    Attributes:
+        name: its name.
+        description: what it does.
+        parameters: the JSON Schema of its arguments.
+        effect: what it does to the world.
+        call: runs it.
+    """
+
+    name: str
+    description: str
+    parameters: JsonObject = field(converter=freeze_object)
+    effect: Effect
+    call: Call
