@@ -1,0 +1,109 @@
+"""A server that offers tools of ours, over stdio or streamable HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import uvicorn
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
+
+from agentloop.errors import ToolError
+from agentloop.tools.mcp.content import annotations_of, blocks_of
+from agentloop.tools.mcp.offers import Offer
+from agentloop.values.json_value import thaw
+
+
+async def serve_stdio(name: str, offers: Iterable[Offer]) -> None:
+    """Serve one client over standard input and output, until it closes our input.
+
+    Args:
+        name: what the server calls itself.
+        offers: the tools.
+    """
+    server = _server(name, offers)
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+async def serve_http(name: str, offers: Iterable[Offer], host: str, port: int) -> None:
+    """Serve any number of clients over streamable HTTP at `/mcp`, until the program is interrupted.
+
+    Args:
+        name: what the server calls itself.
+        offers: the tools.
+        host: the address to listen on; requests from web pages are refused at a local one.
+        port: the port to listen on.
+    """
+    application = _server(name, offers).streamable_http_app(host=host)
+    await uvicorn.Server(uvicorn.Config(application, host=host, port=port, log_level="warning")).serve()
+
+
+def _server(name: str, offers: Iterable[Offer]) -> Server[Any]:
+    by_name = {offer.name: offer for offer in offers}
+    listed = ListToolsResult.model_validate({"tools": [_told(offer) for offer in by_name.values()]})
+
+    async def list_tools(_: ServerRequestContext[Any, Any], __: PaginatedRequestParams | None) -> ListToolsResult:
+        return listed
+
+    async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
+        offer = by_name.get(params.name)
+        if offer is None:
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(by_name)}")
+        return await _called(offer, params.arguments or {}, context)
+
+    return Server(name, version=_version(), on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _told(offer: Offer) -> dict[str, Any]:
+    schema = {"type": "object", **thaw(offer.parameters)}
+    return {
+        "name": offer.name,
+        "description": offer.description,
+        "inputSchema": schema,
+        "annotations": annotations_of(offer.effect),
+    }
+
+
+async def _called(
+    offer: Offer, arguments: Mapping[str, Any], context: ServerRequestContext[Any, Any]
+) -> CallToolResult:
+    waiting: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
+    telling = asyncio.create_task(_tell(waiting, context))
+    try:
+        result = await offer.call(arguments, waiting.put_nowait)
+    except ToolError as error:
+        return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
+    else:
+        waiting.put_nowait(None)
+        await telling
+        answer: dict[str, Any] = {"content": blocks_of(result)}
+        if isinstance(result.value, Mapping):
+            answer["structuredContent"] = thaw(result.value)
+        return CallToolResult.model_validate(answer)
+    finally:
+        telling.cancel()
+
+
+async def _tell(waiting: asyncio.Queue[Mapping[str, Any] | None], context: ServerRequestContext[Any, Any]) -> None:
+    while (told := await waiting.get()) is not None:
+        await context.session.report_progress(told["progress"], told.get("total"), told.get("message"))
+
+
+def _version() -> str:
+    try:
+        return version("agentloop")
+    except PackageNotFoundError:  # run from its sources
+        return "0"
