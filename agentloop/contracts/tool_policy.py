@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs.validators import ge, gt, optional
 
 from agentloop.errors import ToolDefinitionError
 from agentloop.values.call_policy import CallPolicy
@@ -32,10 +33,10 @@ class ToolPolicy(CallPolicy):
             their place. None for none.
     """
 
-    timeout: float | None = None
+    timeout: float | None = field(default=None, validator=optional(gt(0)))
     sequential: bool = False
     key: OrderingKey | None = None
-    max_result_bytes: int | None = None
+    max_result_bytes: int | None = field(default=None, validator=optional(ge(0)))
     supersedes: Supersedes | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal, Self, TypeAlias
 
 from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, gt, optional
+from attrs.validators import ge, gt, instance_of, optional
 
 from agentloop.values.deduplicator import Deduplicator, Similarity
 from agentloop.values.json_value import JsonObject
@@ -162,10 +162,10 @@ class CallPolicy(Value):
         deduplicate: which of its calls run once: a `DeduplicatePolicy`, or `exact`.
     """
 
-    retry: RetryPolicy | None = None
-    cache: CachePolicy | None = None
-    rate_limit: RateLimit | None = None
-    circuit: CircuitPolicy | None = None
+    retry: RetryPolicy | None = field(default=None, validator=optional(instance_of(RetryPolicy)))
+    cache: CachePolicy | None = field(default=None, validator=optional(instance_of(CachePolicy)))
+    rate_limit: RateLimit | None = field(default=None, validator=optional(instance_of(RateLimit)))
+    circuit: CircuitPolicy | None = field(default=None, validator=optional(instance_of(CircuitPolicy)))
     deadline: float | None = field(default=None, validator=optional(gt(0)))
     deduplicate: DeduplicatePolicy | None = field(default=None, converter=_as_policy)
 

@@ -14,15 +14,17 @@ from agentloop import (
     Budget,
     CostLimit,
     LLMConfig,
+    ReActDriver,
     ScriptedInference,
     TokenLimit,
     ToolCallingDriver,
 )
+from agentloop.drivers.modes import ReActJsonMode, ReActTextMode, mode_named
 from agentloop.errors import RateLimited
 from agentloop.inference import wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
 from agentloop.interception.budgeting.last_answer import NOTICE
-from agentloop.testing import Ledger, LoopClock, call, run_virtual, toys
+from agentloop.testing import NOTATIONS, Ledger, LoopClock, Scenario, Turn, call, run_virtual, toys
 from agentloop.values import (
     ExecutionStatus,
     FinishReason,
@@ -64,6 +66,20 @@ def test_near_a_limit_the_model_gives_its_last_answer(reason: str) -> None:
     assert (last.tools, last.tool_choice) == ((), ToolChoice.none())
     assert last.messages[-1].text == NOTICE
     assert all(message.text != NOTICE for message in state.messages)
+
+
+@pytest.mark.parametrize("driver", ["native", "structured", "validated", "react-json", "react-text"])
+def test_what_a_request_had_beyond_its_length_is_expected_of_the_next(driver: str) -> None:
+    """A driver or mode may describe the tools at length, and a provider count otherwise: that is known after one inference."""
+    turns = [Turn("", (call("echo", number),), Usage(2_500, 50)) for number in range(9)]
+    model = Scenario(turns=tuple(turns)).inference(NOTATIONS[driver])
+    style = driver.removeprefix("react-")
+    mode = {"json": ReActJsonMode(), "text": ReActTextMode()}.get(style)
+    deciding = ReActDriver(model, output=mode) if mode else ToolCallingDriver(model, mode=mode_named(driver))
+    loop = AgentLoop(deciding, toys(Ledger()), interceptors=[Budget(tokens=10_000, wrap_up=0, max_output_tokens=300)])
+    state = run_virtual(loop.execute("go"))
+    assert outcome(state) == ("stopped", "token_limit")
+    assert (state.step_count, state.usage.total_tokens) == (3, 7_650)
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama"])

@@ -36,6 +36,9 @@ class Entry:
         delegated: what was used by what it started, under leases that have ended.
         hold: what is set aside for its inference under way.
         asked: the input tokens that the inference under way was estimated at.
+        measured: the same, by the length of the request alone.
+        asked_in: the number of the step of that inference; zero when it had no tools.
+        beyond: how many more tokens than by its length a request with tools has.
         closing: the limit for which its next answer is the last.
         restored: whether what a stored state says about ended leases was taken over.
     """
@@ -46,6 +49,9 @@ class Entry:
     delegated: Amounts = NOTHING
     hold: Hold | None = None
     asked: int = 0
+    measured: int = 0
+    asked_in: int = 0
+    beyond: int = 0
     closing: StopSignal | None = None
     restored: bool = False
 

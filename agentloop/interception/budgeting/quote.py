@@ -79,7 +79,7 @@ def set_aside(
         AgentStop: when its price is not known and may not be estimated.
     """
     request, spending = point.request, entry.spending
-    entry.asked = entry.size.tokens(request)
+    entry.asked = _input_tokens(entry, request, point.state)
     price = spending.price(request.options.model or _last_model(point.state), entry.asked)
     if spending.unknown == "refuse" and spending.missing:
         reason = StopReason.TOKEN_LIMIT if account.limits.cost is None else StopReason.COST_LIMIT
@@ -93,6 +93,19 @@ def set_aside(
     if cut.output_tokens >= wanted:
         return request
     return request.with_options(evolve(request.options, max_tokens=cut.output_tokens))
+
+
+def _input_tokens(entry: Entry, request: InferenceRequest, state: AgentState) -> int:
+    """Return about how many tokens a request has, with what the last one with tools had beyond its own estimate.
+
+    A driver or mode may describe the tools in words of its own, and a provider may count more than its length tells.
+    """
+    last = state.last_step
+    if last is not None and last.number == entry.asked_in and last.usage.requests == 1 and last.usage.input_tokens:
+        entry.beyond = max(0, last.usage.input_tokens - entry.measured)
+    entry.measured = entry.size.tokens(request)
+    entry.asked_in = state.step_count + 1 if request.tools else 0
+    return entry.measured + (entry.beyond if request.tools else 0)
 
 
 def _last_model(state: AgentState) -> str:
