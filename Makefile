@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORPUS ?= ../shared/corpus
+MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026)
 
 .PHONY: demo test bench corpus clean
 
@@ -32,6 +33,9 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[cli,pydantic,testing]' --group dev
+	if command -v npm > /dev/null; then \
+		npm install --prefix $(VENV)/npm --no-audit --no-fund --loglevel error $(MCP_SERVERS); \
+	else echo 'npm is not here: tests with MCP servers for node are skipped'; fi
 	touch $@
 
 # The benchmarks run without extras: what is measured is the plain installation.

@@ -65,7 +65,7 @@ class _Reading:
         if "command" not in self._entry:
             raise ConfigurationError(f"{self._place} has neither a command nor a url")
         args = self._entry.get("args", [])
-        if isinstance(args, str) or not all(isinstance(one, str) for one in args):
+        if not isinstance(args, list | tuple) or not all(isinstance(one, str) for one in args):
             raise ConfigurationError(f"{self._place}.args is not a list of texts")
         expanded = [self._expanded(one, "args") for one in args]
         cwd = self._text("cwd") if "cwd" in self._entry else None

@@ -1,0 +1,69 @@
+"""Tools and an agent that tests have served to others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.contracts import ToolContext
+from agentloop.values import FinishReason, Image, InferenceRequest, InferenceResponse, ToolResult, Usage
+
+
+@tool(effect="pure")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    print("this is not for the client")  # noqa: T201
+    return a + b
+
+
+@tool(effect="idempotent")
+def parts() -> dict[str, Any]:
+    """Return an object."""
+    return {"parts": [1, 2]}
+
+
+@tool
+def picture() -> ToolResult:
+    """Return a picture."""
+    return ToolResult("a picture", (Image(data=b"picture", media_type="image/png"),))
+
+
+@tool
+def stepwise(context: ToolContext) -> str:
+    """Tell progress in several forms."""
+    context.progress(0.5)
+    context.progress("nearly")
+    context.progress({"progress": 3, "total": 3})
+    return "done"
+
+
+@tool
+async def wait(path: str) -> str:
+    """Wait until cancelled, and leave a note about it."""
+    _note(path, "waiting")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        _note(path, "cancelled")
+        raise
+    return "never"
+
+
+def _note(path: str, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(f"{text}\n")
+
+
+loop = AgentLoop.for_model(ScriptedInference(ToolCall("c", "add", '{"a": 20, "b": 22}'), "It is 42."), tools=[add])
+
+
+def _waiting(request: InferenceRequest) -> InferenceResponse:
+    """Call `wait` with the file that the task names."""
+    call = ToolCall("c", "wait", json.dumps({"path": request.messages[-1].text}))
+    return InferenceResponse((call,), FinishReason.TOOL_CALLS, Usage(1, 1, 0, 0, 0), model="scripted")
+
+
+waiting = AgentLoop.for_model(ScriptedInference(_waiting), tools=[wait])
+failing = AgentLoop.for_model(ScriptedInference(ValueError("the model is broken")))
