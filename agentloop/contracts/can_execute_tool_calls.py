@@ -18,6 +18,8 @@ class CanExecuteToolCalls(ABC):
     - The given state is not changed; what interceptors made of it is in the answer (law 3).
     - What an event says of a call's outcome is what the answer says (law 10).
     - A call whose interceptor raised does not run (law 11).
+    - A call whose tool raises `CallSuspended` is pending, begun, with what the tool left; when it comes again among the
+      `begun` of a batch, the tool gets that as `ToolContext.resumed`.
     - Arguments that reach a tool satisfy its schema (law 17).
     - Its own tasks and threads end with the batch or with the execution (law 19).
     """

@@ -71,6 +71,7 @@ class Tool(ABC):
 
         Raises:
             AgentStop: to stop the execution.
+            CallSuspended: to let the call wait for a decision; then it is used again, with what it left in the context.
             Exception: anything else makes the call fail; the model is told the message.
         """
 

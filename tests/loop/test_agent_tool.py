@@ -714,3 +714,47 @@ async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
     assert execution.value == "Ada is paid, Bob is not."
     assert execution.content is not None
     assert "step_limit" in str(execution.content[0])
+
+
+async def test_cancelling_beside_an_agent_that_waits_leaves_nothing_open() -> None:
+    """An agent that has been suspended is settled as cancelled with its siblings, and the events say so in order."""
+    begun = [asyncio.Event()]
+    waits = asyncio.Event()
+    loop = caller(clerk(), stuck(begun).as_tool("ask", "Hangs."))
+    monitor = ProtocolMonitor()
+    loop.wiretap(monitor)
+    loop.on(AgentExecutionSuspended, lambda _: waits.set())
+    run = asyncio.create_task(loop.execute("go"))
+    await begun[0].wait()
+    await waits.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await run
+    state = raised.value.agent_state  # type: ignore[attr-defined]  # as the loop says
+    assert [one.status for one in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
+    assert state.steps[0].executions[0].may_have_run
+    monitor.check()
+
+
+async def test_an_agent_in_the_middle_can_be_denied() -> None:
+    """Its caller, itself an agent, is told and goes on; what waited below is gone."""
+    loop = caller(caller(clerk()).as_tool("office", "Has a clerk."))
+    state = await loop.execute("go", execution_id="run")
+    middle = "run/1/0/agent/1/0"
+    assert middle in [call.key for call in state.pending]
+    state = await loop.resume(from_json(to_json(state), AgentState), {middle: deny("no clerks")})
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.steps[0].executions[0].value == "over"
+
+
+async def test_suspended_agents_are_the_same_in_any_order() -> None:
+    """Which of several waiting agents is decided first makes no difference to what comes of each."""
+    ended: list[list[object]] = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        loop = caller(clerk(), tasks=3)
+        state = await loop.execute("go", execution_id="run")
+        for index in order:
+            key = f"run/1/{index}/agent/1/0"
+            state = await loop.resume(state, {key: deny("no") if index == 1 else approve()})
+        ended.append([(one.key, one.value, one.status) for one in state.steps[0].executions])
+    assert ended[0] == ended[1]
