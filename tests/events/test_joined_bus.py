@@ -1,0 +1,103 @@
+"""Two buses as one: everybody is told once, in order, whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
+from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed
+from agentloop.events.joined_bus import JoinedBus, joined
+from agentloop.values import AgentState, DerivedIds, Event
+
+STATE = AgentState.start("go")
+
+
+def started(bus: JoinedBus) -> AgentExecutionStarted:
+    """Make the event that was counted last."""
+    return AgentExecutionStarted(bus.head(STATE), None, False)  # noqa: FBT003  # whether it is resumed
+
+
+@pytest.mark.unmonitored
+async def test_listeners_of_both_are_told_in_order_and_once() -> None:
+    """Plain and async listeners of both buses get the same events with the same sequence."""
+    first, second = EventBus(), EventBus()
+    told: list[tuple[str, int]] = []
+
+    async def slowly(event: Event) -> None:
+        await asyncio.sleep(0)
+        told.append(("second", event.sequence))
+
+    first.wiretap(lambda event: told.append(("first", event.sequence)))
+    second.on(AgentExecutionStarted, slowly)
+    bus = JoinedBus(first, second).for_execution()
+    for _ in range(3):
+        assert bus.due(AgentExecutionStarted)
+        await bus.emit(started(bus))
+    assert told == [(name, number) for number in (1, 2, 3) for name in ("first", "second")]
+
+
+@pytest.mark.unmonitored
+@pytest.mark.parametrize("listening", ["first", "second", "nobody"])
+async def test_an_event_is_due_when_anybody_listens(listening: str) -> None:
+    """Both count whether or not anybody listens, so that watching changes nothing."""
+    first, second = EventBus(), EventBus()
+    bus = JoinedBus(first, second).for_execution()
+    bus.due(AgentExecutionStarted)
+    seen: list[int] = []
+    for name, one in (("first", first), ("second", second)):
+        if name == listening:
+            one.wiretap(lambda event: seen.append(event.sequence))
+    due = bus.due(AgentExecutionStarted)
+    assert due is (listening != "nobody")
+    if due:
+        await bus.emit(started(bus))
+        assert seen == [2]
+
+
+def test_a_bus_that_is_reached_already_is_not_joined_again() -> None:
+    """Whatever stands between, no listener is told twice."""
+    outer, middle, inner = EventBus(), EventBus(), EventBus()
+    assert joined(outer, outer) is outer
+    execution = outer.for_execution()
+    assert joined(execution, outer) is execution
+    both = joined(execution, middle)
+    assert isinstance(both, JoinedBus)
+    assert joined(both.for_execution(), middle) is not both
+    assert not isinstance(joined(both, inner), EventBus)
+    assert joined(both, middle) is both
+    assert joined(both, outer) is both
+
+
+async def test_progress_of_an_agents_tool_reaches_both_loops() -> None:
+    """What cannot be awaited is told to both, before the execution goes on."""
+
+    @tool
+    async def work(context: ToolContext) -> str:
+        """Work."""
+        for part in range(3):
+            context.progress(part)
+        return "done"
+
+    child = AgentLoop(ScriptedDriver(ScenarioStep.tool_call("work"), ScenarioStep.final("done")), [work])
+    script = (ScenarioStep.tool_call("ask", {"task": "x"}), ScenarioStep.final("over"))
+    loop = AgentLoop(ScriptedDriver(*script), [child.as_tool("ask", "Works.")])
+    told: list[tuple[str, object]] = []
+
+    async def at_parent(event: ToolCallProgressed) -> None:
+        told.append(("parent", event.update))
+
+    loop.on(ToolCallProgressed, at_parent)
+    child.on(ToolCallProgressed, lambda event: told.append(("child", event.update)))
+    await loop.execute("go")
+    for name in ("parent", "child"):
+        assert [update for who, update in told if who == name] == [0, 1, 2]
+
+
+def test_derived_ids_are_those_of_their_origin_in_any_order() -> None:
+    """Two sources of different origin never draw the same id, and draw the same again when begun anew."""
+    first, second = DerivedIds("a"), DerivedIds("b")
+    drawn = [first.new_id("step"), second.new_id("step"), first.new_id("step"), first.new_id("agent")]
+    assert drawn == ["a/step_1", "b/step_1", "a/step_2", "a/agent_1"]
+    assert DerivedIds("a").new_id("step") == "a/step_1"
