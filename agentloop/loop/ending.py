@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.errors import InvalidOutput
 from agentloop.events.execution_events import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
@@ -25,6 +27,18 @@ _STATUSES: Mapping[StopReason, ExecutionStatus] = {
 def status_of(signal: StopSignal | None) -> ExecutionStatus:
     """Return the status of an execution that stops by this signal: what is neither an answer nor an error is `stopped`."""
     return _STATUSES.get(signal.reason, ExecutionStatus.STOPPED) if signal is not None else ExecutionStatus.COMPLETED
+
+
+def with_output_read(state: AgentState, read: Callable[[str], Any]) -> AgentState:
+    """Return a final state with its answer in the type that was asked for, also when a limit made it the last one."""
+    if not state.has_final_response or state.status not in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED}:
+        return state
+    try:
+        return state.with_output(read(state.final_text))
+    except InvalidOutput:
+        if state.status is ExecutionStatus.COMPLETED:
+            raise
+        return state  # an answer that was to be gone on from, and of which nobody asked that it have the type
 
 
 async def tell_end(events: CanHandleEvents, state: AgentState) -> None:

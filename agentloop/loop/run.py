@@ -21,12 +21,11 @@ from agentloop.events.execution_events import (
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
 from agentloop.loop.bound_parts import BoundParts
-from agentloop.loop.ending import status_of, tell_end
+from agentloop.loop.ending import status_of, tell_end, with_output_read
 from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.handing_over import Handoffs
 from agentloop.loop.inbox import Inboxes
 from agentloop.values.agent_state import AgentState
-from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.message import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
@@ -88,8 +87,8 @@ class Run:
         finally:
             await self.events.drain()
             await self.scope.own.aclose()
-        if self.parts.read_output is not None and self.state.status is ExecutionStatus.COMPLETED:
-            self.state = self.state.with_output(self.parts.read_output(self.state.final_text))
+        if self.parts.read_output is not None:
+            self.state = with_output_read(self.state, self.parts.read_output)
         yield self.state
 
     # --- the stages ---------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from agentloop.values.agent_state import AgentState
+
+T = TypeVar("T")
 
 
 def run_sync(start: Callable[[], Coroutine[Any, Any, AgentState]]) -> AgentState:
@@ -16,7 +18,9 @@ def run_sync(start: Callable[[], Coroutine[Any, Any, AgentState]]) -> AgentState
         RuntimeError: inside a running event loop.
     """
     _refuse_inside("execute_sync", "await loop.execute(…)")
-    return asyncio.run(start())
+    ended: list[AgentState] = []
+    asyncio.run(_kept(start(), ended))
+    return ended[0]
 
 
 def states_sync(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[AgentState]:
@@ -33,10 +37,23 @@ def _states(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[A
     with asyncio.Runner() as runner:
         states = start()
         try:
-            while (state := runner.run(_next(states))) is not None:
-                yield state
+            while True:
+                taken: list[AgentState | None] = []
+                runner.run(_kept(_next(states), taken))
+                if taken[0] is None:
+                    return
+                yield taken[0]
         finally:
             runner.run(_close(states))
+
+
+async def _kept(result: Awaitable[T], kept: list[T]) -> None:
+    """Put a result where the task that waits for it does not hold it.
+
+    `asyncio.Runner` asks `signal.getsignal` for its own handler, and that makes a repr of it, of its task, and so of the
+    task's result: for a state that is as long as the conversation.
+    """
+    kept.append(await result)
 
 
 async def _next(states: AsyncGenerator[AgentState, None]) -> AgentState | None:

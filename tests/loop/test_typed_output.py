@@ -10,13 +10,24 @@ import pytest
 from attrs import field, frozen
 from attrs.validators import gt
 
-from agentloop import AgentLoop, AgentState, ScriptedDriver, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Budget,
+    Interceptor,
+    ScriptedDriver,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    tool,
+)
 from agentloop.drivers import ScenarioStep
 from agentloop.drivers.modes import NativeMode
 from agentloop.drivers.modes.native import ANSWER_TOOL
 from agentloop.errors import ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
 from agentloop.values import Event, ExecutionStatus, InferenceRequest, from_json, to_json
+from agentloop.values.points import BeforeInference
 
 
 class Kind(Enum):
@@ -144,6 +155,29 @@ async def test_another_model_gives_the_answer_its_form() -> None:
     driver = ToolCallingDriver(ScriptedInference("any words"), final_inference=strong)
     state = await AgentLoop(driver, output_type=Sum).execute("?")
     assert (state.output, len(strong.requests)) == (Sum(3, Kind.SMALL), 2)
+
+
+@ways
+async def test_the_last_answer_of_a_budget_has_its_type(mode: Any, says: Any) -> None:
+    """A limit makes an answer the last one, and no other kind of answer."""
+    without_tools = native if mode == "structured" else says
+    model = ScriptedInference(without_tools(GOOD))
+    loop = AgentLoop(ToolCallingDriver(model, mode=mode), [add], output_type=Sum, interceptors=[Budget(steps=1)])
+    state = await loop.execute("1 + 2?")
+    assert (state.status, state.output) == (ExecutionStatus.STOPPED, Sum(3, Kind.SMALL))
+
+
+async def test_an_answer_to_be_gone_on_from_is_left_as_it_is_when_a_limit_comes() -> None:
+    """Nobody asked that it have the type, so nothing fails."""
+
+    class GoesOn(Interceptor):
+        def before_inference(self, point: BeforeInference) -> BeforeInference:
+            return point.with_state(point.state.with_continuation_requested())
+
+    driver = ToolCallingDriver(ScriptedInference("so far"), max_retries=0)
+    loop = AgentLoop(driver, output_type=Sum, max_steps=1, interceptors=[GoesOn()])
+    state = await loop.execute("?")
+    assert (state.status, state.final_text) == (ExecutionStatus.STOPPED, "so far")
 
 
 async def test_a_stored_state_has_the_json_of_its_output() -> None:
