@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORPUS ?= ../shared/corpus
-MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026)
+MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
+	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
 .PHONY: demo test bench corpus clean
 

@@ -136,3 +136,14 @@ async def noted(notes: Path, text: str) -> None:
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+async def listening(port: int) -> None:
+    """Wait until somebody listens at a port, for at most ten seconds."""
+    until = asyncio.get_running_loop().time() + 10
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert asyncio.get_running_loop().time() < until
+        await asyncio.sleep(0.02)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from agentloop.contracts import ToolContext
 from agentloop.errors import ToolFailed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image
-from tests.tools.mcp.running import free_port, noted, program
+from tests.tools.mcp.running import free_port, listening, noted, program
 
 ROOT = Path(__file__).parents[3]
 TOOLS = "tests/tools/mcp/served_tools.py"
@@ -44,17 +43,6 @@ async def served_over_http(*arguments: str) -> AsyncIterator[McpEnsemble]:
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def listening(port: int) -> None:
-    """Wait until somebody listens at a port, for at most ten seconds."""
-    until = asyncio.get_running_loop().time() + 10
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert asyncio.get_running_loop().time() < until
-        await asyncio.sleep(0.02)
 
 
 async def called(server: McpEnsemble, name: str, told: list[Any] | None = None, **arguments: object) -> Any:
