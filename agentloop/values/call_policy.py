@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Literal, Self, TypeAlias
 
-from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, gt, instance_of, optional
+from attrs import Attribute, evolve, field, fields, frozen
+from attrs.validators import ge, gt, optional
 
 from agentloop.values.deduplicator import Deduplicator, Similarity
 from agentloop.values.json_value import JsonObject
@@ -147,6 +147,16 @@ def _as_policy(given: Deduplicated | None) -> DeduplicatePolicy | None:
     return DeduplicatePolicy(inf)
 
 
+def _none_or(kind: type) -> Callable[[object, Attribute[object], object], None]:
+    def check(_: object, asked: Attribute[object], value: object) -> None:
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(
+                f"{asked.name!r} has to be a {kind.__name__}, as in {asked.name}={kind.__name__}(…), not {value!r}"
+            )
+
+    return check
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class CallPolicy(Value):
     """What a tool asks for; `agentloop.interception.Resilience` does it. None asks for nothing.
@@ -162,10 +172,10 @@ class CallPolicy(Value):
         deduplicate: which of its calls run once: a `DeduplicatePolicy`, or `exact`.
     """
 
-    retry: RetryPolicy | None = field(default=None, validator=optional(instance_of(RetryPolicy)))
-    cache: CachePolicy | None = field(default=None, validator=optional(instance_of(CachePolicy)))
-    rate_limit: RateLimit | None = field(default=None, validator=optional(instance_of(RateLimit)))
-    circuit: CircuitPolicy | None = field(default=None, validator=optional(instance_of(CircuitPolicy)))
+    retry: RetryPolicy | None = field(default=None, validator=_none_or(RetryPolicy))
+    cache: CachePolicy | None = field(default=None, validator=_none_or(CachePolicy))
+    rate_limit: RateLimit | None = field(default=None, validator=_none_or(RateLimit))
+    circuit: CircuitPolicy | None = field(default=None, validator=_none_or(CircuitPolicy))
     deadline: float | None = field(default=None, validator=optional(gt(0)))
     deduplicate: DeduplicatePolicy | None = field(default=None, converter=_as_policy)
 

@@ -37,6 +37,13 @@ def test_a_wish_that_nothing_can_be_made_of_is_refused_where_it_is_written(wish:
             return x
 
 
+def test_what_has_to_stand_there_is_told() -> None:
+    """The message shows how it is written."""
+    with pytest.raises(TypeError) as raised:
+        CallPolicy(retry=3)  # type: ignore[arg-type]
+    assert str(raised.value) == "'retry' has to be a RetryPolicy, as in retry=RetryPolicy(…), not 3"
+
+
 def test_good_wishes_are_kept() -> None:
     """What is asked for is what stands in the policy, and fills only what another leaves open."""
     asked = CallPolicy(retry=RetryPolicy(2), cache=CachePolicy(60))
