@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from attrs import Attribute, evolve, field, fields, frozen
 from attrs.validators import ge, gt, optional
@@ -147,8 +147,8 @@ def _as_policy(given: Deduplicated | None) -> DeduplicatePolicy | None:
     return DeduplicatePolicy(inf)
 
 
-def _none_or(kind: type) -> Callable[[object, Attribute[object], object], None]:
-    def check(_: object, asked: Attribute[object], value: object) -> None:
+def _none_or(kind: type) -> Callable[[Any, Attribute[Any], Any], None]:
+    def check(_: object, asked: Attribute[Any], value: object) -> None:
         if value is not None and not isinstance(value, kind):
             raise TypeError(
                 f"{asked.name!r} has to be a {kind.__name__}, as in {asked.name}={kind.__name__}(…), not {value!r}"
