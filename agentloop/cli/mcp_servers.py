@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 import click
 
 from agentloop.cli.tool_inventory import Inventory, Problem, Row
 from agentloop.tools.mcp.ensemble import McpEnsemble
 
-mcp_option = click.option(
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+mcp_option: Callable[[FC], FC] = click.option(
     "--mcp",
     multiple=True,
     metavar="CONFIG",

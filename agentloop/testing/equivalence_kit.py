@@ -161,7 +161,7 @@ class EquivalenceKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.make = make
-        self.reference = reference or _native
+        self.reference: Callable[[Scenario], CanUseTools] = reference or _native
         self.scenarios = scenarios
 
     def law_12(self) -> None:
