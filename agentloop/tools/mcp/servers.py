@@ -19,6 +19,13 @@ def _names_only(secrets: Mapping[str, str]) -> str:
     return f"<{', '.join(secrets)}>"
 
 
+def _address_only(url: str) -> str:
+    """Show an address without what may be a key: a user with a password, and a query."""
+    scheme, mark, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return repr(f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}")
+
+
 @frozen(eq=False, repr=False)
 class StdioServer(Value):
     """A server that runs as a process of ours.
@@ -45,7 +52,7 @@ class HttpServer(Value):
         headers: what is sent with each request, such as `Authorization`; what they hold is never shown.
     """
 
-    url: str
+    url: str = field(repr=_address_only)
     headers: Mapping[str, str] = field(factory=dict, repr=_names_only)
 
 

@@ -103,4 +103,6 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def _told(error: BaseException) -> str:
+    if isinstance(error, httpx2.LocalProtocolError):  # its text may show a header, and so a key
+        return "LocalProtocolError: the request cannot be sent as it is; look at its headers"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
