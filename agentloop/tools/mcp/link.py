@@ -47,7 +47,8 @@ class Link:
         self._answered = False
         self._refreshing = False
         self._away_since: float | None = None
-        self._tried_at = 0.0
+        self._begun = 0
+        self._ended = 0
         self._moved = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -75,13 +76,15 @@ class Link:
             raise
 
     async def discovered(self) -> tuple[OfferedTool, ...]:
-        """Return its tools: as they are now, or as they were last where it cannot be asked; one that is away is tried now."""
-        clock = asyncio.get_running_loop()
-        until = clock.time() + self._connect_timeout
-        if self._failure and not self._hopeless and clock.time() - self._tried_at > _FIRST_WAIT:
-            self._failure = ""
+        """Return its tools: as they are now, or as they were last where it cannot be asked; one that is away is tried anew."""
+        until = asyncio.get_running_loop().time() + self._connect_timeout
+        attempts = max(1, self._begun)
+        if self._failure:
+            attempts = self._begun + 1
             self._wanted.set()
-        while not self._stopping and not self._failure and (self._session is None or self._stale):
+        while not self._stopping and not self._hopeless:
+            if (self._ended >= attempts) if self._session is None else not self._stale:
+                break
             if not await self._moves(until):
                 _LOG.warning(
                     "the MCP server %s has not answered in %g seconds", self._settings.name, self._connect_timeout
@@ -114,8 +117,9 @@ class Link:
             try:
                 result = await request(session, sending)
             except ConnectionLost as lost:
-                reason, sent = str(lost), sent or sending.sent
-                if sending.sent and effect is Effect.EFFECT:
+                received = sending.sent and not sending.refused
+                reason, sent = str(lost), sent or received
+                if received and effect is Effect.EFFECT:
                     break
             except ToolFailed:
                 self._answered = True
@@ -162,6 +166,7 @@ class Link:
         try:
             while not self._stopping:
                 began, self._answered = clock.time(), False
+                self._begun += 1
                 try:
                     reason = await self._held()
                 except ConfigurationError as error:
@@ -181,11 +186,11 @@ class Link:
             self._tell()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than until somebody asks for the server."""
-        self._tried_at = asyncio.get_running_loop().time()
-        self._wanted.clear()
+        """Wait, but not much longer than until somebody asks for the server."""
+        await asyncio.sleep(_FIRST_WAIT)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), seconds)
+            await asyncio.wait_for(self._wanted.wait(), seconds - _FIRST_WAIT)
+        self._wanted.clear()
 
     async def _held(self) -> str:
         """Hold one connection from its beginning to its end; return why it ended."""
@@ -218,6 +223,7 @@ class Link:
         if not self._stopping:
             _LOG.warning("the MCP server %s is away: %s", self._settings.name, reason)
         self._session, self._failure = None, reason
+        self._ended += 1
         if self._away_since is None:
             self._away_since = asyncio.get_running_loop().time()
         self._tell()

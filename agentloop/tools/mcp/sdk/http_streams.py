@@ -18,6 +18,7 @@ from agentloop.tools.mcp.servers import HttpServer
 _CONNECT_SECONDS = 10.0
 _FAREWELL_SECONDS = 1.0
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_LEAVES_US = ".send_request_headers.started"
 _SESSION_ID = "mcp-session-id"
 _NO_SUCH_SESSION = frozenset({400, 404})
 
@@ -50,21 +51,21 @@ class _BoundedClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; note whether it left us, and whether the server has forgotten the session."""
         sending = SENDING.get() or Sending()
+
+        async def on_trace(event: str, _: object) -> None:
+            if event.endswith(_LEAVES_US):
+                sending.sent = True
+
+        request.extensions["trace"] = on_trace
         try:
             async with asyncio.timeout(_FAREWELL_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
         except (*_NOT_CONNECTED, TimeoutError) as error:
             return self._failed(request, f"it cannot be reached: {_told(error)}")
         except httpx2.TransportError as error:
-            sending.sent = True
             return self._failed(request, f"the connection was lost: {_told(error)}")
-        except BaseException:
-            sending.sent = True
-            raise
         if request.method == "POST" and _SESSION_ID in request.headers and response.status_code in _NO_SUCH_SESSION:
             sending.refused = True
-        else:
-            sending.sent = True
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream, self._longest, sending)
         return response
