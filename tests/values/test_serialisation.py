@@ -23,8 +23,16 @@ from agentloop.values import json_text, points, serialisation
 from agentloop.values.agent_context import AgentContext
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.call_policy import CachePolicy, CallPolicy, CircuitPolicy, RateLimit, RetryPolicy
+from agentloop.values.call_policy import (
+    CachePolicy,
+    CallPolicy,
+    CircuitPolicy,
+    DeduplicatePolicy,
+    RateLimit,
+    RetryPolicy,
+)
 from agentloop.values.decision import Answer, Approve, Deny, Edit
+from agentloop.values.deduplicator import SeenCall
 from agentloop.values.encode_once import EncodeOnce
 from agentloop.values.epoch import Epoch
 from agentloop.values.event import Event, EventHead
@@ -148,8 +156,9 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     CachePolicy: st.builds(CachePolicy, st.floats(0.5, 1e6), most=st.integers(1)),
     CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
-NOT_DATA: set[type] = {EncodeOnce, OnError, CallPolicy, RateLimit, RetryPolicy}
-"""A base without fields, the point that holds an exception, and what tools ask for, which may hold functions and classes."""
+NOT_DATA: set[type] = {EncodeOnce, OnError, CallPolicy, DeduplicatePolicy, RateLimit, RetryPolicy, SeenCall}
+"""A base without fields, the point that holds an exception, what tools ask for, which may hold functions and classes, and what
+a deduplicator is shown, which nobody stores."""
 
 
 def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> bytes:

@@ -57,7 +57,7 @@ def is_running(pid: int) -> bool:
     """Say whether there is such a process, other than one that waits to be forgotten."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
