@@ -48,6 +48,7 @@ class Link:
         self._refreshing = False
         self._away_since: float | None = None
         self._begun = 0
+        self._listings = 0
         self._ended = 0
         self._moved = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -82,8 +83,9 @@ class Link:
         if self._failure:
             attempts = self._begun + 1
             self._wanted.set()
+        listings = self._listings + int(self._refreshing) + int(self._changed.is_set())
         while not self._stopping and not self._hopeless:
-            if (self._ended >= attempts) if self._session is None else not self._stale:
+            if self._ended >= attempts if self._session is None else self._listings >= listings:
                 break
             if not await self._moves(until):
                 _LOG.warning(
@@ -235,6 +237,8 @@ class Link:
                     self._changed.set()
 
     async def _refreshed(self, session: ServerSession) -> None:
+        """List the tools again when they have changed; ever less often where that goes on and on."""
+        pause = _FIRST_WAIT
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -244,12 +248,12 @@ class Link:
                     self.tools = await listed(session, self._settings.name)
             except (ToolFailed, ConnectionLost, TimeoutError) as error:
                 _LOG.warning("the tools of the MCP server %s cannot be listed: %s", self._settings.name, _told(error))
-            self._refreshing = False
-            self._tell()
-
-    @property
-    def _stale(self) -> bool:
-        return self._refreshing or self._changed.is_set()
+            finally:
+                self._refreshing = False
+                self._listings += 1
+                self._tell()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _STABLE_SECONDS) if self._changed.is_set() else _FIRST_WAIT
 
 
 def _told(error: BaseException) -> str:

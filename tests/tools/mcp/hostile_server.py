@@ -54,6 +54,9 @@ def tools(asked: dict[str, Any], manner: str) -> None:
         case "invalid schema":
             bad = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}}
             answer(asked, {"tools": [bad, TOOL, TOOL]})
+        case "changes when listed":
+            send({"method": "notifications/tools/list_changed"})
+            answer(asked, {"tools": [TOOL]})
         case "tools are numbers":
             answer(asked, {"tools": [1, 2]})
         case "no list":

@@ -56,10 +56,12 @@ async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
 
 
 @pytest.mark.usefixtures("descriptors")
-@pytest.mark.parametrize("manner", ["noisy", "answers twice", "invalid schema", "polite"])
+@pytest.mark.parametrize("manner", ["noisy", "answers twice", "invalid schema", "changes when listed", "polite"])
 async def test_what_can_be_borne_is_borne(manner: str) -> None:
     """Noise before messages, a second answer, and tools that cannot be called do not keep others from being called."""
+    began = time.monotonic()
     state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
+    assert time.monotonic() - began < TIMEOUT + 2
     acted, sibling, bad = executions(state)
     assert (acted.value, sibling.value) == ("acted", "mine")
     assert bad.error is not None
