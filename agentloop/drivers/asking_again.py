@@ -57,7 +57,12 @@ def unusable(
     if calls:
         errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.asks_again else ()
         return Unusable(errors=errors) if any(errors) else None
-    if check is None or response.wants_to_continue:
+    return None if response.wants_to_continue else refused_output(response, check)
+
+
+def refused_output(response: InferenceResponse, check: OutputCheck | None) -> Unusable | None:
+    """Say why an answer does not have the form that is asked of it."""
+    if check is None:
         return None
     try:
         check(response.text)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.asking_again import Unusable
 from agentloop.drivers.modes.call_validation import validate_call
 from agentloop.drivers.modes.react_decision import ReActDecision
 from agentloop.drivers.step_draft import StepDraft
-from agentloop.errors import DecisionExtractionError, DecisionValidationError, InvalidOutput
+from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.json_text import format_json
 from agentloop.values.parts import Reasoning
@@ -35,17 +34,6 @@ def validate_decision(
     """Say for each call whether it names an offered tool, with arguments that satisfy its schema."""
     errors = tuple([validate_call(call, tools).error_message for call in calls])
     return Unusable(errors=errors) if any(errors) else None
-
-
-def refused_output(response: InferenceResponse, check: OutputCheck | None) -> Unusable | None:
-    """Say why an answer does not have the form that is asked of it."""
-    if check is None:
-        return None
-    try:
-        check(response.text)
-    except InvalidOutput as error:
-        return Unusable(output=str(error))
-    return None
 
 
 def given_up(

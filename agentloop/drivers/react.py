@@ -7,13 +7,12 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from attrs import field, frozen
-from attrs.validators import ge
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.drivers.asking_again import Unusable, asked_again, tell_unusable
+from agentloop.drivers.asking_again import Unusable, asked_again, refused_output, tell_unusable
 from agentloop.drivers.inferring_driver import InferringDriver
-from agentloop.drivers.judging_decisions import DecisionValidator, given_up, refused_output, validate_decision
+from agentloop.drivers.judging_decisions import DecisionValidator, given_up, validate_decision
 from agentloop.drivers.modes.mode_inference import ModeInference
 from agentloop.drivers.modes.react_choosing import react_mode_for
 from agentloop.drivers.modes.react_decision import InvalidDecision, ReActDecision, decision_of, further_schema
@@ -21,7 +20,7 @@ from agentloop.drivers.modes.react_prompt import ReActPrompt
 from agentloop.drivers.modes.react_telling import AS_WRITTEN
 from agentloop.drivers.step_draft import StepDraft
 from agentloop.inference.model_table.capability_row import CapabilityRow
-from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, ToolChoice
+from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import FinishReason, InferenceResponse
 from agentloop.values.message import Message, ResponsePart
 
@@ -54,15 +53,11 @@ class ReActDriver(InferringDriver):
         max_inferences_per_step: how often models are asked in one step, at most.
     """
 
-    max_retries: int = field(default=2, validator=ge(0))
     final_via_inference: bool = False
     decision_type: type[ReActDecision] = ReActDecision
     output: CanUseMode | Literal["auto", "json", "text"] = "auto"
     prompt: ReActPrompt | None = field(default=None, repr=False)
     validator: DecisionValidator = field(default=validate_decision, repr=False)
-    tool_choice: ToolChoice = field(factory=ToolChoice.auto)
-    parallel_tool_calls: bool | None = None
-    options: InferenceOptions = DEFAULT_OPTIONS
     models: Sequence[CapabilityRow] = ()
 
     def __attrs_post_init__(self) -> None:
@@ -156,19 +151,6 @@ class ReActDriver(InferringDriver):
 
     def _is_final(self, response: InferenceResponse) -> bool:
         return not response.tool_calls and not response.wants_to_continue
-
-    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
-        """Return what the model is asked."""
-        context = draft.state.context
-        return InferenceRequest(
-            tuple(messages),
-            context.system_prompt,
-            self.tools.specs,
-            self.tool_choice,
-            self.parallel_tool_calls,
-            context.response_format,
-            self.options,
-        )
 
 
 def _shown(request: InferenceRequest, response: InferenceResponse, wrong: Unusable) -> InferenceRequest:

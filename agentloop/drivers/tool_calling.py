@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from attrs import field, frozen
-from attrs.validators import ge
+from attrs import frozen
 
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_infer import CanInfer
@@ -14,7 +13,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.args_leak import without_leaked_arguments
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.step_draft import StepDraft
-from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, ToolChoice
+from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.message import Message, ResponsePart
 
@@ -41,12 +40,8 @@ class ToolCallingDriver(InferringDriver):
         max_inferences_per_step: how often models are asked in one step, at most.
     """
 
-    tool_choice: ToolChoice = field(factory=ToolChoice.auto)
-    parallel_tool_calls: bool | None = None
-    options: InferenceOptions = DEFAULT_OPTIONS
     mode: CanUseMode | ModeName = "auto"
     models: Sequence[CapabilityRow] = ()
-    max_retries: int = field(default=2, validator=ge(0))
 
     @property
     def max_inferences_per_step(self) -> int:
@@ -105,16 +100,3 @@ class ToolCallingDriver(InferringDriver):
             request = asked_again(request, response, wrong)
             response = await self.infer(draft, request, inference=inference)
         return response
-
-    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
-        """Return what the model is asked."""
-        context = draft.state.context
-        return InferenceRequest(
-            tuple(messages),
-            context.system_prompt,
-            self.tools.specs,
-            self.tool_choice,
-            self.parallel_tool_calls,
-            context.response_format,
-            self.options,
-        )

@@ -20,13 +20,12 @@ from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolFailed, UnknownTool
 from agentloop.tools.presentation import present
-from agentloop.tools.validation import SchemaValidator
+from agentloop.tools.validation import SchemaValidator, validator_of
 from agentloop.values.agent_state import AgentState
 from agentloop.values.tool_call import ToolCall, parse_arguments
 from agentloop.values.tool_result import ToolResult
 from agentloop.values.tool_spec import ToolSpec
 
-_VALIDATOR = "jsonschema"
 _SHOWN_CHARACTERS = 200
 _SHOWN_NAMES = 100
 
@@ -54,7 +53,7 @@ class ReadyTool:
         Raises:
             ToolDefinitionError: when its parameters are not a valid JSON Schema.
         """
-        validator = spec.encoded(_VALIDATOR, _validator)
+        validator = validator_of(spec)
         return cls(tool, spec, validator, isinstance(tool, CanUseThread))
 
     def prepared(self, call: ToolCall) -> Mapping[str, Any]:
@@ -144,7 +143,7 @@ class Toolbox:
             ToolDefinitionError: for the first schema that is not valid.
         """
         for spec in self.tools.specs:
-            spec.encoded(_VALIDATOR, _validator)
+            validator_of(spec)
 
     def _unknown(self, name: str) -> str:
         shown = name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
@@ -156,7 +155,3 @@ class Toolbox:
         names = self.tools.names
         more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
         return f"there is no tool {shown!r}; the tools are {', '.join(names[:_SHOWN_NAMES])}{more}"
-
-
-def _validator(spec: ToolSpec) -> SchemaValidator:
-    return SchemaValidator(spec.parameters, f"the parameter schema of the tool {spec.name!r}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.values.json_value import freeze_object, thaw
+from agentloop.values.tool_spec import ToolSpec
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -69,6 +70,19 @@ class SchemaValidator:
         """
         if not self.accepts(arguments):
             raise invalid_arguments(self.problems(arguments) or [_TOO_DEEP])
+
+
+def validator_of(spec: ToolSpec) -> SchemaValidator:
+    """Return the validator of a tool's arguments, compiled once and kept with the spec.
+
+    Raises:
+        ToolDefinitionError: when the parameters are not a valid JSON Schema.
+    """
+    return spec.encoded("validator of the arguments", _compiled_for)
+
+
+def _compiled_for(spec: ToolSpec) -> SchemaValidator:
+    return SchemaValidator(spec.parameters, f"the parameter schema of the tool {spec.name!r}")
 
 
 def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:

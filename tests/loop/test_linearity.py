@@ -176,7 +176,7 @@ def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> N
 def test_the_answers_of_a_provider_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A response is decoded when it comes, and never again."""
     counts: Counter[str] = Counter()
-    counting(monkeypatch, counts, responses, "parse_json")
+    counting(monkeypatch, counts, whole_answer, "parse_json")
     driven(10)
     assert counts["parse_json"] == 11
 

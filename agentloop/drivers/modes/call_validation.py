@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
-from agentloop.tools.validation import SchemaValidator
+from agentloop.tools.validation import validator_of
 from agentloop.values.tool_call import ToolCall, parse_arguments
 from agentloop.values.tool_spec import ToolSpec
 
@@ -19,14 +19,10 @@ def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidati
         return ToolCallValidation(is_valid=False, error_message=_unknown(call.name, tools))
     try:
         arguments = parse_arguments(call.arguments_json)
-        spec.encoded("validator", _validator).validate(arguments)
+        validator_of(spec).validate(arguments)
     except (MalformedArguments, InvalidArguments, ToolDefinitionError) as error:
         return ToolCallValidation(is_valid=False, error_message=str(error))
     return ToolCallValidation(is_valid=True, arguments=arguments)
-
-
-def _validator(spec: ToolSpec) -> SchemaValidator:
-    return SchemaValidator(spec.parameters, f"the parameter schema of the tool {spec.name!r}")
 
 
 def _unknown(name: str, tools: Sequence[ToolSpec]) -> str:

@@ -10,14 +10,13 @@ from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.http_errors import error_in_answer, not_an_answer
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.inference.wire_formats.server_sent_events import EventReader, LineReader, ServerSentEvent
+from agentloop.inference.wire_formats.whole_answer import OTHER_SHAPE
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.json_text import parse_json
 
 _OK = 200
 _DONE = "[DONE]"
-_OTHER_SHAPE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError)
-"""What comes of looking for something where it is not."""
 
 PlainDecoder = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
 """Reads an answer that came whole: `WireFormat.decode_response`."""
@@ -169,7 +168,7 @@ class JsonEventDecoder(StreamDecoder):
             raise self.cut_short("nothing came")
         try:
             return self.response()
-        except _OTHER_SHAPE as error:
+        except OTHER_SHAPE as error:
             raise self._of_another_shape() from error
 
     def _read(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
@@ -181,7 +180,7 @@ class JsonEventDecoder(StreamDecoder):
             self._has_events = True
             try:
                 found += self.take(data, event.event)
-            except _OTHER_SHAPE as error:
+            except OTHER_SHAPE as error:
                 raise self._of_another_shape() from error
         return found
 

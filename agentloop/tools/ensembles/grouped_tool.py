@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Self
 
 from attrs import evolve, field, frozen
@@ -23,7 +22,7 @@ from agentloop.contracts.tool_policy import ToolPolicy
 from agentloop.errors import ToolUnavailable
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.presentation import present
-from agentloop.tools.validation import SchemaValidator
+from agentloop.tools.validation import validator_of
 from agentloop.values.agent_state import AgentState
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, thaw
 from agentloop.values.tool_call import ToolCall
@@ -79,10 +78,6 @@ class GroupedTool(
         """What calling it does to the world."""
         return self.spec.effect
 
-    @cached_property
-    def _validator(self) -> SchemaValidator:
-        return SchemaValidator(self.spec.parameters, f"the parameters of the tool {self.name!r}")
-
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Do it.
 
@@ -101,7 +96,7 @@ class GroupedTool(
         left_out = {name: thaw(value) for name, value in self.defaults.items() if name not in arguments}
         if left_out:
             arguments = {**arguments, **left_out}
-            self._validator.validate(arguments)
+            validator_of(self.spec).validate(arguments)
         return self.tool.prepare(arguments) if isinstance(self.tool, CanPrepareArguments) else arguments
 
     def present(self, result: Any) -> ToolResult:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentloop.inference.wire_formats.anthropic_messages.blocks import part_of, text_of
-from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, not_an_answer
+from agentloop.inference.wire_formats.whole_answer import read_whole_answer
 from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.json_text import parse_json
 from agentloop.values.message import ResponsePart
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.usage import Usage
@@ -25,7 +24,6 @@ _FINISH: Mapping[str, FinishReason] = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
-_OK = range(200, 300)
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -34,18 +32,14 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    if status not in _OK:
-        raise error_of(status, headers, body)
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    if tells_error(data):
-        raise error_in_answer(data, status, headers)
-    try:
-        return response_of(data)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise not_an_answer("the answer has not the shape of a message", status, headers, body) from error
+    return read_whole_answer(
+        status,
+        headers,
+        body,
+        failure=lambda data: data if tells_error(data) else None,
+        read=response_of,
+        what="a message",
+    )
 
 
 def tells_error(data: Any) -> bool:

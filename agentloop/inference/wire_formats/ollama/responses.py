@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, not_an_answer
 from agentloop.inference.wire_formats.ollama.answers import AnswerReader
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
+from agentloop.inference.wire_formats.whole_answer import read_whole_answer
 from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_text import parse_json
-
-_OK = range(200, 300)
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -23,20 +20,15 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    if status not in _OK:
-        raise error_of(status, headers, body)
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    if has_failed(data):
-        raise error_in_answer(data, status, headers)
-    try:
-        reader = AnswerReader(ResponseBuilder())
-        reader.take(data)
-        return reader.response()
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise not_an_answer("the answer has not the shape of a chat answer", status, headers, body) from error
+    return read_whole_answer(
+        status, headers, body, failure=lambda data: data if has_failed(data) else None, read=_read, what="a chat answer"
+    )
+
+
+def _read(data: Any) -> InferenceResponse:
+    reader = AnswerReader(ResponseBuilder())
+    reader.take(data)
+    return reader.response()
 
 
 def has_failed(data: Any) -> bool:

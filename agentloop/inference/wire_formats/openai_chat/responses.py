@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, not_an_answer
+from agentloop.inference.wire_formats.whole_answer import read_whole_answer
 from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.json_text import format_json, parse_json
+from agentloop.values.json_text import format_json
 from agentloop.values.message import ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_call import ToolCall
@@ -34,7 +34,6 @@ _FINISH: Mapping[str, FinishReason] = {
     "refusal": FinishReason.CONTENT_FILTER,
     "error": FinishReason.ERROR,
 }
-_OK = range(200, 300)
 REFUSAL: Mapping[str, Any] = {"openai-chat": {"type": "refusal"}}
 """What marks a text that came as a refusal."""
 
@@ -45,19 +44,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    if status not in _OK:
-        raise error_of(status, headers, body)
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    failed = failure_in(data)
-    if failed:
-        raise error_in_answer(failed, status, headers)
-    try:
-        return _response(data)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise not_an_answer("the answer has not the shape of a chat completion", status, headers, body) from error
+    return read_whole_answer(status, headers, body, failure=failure_in, read=_response, what="a chat completion")
 
 
 def failure_in(data: Any) -> dict[str, Any] | None:

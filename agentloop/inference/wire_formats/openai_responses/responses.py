@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, not_an_answer
 from agentloop.inference.wire_formats.openai_chat.responses import arguments_json, count_of, object_of, text_of
 from agentloop.inference.wire_formats.openai_responses.input_items import CUSTOM, NAME
+from agentloop.inference.wire_formats.whole_answer import read_whole_answer
 from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.json_text import parse_json
 from agentloop.values.message import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_call import ToolCall
@@ -24,7 +23,6 @@ _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
-_OK = range(200, 300)
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -33,19 +31,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    if status not in _OK:
-        raise error_of(status, headers, body)
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    failed = failure_in(data)
-    if failed:
-        raise error_in_answer(failed, status, headers)
-    try:
-        return response_of(data)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise not_an_answer("the answer has not the shape of a response", status, headers, body) from error
+    return read_whole_answer(status, headers, body, failure=failure_in, read=response_of, what="a response")
 
 
 def failure_in(data: Any) -> dict[str, Any] | None:
