@@ -19,7 +19,8 @@ import agentloop
 from agentloop import AgentLoop, AgentState, HttpInference, Message, ToolCallingDriver, tool
 from agentloop.compilers import conversation
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats.openai_chat import requests, responses
+from agentloop.inference.wire_formats import whole_answer
+from agentloop.inference.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
