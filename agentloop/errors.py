@@ -31,6 +31,11 @@
     ├── DecisionValidationError    the decisions of a model could be read and not be used
     ├── InboxClosed                a message for an execution that has ended
     └── JournalError
+        ├── UnknownExecution       no execution of this id is recorded
+        ├── JournalConflict        somebody else drives the execution, or has driven it on
+        ├── JournalCorrupt         records that were changed, dropped, reordered or damaged
+        ├── JournalFull
+        ├── JournalBusy
         └── SchemaTooNew
 
 A message says what was wrong, where, and what to do about it; what a program may want to act on is an attribute. Errors
@@ -240,6 +245,36 @@ class InboxClosed(AgentLoopError):
 
 class JournalError(AgentLoopError):
     """Something is wrong with a recorded run."""
+
+
+class UnknownExecution(JournalError):
+    """No execution of this id is recorded."""
+
+
+class JournalConflict(JournalError):
+    """Somebody else drives the execution, or has driven it on meanwhile: what was to be appended does not follow."""
+
+
+class JournalCorrupt(JournalError):
+    """A record was changed, dropped, put elsewhere or damaged.
+
+    Attributes:
+        execution_id: the execution; empty when the damage is not known to be in one.
+        sequence: the record that is wrong, or the first that is; 0 when that is not known.
+    """
+
+    def __init__(self, message: str, *, execution_id: str = "", sequence: int = 0) -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+        self.sequence = sequence
+
+
+class JournalFull(JournalError):
+    """There is no room to write."""
+
+
+class JournalBusy(JournalError):
+    """Somebody else kept the journal locked for longer than was waited."""
 
 
 class SchemaTooNew(JournalError):

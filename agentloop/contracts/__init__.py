@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_infer import CanInfer as CanInfer
     from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
     from agentloop.contracts.can_intercept import Plain as Plain
+    from agentloop.contracts.can_journal import CanJournal as CanJournal
+    from agentloop.contracts.can_journal import Claim as Claim
     from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
     from agentloop.contracts.can_keep_state import Change as Change
     from agentloop.contracts.can_keep_state import Shelf as Shelf
+    from agentloop.contracts.can_redact_records import CanRedactRecords as CanRedactRecords
     from agentloop.contracts.can_report_retries import CanReportRetries as CanReportRetries
     from agentloop.contracts.can_report_retries import FailedAttempt as FailedAttempt
     from agentloop.contracts.can_report_retries import RetryReport as RetryReport
@@ -58,7 +61,9 @@ else:
             "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
             "agentloop.contracts.can_infer": "CanInfer",
             "agentloop.contracts.can_intercept": "CanIntercept Plain",
+            "agentloop.contracts.can_journal": "CanJournal Claim",
             "agentloop.contracts.can_keep_state": "CanKeepState Change Shelf",
+            "agentloop.contracts.can_redact_records": "CanRedactRecords",
             "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
             "agentloop.contracts.can_use_mode": "CanUseMode ModeStream ToolCallValidation",
             "agentloop.contracts.can_tell_model": "CanTellModel",

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from agentloop.values.inference_request import ToolChoice as ToolChoice
     from agentloop.values.inference_response import FinishReason as FinishReason
     from agentloop.values.inference_response import InferenceResponse as InferenceResponse
+    from agentloop.values.journal_record import ExecutionHead as ExecutionHead
+    from agentloop.values.journal_record import JournalRecord as JournalRecord
+    from agentloop.values.journal_record import RecordKind as RecordKind
     from agentloop.values.json_value import JsonObject as JsonObject
     from agentloop.values.json_value import JsonValue as JsonValue
     from agentloop.values.json_value import freeze as freeze
@@ -122,6 +125,7 @@ else:
             "agentloop.values.inference_delta": "InferenceDelta",
             "agentloop.values.inference_request": "InferenceOptions InferenceRequest ReasoningEffort ResponseFormat ToolChoice",
             "agentloop.values.inference_response": "FinishReason InferenceResponse",
+            "agentloop.values.journal_record": "ExecutionHead JournalRecord RecordKind",
             "agentloop.values.json_value": "JsonObject JsonValue freeze freeze_object thaw",
             "agentloop.values.message": "Message Part ResponsePart Role",
             "agentloop.values.parts": "Audio Document Image Media ProviderPart Reasoning Text",

@@ -36,10 +36,11 @@ from agentloop.values.deduplicator import SeenCall
 from agentloop.values.encode_once import EncodeOnce
 from agentloop.values.epoch import Epoch
 from agentloop.values.event import Event, EventHead
-from agentloop.values.execution_state import ExecutionState, Totals
+from agentloop.values.execution_state import ExecutionState, ExecutionStatus, Totals
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.journal_record import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.json_value import JsonObject
 from agentloop.values.message import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
@@ -95,6 +96,15 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ErrorInfo: strategies.error_infos(),
     Event: st.builds(Event, heads),
     EventHead: heads,
+    ExecutionHead: st.builds(
+        ExecutionHead,
+        execution_id=texts,
+        agent_id=texts,
+        number=st.integers(1),
+        status=st.sampled_from(ExecutionStatus),
+        started_at=strategies.moments(),
+        updated_at=strategies.moments(),
+    ),
     ExecutionState: states.map(lambda state: state.execution).filter(bool),
     Image: st.builds(Image, **media),
     InferenceDelta: strategies.inference_deltas(),
@@ -102,6 +112,16 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     InferenceRequest: requests,
     InferenceResponse: strategies.inference_responses(),
     Media: st.builds(Media, url=texts, provider_data=strategies.json_objects()),
+    JournalRecord: st.builds(
+        JournalRecord,
+        execution_id=texts,
+        sequence=st.integers(1),
+        kind=st.sampled_from(RecordKind),
+        at=strategies.moments(),
+        body=texts,
+        previous_hash=texts,
+        hash=texts,
+    ),
     Message: strategies.messages(),
     OpenTurn: strategies.open_turns(),
     PendingCall: pending,
