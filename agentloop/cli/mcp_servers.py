@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from agentloop.cli.tool_inventory import Inventory, Problem, Row
+from agentloop.errors import ConfigurationError
 from agentloop.tools.mcp.ensemble import McpEnsemble
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
@@ -27,20 +28,25 @@ def servers_from(paths: Iterable[str]) -> list[McpEnsemble]:
     """Return the servers that files name.
 
     Raises:
-        ConfigurationError: when a file has mistakes.
-        OSError: when one cannot be read.
+        ConfigurationError: when a file has mistakes, or cannot be read.
     """
-    return [server for path in paths for server in McpEnsemble.from_config(path)]
+    return [server for path in paths for server in _servers_of(path)]
 
 
 def mcp_inventory(paths: Iterable[str]) -> Inventory:
     """Start the servers that files name, or connect with them, and look at their tools.
 
     Raises:
-        ConfigurationError: when a file has mistakes.
-        OSError: when one cannot be read.
+        ConfigurationError: when a file has mistakes, or cannot be read.
     """
-    return asyncio.run(_looked_at([(path, server) for path in paths for server in McpEnsemble.from_config(path)]))
+    return asyncio.run(_looked_at([(path, server) for path in paths for server in _servers_of(path)]))
+
+
+def _servers_of(path: str) -> list[McpEnsemble]:
+    try:
+        return McpEnsemble.from_config(path)
+    except OSError as error:
+        raise ConfigurationError(f"--mcp {path} cannot be read: {error.strerror or error}") from error
 
 
 async def _looked_at(servers: list[tuple[str, McpEnsemble]]) -> Inventory:

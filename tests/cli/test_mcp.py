@@ -54,6 +54,7 @@ def test_a_server_that_cannot_be_started_is_a_problem(command_line: CommandLine,
         ('{"mcpServers": {"a": {"command": "x", "args": 3}}}', "mcpServers.a.args is not a list of texts"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"B": 1}}}}', "mcpServers.a.env is not an object of texts"),
         ('{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE}"}}}', "NO_SUCH_VARIABLE is not set"),
+        ('{"mcpServers": {"a": {"url": "localhost:8000"}}}', "mcpServers.a.url: the address of an MCP server is like"),
         ('{"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}', "mcpServers.a.type: 'sse' is not supported"),
     ],
 )
@@ -66,6 +67,31 @@ def test_mistakes_in_the_file_are_told_with_their_place(
     ended = command_line("tools", "list", "--mcp", str(path))
     assert ended.code == 2
     assert told in ended.err
+
+
+def test_a_file_that_is_not_there_is_told(command_line: CommandLine) -> None:
+    """By its name."""
+    ended = command_line("tools", "list", "--mcp", "no-such.json")
+    assert (ended.code, ended.err) == (2, "Error: --mcp no-such.json cannot be read: No such file or directory\n")
+
+
+def test_a_missing_extra_is_told(command_line: CommandLine, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it, before anything is started."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    ended = command_line("tools", "list", "--mcp", config)
+    assert (ended.code, ended.err) == (2, "Error: MCP needs the extra `mcp`: pip install 'agentloop[mcp]'\n")
+
+
+def test_one_dead_server_does_not_hide_another(command_line: CommandLine, tmp_path: Path) -> None:
+    """The tools of the other are listed, and the dead one is a problem, told with its last words."""
+    path = tmp_path / "mcp.json"
+    dies = {"command": sys.executable, "args": ["-S", "-c", "import sys; sys.exit('no key')"]}
+    servers = {"dies": dies, "small": {"command": sys.executable, "args": [SMALL]}}
+    path.write_text(json.dumps({"mcpServers": servers}))
+    ended = command_line("tools", "list", "--mcp", str(path), "--json")
+    assert ended.code == 1
+    assert "add" in [row["name"] for row in json.loads(ended.out)]
+    assert "mcpServers.dies: its process has ended with exit code 1; it said last: no key" in ended.err
 
 
 def test_a_model_calls_the_tools_of_servers(command_line: CommandLine, server: ModelServer, config: str) -> None:

@@ -61,7 +61,11 @@ class _Reading:
                 raise ConfigurationError(
                     f"{self._place}.type: {kind!r} is not supported; the others are stdio and http"
                 )
-            return HttpServer(self._text("url"), self._texts("headers"))
+            url, headers = self._text("url"), self._texts("headers")
+            try:
+                return HttpServer(url, headers)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{self._place}.url: {error}") from error
         if "command" not in self._entry:
             raise ConfigurationError(f"{self._place} has neither a command nor a url")
         args = self._entry.get("args", [])

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_group import CanDiscoverTools
 from agentloop.contracts.tool_policy import ToolPolicy
+from agentloop.errors import ConfigurationError
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.mcp.link import Link
 from agentloop.tools.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpListTool, McpTool, reading_spec
@@ -67,6 +69,9 @@ class McpEnsemble(CanDiscoverTools):
         patience: seconds that a call waits for a server that is away.
         max_message_bytes: the most bytes of a message of the server.
         enabled: whether it is started and offers anything.
+
+    Raises:
+        ConfigurationError: when the extra `mcp` is not installed.
     """
 
     name: str = field(validator=min_len(1))
@@ -89,6 +94,10 @@ class McpEnsemble(CanDiscoverTools):
     )
     _lifecycle: Lifecycle = field(factory=Lifecycle, init=False, repr=False)
     _known: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.enabled and find_spec("mcp") is None:
+            raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'")
 
     @classmethod
     def stdio(  # a command has these parts

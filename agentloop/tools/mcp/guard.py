@@ -18,6 +18,7 @@ import time
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _NOT_FOUND = 127
+_BY_SIGNAL = 128  # as shells tell it
 
 
 def main(arguments: list[str]) -> int:
@@ -43,7 +44,8 @@ def main(arguments: list[str]) -> int:
         if status is None and lifeline in readable:
             status = _terminated(server)
     _signal_group(server, signal.SIGKILL)  # whatever it has started and left behind
-    return os.waitstatus_to_exitcode(status) & 0xFF
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _BY_SIGNAL - code
 
 
 def _let_go_of_the_pipes() -> None:

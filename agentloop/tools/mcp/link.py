@@ -42,6 +42,7 @@ class Link:
         self._patience = patience
         self._session: ServerSession | None = None
         self._failure = ""
+        self._said = ""
         self._hopeless = False
         self._stopping = False
         self._answered = False
@@ -95,8 +96,8 @@ class Link:
         return self.tools
 
     def problem(self) -> str:
-        """Say why it is away; empty when it is not."""
-        return "" if self._session is not None else self._failure or "it has not answered yet"
+        """Say why it is away, for people; empty when it is not."""
+        return "" if self._session is not None else _with(self._failure or "it has not answered yet", self._said)
 
     async def ask(
         self, request: Callable[[ServerSession, Sending], Awaitable[ToolResult]], tool: str, effect: Effect
@@ -170,16 +171,16 @@ class Link:
                 began, self._answered = clock.time(), False
                 self._begun += 1
                 try:
-                    reason = await self._held()
+                    lost = await self._held()
                 except ConfigurationError as error:
                     self._hopeless = True
-                    self._lose(str(error))
+                    self._lose(ConnectionLost(str(error)))
                     return
                 except Exception as error:  # noqa: BLE001  # whatever keeps us from the server, it is tried again
-                    reason = _told(error)
+                    lost = _told(error)
                 stable = self._answered or (self._session is not None and clock.time() - began > _STABLE_SECONDS)
                 failures = 0 if stable else failures + 1
-                self._lose(reason)
+                self._lose(lost)
                 if failures and not self._stopping:
                     await self._pause(min(_FIRST_WAIT * 2 ** (failures - 1), _LONGEST_WAIT))
         finally:
@@ -194,8 +195,8 @@ class Link:
             await asyncio.wait_for(self._wanted.wait(), seconds - _FIRST_WAIT)
         self._wanted.clear()
 
-    async def _held(self) -> str:
-        """Hold one connection from its beginning to its end; return why it ended."""
+    async def _held(self) -> ConnectionLost:
+        """Hold one connection from its beginning to its end; return how it ended."""
         try:
             from agentloop.tools.mcp.sdk.session import opened
         except ModuleNotFoundError as error:
@@ -214,17 +215,19 @@ class Link:
                 for other in others:
                     other.cancel()
                 await asyncio.wait(others)
-        return session.ending.reason
+        return ConnectionLost(session.ending.reason, session.ending.said)
 
     def _reach(self, session: ServerSession) -> None:
         _LOG.debug("the MCP server %s is there: protocol %s", self._settings.name, session.protocol)
-        self._session, self._failure, self._away_since = session, "", None
+        self._session, self._failure, self._said, self._away_since = session, "", "", None
         self._tell()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, lost: ConnectionLost) -> None:
+        reason = str(lost)
         if not self._stopping:
-            _LOG.warning("the MCP server %s is away: %s", self._settings.name, reason)
-        self._session, self._failure = None, reason
+            level = logging.DEBUG if reason == self._failure else logging.WARNING  # the same again is no news
+            _LOG.log(level, "the MCP server %s is away: %s", self._settings.name, _with(reason, lost.said))
+        self._session, self._failure, self._said = None, reason, lost.said
         self._ended += 1
         if self._away_since is None:
             self._away_since = asyncio.get_running_loop().time()
@@ -256,12 +259,16 @@ class Link:
             pause = min(2 * pause, _STABLE_SECONDS) if self._changed.is_set() else _FIRST_WAIT
 
 
-def _told(error: BaseException) -> str:
+def _told(error: BaseException) -> ConnectionLost:
     """Say what went wrong: the first cause, where several things did at once."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ConnectionLost):
-        return str(error)
+        return error
     if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return ConnectionLost("it did not answer in time")
+    return ConnectionLost(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _with(reason: str, said: str) -> str:
+    return f"{reason}; it said last: {said}" if said else reason

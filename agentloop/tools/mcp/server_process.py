@@ -22,6 +22,7 @@ _CHUNK = 1 << 16
 _LONGEST_LOGGED = 2_000
 _GRACE_SECONDS = 1.0
 _KILL_SECONDS = 3.0
+_LAST_WORDS_SECONDS = 0.2
 _POLL_SECONDS = 0.01
 
 
@@ -32,12 +33,13 @@ class ServerProcess:
     When this process ends in whatever way, the server and all that it has started are ended too.
     """
 
-    __slots__ = ("_lifeline", "_name", "_process", "_stderr")
+    __slots__ = ("_lifeline", "_name", "_process", "_said", "_stderr")
 
     def __init__(self, name: str, process: Process, lifeline: int) -> None:
         self._name = name
         self._process = process
         self._lifeline = lifeline
+        self._said = ""
         self._stderr = asyncio.create_task(self._log_stderr())
 
     @classmethod
@@ -97,6 +99,13 @@ class ServerProcess:
                 raise ConnectionLost(f"it sent a message of more than {longest} bytes")
             await asyncio.sleep(0)  # a server that never stops writing does not keep others from their turn
 
+    async def last_words(self) -> tuple[str, str]:
+        """Return how it has ended, as in "its …", and the last line of its standard error; waits a moment for both."""
+        await self._ended_within(_LAST_WORDS_SECONDS)
+        await asyncio.wait((self._stderr,), timeout=_LAST_WORDS_SECONDS)
+        code = self._process.returncode
+        return "its output was closed" if code is None else f"its process has ended with exit code {code}", self._said
+
     async def write(self, line: bytes) -> None:
         """Write a line.
 
@@ -152,6 +161,7 @@ class ServerProcess:
     def _log(self, line: bytes) -> None:
         told = line[:_LONGEST_LOGGED].decode(errors="replace").rstrip()
         if told:
+            self._said = told
             _LOG.info("%s: %s", self._name, told)
 
 

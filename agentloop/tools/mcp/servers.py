@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from agentloop.errors import ConfigurationError
 from agentloop.values.value import Value
 
 
@@ -24,6 +26,18 @@ def _address_only(url: str) -> str:
     scheme, mark, rest = url.partition("?")[0].partition("://")
     host, slash, path = rest.partition("/")
     return repr(f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}")
+
+
+def _check_url(_: Any, __: Any, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigurationError(
+            f"the address of an MCP server is like https://example.com/mcp, not {_address_only(url)}"
+        )
 
 
 @frozen(eq=False, repr=False)
@@ -50,9 +64,12 @@ class HttpServer(Value):
     Attributes:
         url: its address.
         headers: what is sent with each request, such as `Authorization`; what they hold is never shown.
+
+    Raises:
+        ConfigurationError: when the address is none.
     """
 
-    url: str = field(repr=_address_only)
+    url: str = field(repr=_address_only, validator=_check_url)
     headers: Mapping[str, str] = field(factory=dict, repr=_names_only)
 
 

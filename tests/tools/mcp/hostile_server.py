@@ -23,6 +23,11 @@ def write(text: str) -> None:
         os._exit(0)
 
 
+def write_bytes(line: bytes, asked: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(line % asked["id"])
+    sys.stdout.buffer.flush()
+
+
 def answer(asked: dict[str, Any], result: Any) -> None:
     send({"id": asked["id"], "result": result})
 
@@ -99,6 +104,11 @@ def call(asked: dict[str, Any], manner: str) -> None:
         "wrong shape": lambda: answer(asked, {"content": "acted"}),
         "result is a number": lambda: send({"id": asked["id"], "result": 7}),
         "bad base64": lambda: answer(asked, {"content": [{"type": "image", "data": "?", "mimeType": "image/png"}]}),
+        "error of any kind": lambda: send({"id": asked["id"], "error": {"code": -32000, "message": "no" * 1000}}),
+        "half a character": lambda: answer(asked, {"content": [{"type": "text", "text": "cut \ud83d"}]}),
+        "latin": lambda: write_bytes(
+            b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"caf\xe9"}]}}\n', asked
+        ),
         "dies of calls": lambda: os._exit(1),
         "closes its output": lambda: os.close(1),
         "answers twice": lambda: twice(asked, text),
@@ -111,7 +121,8 @@ def main(manner: str) -> None:
     if manner == "noisy":
         write("Starting…\n{not json}\n\n[]\n")
     if manner == "dies at once":
-        return
+        sys.stderr.write("no key\n")
+        sys.exit(7)
     for asked in requests():
         if manner == "dies at each message" or (
             manner == "dies when asked for tools" and asked["method"] == "tools/list"

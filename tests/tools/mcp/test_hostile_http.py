@@ -122,6 +122,30 @@ async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
     assert sibling.value == later.value == "mine"
 
 
+REFUSALS = {
+    "200 OK": -32000,
+    "500 Internal Server Error": -32000,
+    "400 Bad Request": -32602,
+}
+"""Ways in which a server that is well may refuse a call."""
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+async def test_a_refusal_is_no_loss(status: str) -> None:
+    """The call fails with what the server says, and is not sent again."""
+    error = {"jsonrpc": "2.0", "id": 0, "error": {"code": REFUSALS[status], "message": "not today"}}
+    told = json.dumps(error).encode()
+    answer = (
+        response(status, EVENTS, b"data: " + told + b"\n\n") if status == "200 OK" else response(status, JSON, told)
+    )
+    async with answering(answer, calls_only=True) as server:
+        refused = executions(await ran([server], ("act", {})))[0]
+    assert (refused.status, refused.error_message) == (
+        ToolStatus.FAILED,
+        f"the MCP server 'hostile' refused: not today (code {REFUSALS[status]})",
+    )
+
+
 async def test_keys_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Neither in the ensemble nor in what is told of a header that cannot be sent (law 18)."""
     url = "http://me:hidden-1@127.0.0.1:1/mcp?key=hidden-2"

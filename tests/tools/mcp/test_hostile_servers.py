@@ -35,7 +35,8 @@ CALLS = {
     "dies of calls": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "closes its output": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "wrong shape": (ToolStatus.FAILED, "ToolFailed"),
-    "result is a number": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
+    "result is a number": (ToolStatus.FAILED, "ToolFailed"),
+    "error of any kind": (ToolStatus.FAILED, "ToolFailed"),
 }
 """How a call of a server that behaves like this ends."""
 
@@ -66,6 +67,27 @@ async def test_what_can_be_borne_is_borne(manner: str) -> None:
     assert (acted.value, sibling.value) == ("acted", "mine")
     assert bad.error is not None
     assert bad.error.type == "UnknownTool"
+
+
+async def test_what_is_no_text_is_replaced() -> None:
+    """Half a character, as JavaScript writes where it cuts a text, and bytes that are no text do not lose an answer."""
+    halved, latin = executions(
+        await ran(
+            [hostile("half a character", **SETTINGS), hostile("latin", prefix="l_", **SETTINGS)],
+            ("act", {}),
+            ("l_act", {}),
+        )
+    )
+    assert (halved.value, latin.value) == ("cut \ufffd", "caf\ufffd")
+
+
+async def test_a_server_that_dies_is_told_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
+    """The exit code is told to all, what the server wrote to people only; the same again is logged once."""
+    async with hostile("dies at once", **SETTINGS) as server:
+        for _ in range(3):
+            await server.discover()
+        assert server.problem() == "its process has ended with exit code 7; it said last: no key"
+    assert caplog.text.count("the MCP server hostile is away: its process has ended with exit code 7") == 1
 
 
 async def test_a_picture_that_is_none_is_told_as_text() -> None:

@@ -20,6 +20,7 @@ _FAREWELL_SECONDS = 1.0
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVES_US = ".send_request_headers.started"
 _SESSION_ID = "mcp-session-id"
+_EVENTS = "text/event-stream"
 _NO_SUCH_SESSION = frozenset({400, 404})
 
 
@@ -66,8 +67,13 @@ class _BoundedClient(httpx2.AsyncClient):
             return self._failed(request, f"the connection was lost: {_told(error)}")
         if request.method == "POST" and _SESSION_ID in request.headers and response.status_code in _NO_SUCH_SESSION:
             sending.refused = True
+        if request.method == "POST":
+            status = f"it answered {response.status_code} {response.reason_phrase}"
+            self._ending.status = status if response.is_error else ""
+        sending.over = False
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream, self._longest, sending)
+            events = response.headers.get("content-type", "").lower().startswith(_EVENTS)
+            response.stream = _Bounded(response.stream, self._longest, sending, events=events)
         return response
 
     def _failed(self, request: httpx2.Request, reason: str) -> httpx2.Response:
@@ -80,7 +86,8 @@ class _BoundedClient(httpx2.AsyncClient):
 class _Bounded(httpx2.AsyncByteStream):
     """The bytes of an answer, up to a limit; that they break off is told as an error that the SDK expects."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, longest: int, sending: Sending) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, longest: int, sending: Sending, *, events: bool) -> None:
+        self._events = events
         self._stream = stream
         self._longest = longest
         self._sending = sending
@@ -94,6 +101,7 @@ class _Bounded(httpx2.AsyncByteStream):
                     self._sending.lost = f"it sent an answer of more than {self._longest} bytes"
                     raise httpx2.StreamError(self._sending.lost)
                 yield chunk
+            self._sending.over = self._events  # who has found the answer among events does not read to their end
         except httpx2.TransportError as error:
             self._sending.lost = f"the connection was lost: {_told(error)}"
             raise httpx2.StreamError(self._sending.lost) from error

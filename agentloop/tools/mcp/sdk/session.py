@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -12,6 +12,9 @@ from mcp import Client, MCPError
 from mcp.client.subscriptions import ListenNotSupportedError
 from mcp_types import (
     CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
     Implementation,
     ListPromptsResult,
     ListResourcesResult,
@@ -124,11 +127,12 @@ class McpSession(ServerSession):
             SENDING.reset(token)
 
     def _of_protocol(self, error: MCPError, sending: Sending) -> Exception:
-        if sending.refused:
-            return ConnectionLost(self._lost(f"it does not know the session any more: {error.message}"))
+        if sending.refused and error.code not in _LOOKED_AT:
+            return ConnectionLost(self._lost(f"it does not know the session any more: {_short(error)}"))
         if sending.lost:
             return ConnectionLost(sending.lost)
-        if error.code == CONNECTION_CLOSED:
+        gone = sending.over or self.ending.ended.is_set() or error.message == _CLOSED
+        if error.code == CONNECTION_CLOSED and gone:  # servers use this code too, for errors of any kind
             return ConnectionLost(self._lost(error.message))
         return ToolFailed(f"the MCP server {self._name!r} refused: {_short(error)} (code {error.code})")
 
@@ -170,8 +174,25 @@ async def opened(settings: SessionSettings, on_changed: Callable[[], None]) -> A
         elicitation_callback=elicitation(settings.on_elicitation),
         sampling_callback=sampling(settings.on_sampling),
     )
-    async with client:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(client)
+        except (MCPError, ExceptionGroup) as error:
+            raise _not_opened(error, ending) from error
         yield McpSession(settings.name, client, ending)
+
+
+def _not_opened(error: Exception, ending: Ending) -> Exception:
+    """Return what says why a server could not be agreed with, as far as that is known."""
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if ending.ended.is_set():
+        return ConnectionLost(ending.reason, ending.said)
+    if isinstance(cause, MCPError):
+        told = _short(cause)
+        return ConnectionLost(ending.status if told in ending.status else f"{ending.status or 'it refused'}: {told}")
+    return error
 
 
 def _offered(tool: Mapping[str, Any]) -> OfferedTool:
@@ -199,3 +220,6 @@ def _short(error: BaseException) -> str:
 
 
 _LONGEST_TOLD = 500
+_CLOSED = "Connection closed"
+_LOOKED_AT = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
+"""Errors of a server that has looked at a request, and so knows the session."""

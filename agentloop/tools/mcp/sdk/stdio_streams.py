@@ -13,9 +13,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from agentloop.tools.mcp.lost import SENDING, ConnectionLost, Ending, Sending
+from agentloop.tools.mcp.sdk.messages import message_of
 from agentloop.tools.mcp.server_process import ServerProcess
 from agentloop.tools.mcp.servers import StdioServer
 
@@ -100,22 +100,20 @@ async def _hear(
     heard: MemoryObjectSendStream[SessionMessage | Exception],
     ending: Ending,
 ) -> None:
-    reason, noise = "its process has ended", 0
-    try:
-        async with heard:
+    noise = 0
+    async with heard:  # closed when the reason is known: that wakes those who wait for an answer
+        try:
             async for line in process.lines(longest):
-                try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:
-                    noise = _noted(name, line, noise)
-                    continue
-                noise = 0
-                await heard.send(SessionMessage(message))
-    except ConnectionLost as lost:
-        reason = str(lost)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        reason = "its output was closed"
-    ending.end(reason)
+                message = message_of(line)
+                noise = 0 if message is not None else _noted(name, line, noise)
+                if message is not None:
+                    await heard.send(SessionMessage(message))
+            reason, ending.said = await process.last_words()
+        except ConnectionLost as lost:
+            reason = str(lost)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            reason = "its output was closed"
+        ending.end(reason)
 
 
 def _noted(name: str, line: bytes, noise: int) -> int:
