@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
+from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
 from agentloop.values.value import Value
@@ -73,6 +74,7 @@ class ExecutionScope(Value):
         shared: what executions of one loop share, such as connections: held open by a loop that is entered, else the
             same as `own`.
         depth: how many agents stand above: 0 for one that was not started by another's tool.
+        log: what the execution writes down; None without a journal.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -81,3 +83,4 @@ class ExecutionScope(Value):
     own: Resources = field(factory=Resources)
     shared: Resources = field(factory=Resources)
     depth: int = 0
+    log: ExecutionLog | None = None

@@ -9,6 +9,7 @@ from typing import Any, Self
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
 from agentloop.values.agent_state import AgentState
+from agentloop.values.in_doubt import Probed
 from agentloop.values.json_value import freeze_object
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_result import ToolResult
@@ -130,3 +131,32 @@ class CanAccessToolContext(ABC):
     @abstractmethod
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that serves this context."""
+
+
+class CanProbeCall(ABC):
+    """A tool that can find out whether a call of its own that was interrupted has run, as by asking the service it calls."""
+
+    @abstractmethod
+    async def probe(self, **arguments: Any) -> Probed:
+        """Find out.
+
+        The tool is bound as for `use`: `ToolContext.idempotency_key` is the one that the call had.
+
+        Args:
+            **arguments: the arguments of the call, by name.
+
+        Returns:
+            `happened(value)`, whose value settles the call; `did_not_happen()`, with which it is run; or `unknown(reason)`.
+
+        Raises:
+            Exception: anything means that it cannot be found out now.
+        """
+
+
+class CanContinueCall(ABC):
+    """A tool that writes down itself what it does: used again for a call that was interrupted, it goes on from there."""
+
+    @property
+    @abstractmethod
+    def continues_calls(self) -> bool:
+        """Whether it does."""

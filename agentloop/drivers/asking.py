@@ -9,6 +9,8 @@ from attrs import define, field, frozen
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
+from agentloop.contracts.execution_log import ExecutionLog
+from agentloop.drivers.recorded_error import recorded_error
 from agentloop.drivers.step_draft import StepDraft
 from agentloop.errors import ContractViolation, InvalidResponse
 from agentloop.events.inference_events import (
@@ -19,13 +21,17 @@ from agentloop.events.inference_events import (
     InferenceRetried,
     TokenUsageReported,
 )
+from agentloop.events.recovery_events import InferenceReused
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import NO_USAGE
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
+from agentloop.values.recorded import RecordedInference
 from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.usage import Usage
 
 
 @define(eq=False)
@@ -45,6 +51,7 @@ class Asking:
         interceptor: the points.
         events: the bus.
         streaming: whether the answer is taken in pieces.
+        log: where it is written down what came of it; None for nowhere.
     """
 
     draft: StepDraft
@@ -52,6 +59,7 @@ class Asking:
     interceptor: InterceptorStack
     events: CanHandleEvents
     streaming: bool = False
+    log: ExecutionLog | None = None
     _attempt: Counter = field(factory=Counter, init=False)
 
     async def ask(self, request: InferenceRequest) -> InferenceResponse:
@@ -66,7 +74,7 @@ class Asking:
             draft.state, request, response = before.state, before.request, before.response
         try:
             if response is None:
-                response = await self._asked(request)
+                response = await self._asked_once(request)
             else:
                 draft.count(response)
             if "after_inference" in self.interceptor.points:
@@ -78,6 +86,36 @@ class Asking:
                 await self.events.emit(InferenceFailed(self.events.head(draft.state), ErrorInfo.of(error)))
             raise
         await self._tell_response(response)
+        return response
+
+    async def _asked_once(self, request: InferenceRequest) -> InferenceResponse:
+        """Ask the model, unless it was asked before the execution was interrupted; what comes of it is written down."""
+        if self.log is None:
+            return await self._asked(request)
+        recorded = self.log.next_inference(request)
+        if recorded is not None:
+            return await self._reused(recorded)
+        draft = self.draft
+        before, draft.usage = draft.usage, NO_USAGE
+        try:
+            response = await self._asked(request)
+        except Exception as error:
+            self.log.note_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage))
+            raise
+        else:
+            self.log.note_inference(request, RecordedInference(response=response, usage=draft.usage))
+        finally:
+            draft.usage = _sum(before, draft.usage)
+        return response
+
+    async def _reused(self, recorded: RecordedInference) -> InferenceResponse:
+        draft, response = self.draft, recorded.response
+        draft.usage = _sum(draft.usage, recorded.usage)
+        if response is None:
+            raise recorded_error(recorded.error)
+        draft.response = response
+        if self.events.due(InferenceReused):
+            await self.events.emit(InferenceReused(self.events.head(draft.state), response))
         return response
 
     async def _asked(self, request: InferenceRequest) -> InferenceResponse:
@@ -153,6 +191,12 @@ def _answer(response: object, inference: CanInfer) -> InferenceResponse:
     if not isinstance(response, InferenceResponse):
         raise ContractViolation(f"{_what(inference)} returned {_what(response)}; infer returns an InferenceResponse")
     return response
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    if one is NO_USAGE:
+        return other
+    return one if other is NO_USAGE else one + other
 
 
 def _what(value: object) -> str:

@@ -95,7 +95,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         from agentloop.drivers.asking import Asking
 
         asked = self.asked_as(inference or self.inference)
-        return await Asking(draft, asked, self.interceptor, self.events, self.streaming).ask(request)
+        asking = Asking(draft, asked, self.interceptor, self.events, self.streaming, self.scope.log)
+        return await asking.ask(request)
 
 
 def _bound(inference: CanInfer, scope: ExecutionScope) -> CanInfer:

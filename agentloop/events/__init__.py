@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from agentloop.events.interceptor_events import InterceptorRan as InterceptorRan
     from agentloop.events.monitor import ProtocolMonitor as ProtocolMonitor
     from agentloop.events.permission_events import PermissionDecided as PermissionDecided
+    from agentloop.events.recovery_events import InferenceReused as InferenceReused
+    from agentloop.events.recovery_events import Recovery as Recovery
+    from agentloop.events.recovery_events import ToolCallIntentKept as ToolCallIntentKept
+    from agentloop.events.recovery_events import ToolCallRecovered as ToolCallRecovered
     from agentloop.events.resilience_events import CircuitClosed as CircuitClosed
     from agentloop.events.resilience_events import CircuitDecided as CircuitDecided
     from agentloop.events.resilience_events import CircuitHalfOpened as CircuitHalfOpened
@@ -65,6 +69,7 @@ else:
             "agentloop.events.interceptor_events": "InterceptorRan",
             "agentloop.events.monitor": "ProtocolMonitor",
             "agentloop.events.permission_events": "PermissionDecided",
+            "agentloop.events.recovery_events": "InferenceReused Recovery ToolCallIntentKept ToolCallRecovered",
             "agentloop.events.resilience_events": "CircuitClosed CircuitDecided CircuitHalfOpened CircuitOpened ToolAttemptTimedOut ToolCallCached ToolCallDeadlineExceeded ToolCallDecided ToolCallDeduplicated ToolCallRateLimited ToolCallRetried ToolCallShortCircuited",
             "agentloop.events.step_events": "AgentStepCompleted AgentStepStarted",
             "agentloop.events.tool_events": "ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted ToolCallSuspended",

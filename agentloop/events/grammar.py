@@ -34,6 +34,7 @@ from agentloop.events.inference_events import (
 )
 from agentloop.events.interceptor_events import InterceptorRan
 from agentloop.events.permission_events import PermissionDecided
+from agentloop.events.recovery_events import InferenceReused, ToolCallIntentKept, ToolCallRecovered
 from agentloop.events.resilience_events import (
     CircuitClosed,
     CircuitHalfOpened,
@@ -103,7 +104,12 @@ ASKED = "asked"
 ANSWERED = "answered"
 
 INFERENCE: Grammar = {
-    IDLE: {InferenceRequestStarted: ASKED, InferenceResponseReceived: ANSWERED, InferenceFailed: IDLE},
+    IDLE: {
+        InferenceReused: IDLE,
+        InferenceRequestStarted: ASKED,
+        InferenceResponseReceived: ANSWERED,
+        InferenceFailed: IDLE,
+    },
     ASKED: {
         InferenceDeltaReceived: ASKED,
         InferenceRetried: ASKED,
@@ -112,7 +118,8 @@ INFERENCE: Grammar = {
     },
     ANSWERED: {TokenUsageReported: IDLE},
 }
-"""The inferences of one step, one after the other. A response without a request was given by an interceptor."""
+"""The inferences of one step, one after the other. A response without a request was given by an
+interceptor, or recorded."""
 
 RUNNING = "running"
 SETTLED = "settled"
@@ -120,6 +127,8 @@ SETTLED = "settled"
 TOOL_CALL: Grammar = {
     START: {
         PermissionDecided: START,
+        ToolCallIntentKept: START,
+        ToolCallRecovered: START,
         ToolCallStarted: RUNNING,
         ToolCallCompleted: SETTLED,
         ToolCallBlocked: SETTLED,
@@ -143,7 +152,8 @@ TOOL_CALL: Grammar = {
     },
     SETTLED: {},
 }
-"""One tool call, by its key. A call completed without a start was answered or cancelled before it ran."""
+"""One tool call, by its key. A call completed without a start was answered or cancelled before it ran, or
+its outcome was recorded."""
 
 
 def words(grammar: Grammar) -> frozenset[type[Event]]:

@@ -50,6 +50,8 @@ class ProtocolMonitor:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
+        if isinstance(event, AgentExecutionStarted) and event.resumed:
+            self._runs.pop(event.execution_id, None)  # what was interrupted in the middle of a step begins it again
         run = self._runs.setdefault(event.execution_id, _Run())
         self._check_sequence(run, event)
         kind = type(event)

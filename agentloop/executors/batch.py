@@ -4,48 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import datetime
 
 from attrs import define, evolve, field
 
-from agentloop.errors import AgentLoopError, InterceptorFailed, ToolError
+from agentloop.errors import AgentLoopError
 from agentloop.events.tool_events import ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallSuspended
+from agentloop.executors.batch_outcomes import BatchOutcomes
 from agentloop.executors.call_slot import CallSlot
-from agentloop.executors.tool_run import RunSettings, ToolRun, limited_error
+from agentloop.executors.kept_intent import keep_intent
+from agentloop.executors.recorded_run import RecordedRun
+from agentloop.executors.tool_run import ToolRun
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_executions import ToolExecutions
-from agentloop.values.tool_result import ToolResult
 from agentloop.values.verdict import Block, Suspend
 
 
 @define(eq=False)
-class Batch:
+class Batch(BatchOutcomes):
     """The calls of one `execute_tools`. It lives as long as that call and is seen by nobody else.
 
     Attributes:
         slots: one per call, in call order.
-        state: the state as the interceptors have made it so far.
         toolbox: the tools.
-        settings: what the calls have in common.
         max_concurrency: how many calls run at once; None for all.
-        stop_on_block: whether a blocked call keeps those after it from being admitted.
-        failure: the first error of an interceptor; nothing is admitted after it.
     """
 
-    slots: list[CallSlot]
-    state: AgentState
-    toolbox: Toolbox
-    settings: RunSettings
-    max_concurrency: int | None = None
-    stop_on_block: bool = False
-    failure: Exception | None = None
-    _halted: str = ""
+    slots: list[CallSlot] = field(kw_only=True)
+    toolbox: Toolbox = field(kw_only=True)
+    max_concurrency: int | None = field(default=None, kw_only=True)
     _group: list[CallSlot] = field(factory=list)
     _group_keys: set[str] = field(factory=set)
     _exclusive: bool = False
@@ -54,8 +45,8 @@ class Batch:
     async def run(self) -> None:
         """Execute all calls; afterwards every slot has an outcome or waits."""
         for slot in self.slots:
-            if self._halted:
-                self._cancel(slot, self._halted)
+            if self.halted and slot.recorded is None:
+                slot.cancel(self.halted, self.now())
                 self._group.append(slot)
             else:
                 await self._admit(slot)
@@ -82,34 +73,27 @@ class Batch:
         """Give every call that is still open the outcome that it was cancelled."""
         for slot in self.slots:
             if slot.is_open:
-                self._cancel(slot, reason)
+                slot.cancel(reason, self.now())
 
     # --- admit --------------------------------------------------------------------------------------------------
 
     async def _admit(self, slot: CallSlot) -> None:
         if isinstance(slot.decision, Edit):
             slot.call = slot.call.with_arguments(slot.decision.arguments)
-        if not self._found_and_valid(slot):
+        if slot.recorded is not None:  # what has begun goes on as it began
+            slot.call, slot.id = slot.recorded.intent.call, slot.recorded.intent.id
+        if not slot.find(self.toolbox, self.now()):
+            if slot.recorded is not None:
+                slot.execution = None
             self._group.append(slot)
             return
         if self._has_to_wait(slot):
             await self._flush()
-            if self._waiting and slot.decision is None and slot.begun is None:
+            if self._waiting and slot.decision is None and not slot.has_begun:
                 slot.pending = PendingCall(slot.key, slot.call, f"runs after {self._waiting}", waits_for=self._waiting)
                 return
         self._join_group(slot)
         await self._ask_interceptors(slot)
-
-    def _found_and_valid(self, slot: CallSlot) -> bool:
-        try:
-            slot.tool = self.toolbox.ready(slot.call.name)
-            slot.arguments = slot.tool.prepared(slot.call)
-            slot.ordering_key = slot.tool.ordering_key(slot.call)
-        except ToolError as error:
-            slot.execution = slot.end(ToolStatus.REJECTED, ErrorInfo.of(error), self._now())
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code failed before it ran
-            slot.execution = slot.end(ToolStatus.FAILED, limited_error(error), self._now())
-        return slot.execution is None
 
     def _has_to_wait(self, slot: CallSlot) -> bool:
         """Say whether the calls before this one have to be settled first."""
@@ -128,15 +112,15 @@ class Batch:
 
     async def _ask_interceptors(self, slot: CallSlot) -> None:
         if isinstance(slot.decision, Deny):
-            self._block(slot, slot.decision.reason or "denied")
+            self.block(slot, slot.decision.reason or "denied")
         elif isinstance(slot.decision, Answer):
-            self._answer(slot, slot.decision)
+            self.settle_with(slot, slot.decision)
         elif "before_tool_use" in self.settings.interceptor.points:
             await self._pass_before(slot)
 
     async def _pass_before(self, slot: CallSlot) -> None:
         tool = _tool(slot)
-        decision = slot.decision or (Approve() if slot.begun is not None else None)  # what has begun was let run
+        decision = slot.decision or (Approve() if slot.has_begun else None)  # what has begun was let run
         before = BeforeToolUse(
             self.state,
             slot.call,
@@ -151,19 +135,22 @@ class Batch:
             point = await self.settings.interceptor.before_tool_use(before)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
-            self._block(slot, str(stop))
+            await self.refuse(slot, str(stop))
             return
         except AgentLoopError as error:
-            self._fail(slot, error)
+            self.fail(slot, error)
             return
         self.state = point.state
-        if changed := point.call != slot.call and slot.begun is None:  # what has begun goes on as it began
+        if slot.recorded is not None:
+            await keep_intent(slot, point, self.settings)
+            return
+        if changed := point.call != slot.call and not slot.has_begun:
             slot.call = point.call
         match point.verdict:
             case Block(reason):
-                self._block(slot, reason)
+                self.block(slot, reason)
             case Answer() as answered:
-                self._answer(slot, answered)
+                self.settle_with(slot, answered)
             case Suspend(reason):
                 self._suspend(slot, reason)
             case None if changed and decision is not None:
@@ -178,7 +165,7 @@ class Batch:
     async def _admit_changed(self, slot: CallSlot) -> None:
         """Validate a call again that an interceptor changed, and let those before it end if its order now demands it."""
         self._group.remove(slot)
-        if not self._found_and_valid(slot):
+        if not slot.find(self.toolbox, self.now()):
             self._group.append(slot)
             return
         if self._has_to_wait(slot):
@@ -204,30 +191,38 @@ class Batch:
             async with gate:
                 await self._run(slot, None)
             return
-        run = ToolRun(slot, _tool(slot), self.state, self.settings)
+        run = ToolRun(slot, slot.tool, self.state, self.settings) if slot.tool is not None else None
+        log = self.settings.scope.log
+        recorded = RecordedRun(slot, run, self.state, self.settings, log) if log is not None else None
         try:
-            await run.run()
+            await _one(recorded, run).run()
         except AgentStop as stop:
-            run.stop = stop
+            slot.stop = stop.signal
             error = ErrorInfo("AgentStop", str(stop))
-            slot.execution = slot.end(ToolStatus.CANCELLED, error, self._now())
-        except Exception as error:  # noqa: BLE001  # a layer around the call failed, or a strict listener
-            self._fail(slot, error)
-        if run.suspended is not None:
+            slot.execution = slot.end(ToolStatus.CANCELLED, error, self.now())
+        except Exception as error:  # noqa: BLE001  # a layer around the call failed, or a strict listener, or the journal
+            self.fail(slot, error)
+        if run is not None and run.suspended is not None:
             slot.suspend(run.suspended)
-        if run.stop is not None:
-            self.state = self.state.with_stop_signal(run.stop.signal)
+        if run is not None and run.stop is not None:
+            slot.stop = run.stop.signal
+        if slot.stop is not None:
+            self.state = self.state.with_stop_signal(slot.stop)
+        if recorded is not None:
+            self.failure = self.failure or recorded.failure
+            await self.note(slot)
 
     # --- settle -------------------------------------------------------------------------------------------------
 
     async def _settle(self, slot: CallSlot) -> None:
         if slot.settled:
             return
+        if slot.is_open:  # its task was cancelled by somebody else
+            slot.cancel("the call was cancelled", self.now())
+        await self.note(slot)
         if slot.pending is not None:
             await self._settle_suspended(slot, slot.pending)
             return
-        if slot.execution is None:  # its task was cancelled by somebody else
-            self._cancel(slot, "the call was cancelled")
         slot.settled = True
         if "after_tool_use" in self.settings.interceptor.points:
             await self._pass_after(slot)
@@ -250,36 +245,17 @@ class Batch:
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
         except AgentLoopError as error:
-            withheld = slot.end(ToolStatus.FAILED, ErrorInfo.of(error), self._now())
-            slot.execution = evolve(withheld, may_have_run=slot.started)
+            slot.fail(error, self.now())
             self.failure = self.failure or error
         else:
             self.state = point.state
             slot.execution = evolve(point.execution, id=slot.id, key=slot.key)
 
-    # --- outcomes without a run ---------------------------------------------------------------------------------
 
-    def _block(self, slot: CallSlot, reason: str) -> None:
-        slot.execution = slot.end(ToolStatus.BLOCKED, ErrorInfo("ToolBlocked", reason), self._now())
-        if self.stop_on_block:
-            self._halted = f"not run, because the call {slot.call.name!r} before it was blocked: {reason}"
-
-    def _answer(self, slot: CallSlot, answered: Answer) -> None:
-        slot.execution = slot.succeed(ToolResult(answered.value), self._now())
-
-    def _cancel(self, slot: CallSlot, reason: str) -> None:
-        slot.execution = slot.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", reason), self._now())
-
-    def _fail(self, slot: CallSlot, error: Exception) -> None:
-        """Keep a call from running, or from counting as run, because an interceptor failed (law 11)."""
-        ended = slot.end(ToolStatus.FAILED, ErrorInfo.of(error), self._now())
-        slot.execution = evolve(ended, may_have_run=slot.started)
-        self.failure = self.failure or error
-        name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
-        self._halted = f"not run, because an interceptor failed: {name}"
-
-    def _now(self) -> datetime:
-        return self.settings.scope.clock.now()
+def _one(recorded: RecordedRun | None, run: ToolRun | None) -> RecordedRun | ToolRun:
+    one = recorded or run
+    assert one is not None  # noqa: S101  # without a journal, only calls whose tool was found are run
+    return one
 
 
 _CHANGED_SINCE = "the call was decided about, and then changed by an interceptor; it needs a decision as it is now"

@@ -9,9 +9,13 @@ from typing import Any
 
 from attrs import define, evolve
 
-from agentloop.executors.toolbox import ReadyTool
+from agentloop.errors import ToolError
+from agentloop.executors.limited_error import limited_error
+from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.decision import Decision
 from agentloop.values.pending_call import CallSuspended, PendingCall
+from agentloop.values.recorded import RecordedCall
+from agentloop.values.stop import StopSignal
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_result import ToolResult
@@ -30,6 +34,7 @@ class CallSlot:
         call: the call; interceptors and decisions may replace it.
         decision: what was decided about it, when it waited.
         begun: what its tool left when it suspended the call; None when the tool has not begun before.
+        recorded: what a journal knows of it, when it had begun before its execution was interrupted.
         tool: its tool, once found.
         ordering_key: calls with the same one run one after the other; empty for none.
         arguments: its arguments as the tool takes them, once valid; used by the first attempt.
@@ -39,7 +44,9 @@ class CallSlot:
         started: whether the tool was begun.
         settled: whether the interceptors have seen the outcome and the event was emitted.
         attempts: how often the tool was begun.
-        task: what runs it, when several run at once.
+        task: what runs it.
+        stop: the stop that its tool asked for.
+        to_note: whether its end has to be written down: it has begun, as a journal knows.
     """
 
     step: int
@@ -49,6 +56,7 @@ class CallSlot:
     call: ToolCall
     decision: Decision | None = None
     begun: PendingCall | None = None
+    recorded: RecordedCall | None = None
     tool: ReadyTool | None = None
     ordering_key: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -59,6 +67,41 @@ class CallSlot:
     settled: bool = False
     attempts: int = 0
     task: asyncio.Task[None] | None = None
+    stop: StopSignal | None = None
+    to_note: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was let run before, so that it goes on as it began."""
+        return self.begun is not None or self.recorded is not None
+
+    def find(self, toolbox: Toolbox, at: datetime) -> bool:
+        """Find its tool and make its arguments ready; say whether that could be done, and settle it where not."""
+        try:
+            self.tool = toolbox.ready(self.call.name)
+            self.arguments = self.tool.prepared(self.call)
+            self.ordering_key = self.tool.ordering_key(self.call)
+        except ToolError as error:
+            self.execution = self.end(ToolStatus.REJECTED, ErrorInfo.of(error), at)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code failed before it ran
+            self.execution = self.end(ToolStatus.FAILED, limited_error(error), at)
+        return self.execution is None
+
+    def block(self, reason: str, at: datetime) -> None:
+        """Settle it as kept from running."""
+        self.execution = self.end(ToolStatus.BLOCKED, ErrorInfo("ToolBlocked", reason), at)
+
+    def cancel(self, reason: str, at: datetime) -> None:
+        """Settle it as cancelled."""
+        self.execution = self.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", reason), at)
+
+    def fail(self, error: Exception, at: datetime) -> None:
+        """Settle it as failed because of what is around it."""
+        self.execution = evolve(self.end(ToolStatus.FAILED, ErrorInfo.of(error), at), may_have_run=self.started)
+
+    def doubt(self, error: ErrorInfo, at: datetime) -> None:
+        """Settle it as one of which nobody knows whether it has run."""
+        self.execution = evolve(self.end(ToolStatus.IN_DOUBT, error, at), may_have_run=True)
 
     @property
     def is_open(self) -> bool:

@@ -133,10 +133,16 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
                 call=call,
                 decision=tool_calls.decisions.get(key),
                 begun=tool_calls.begun.get(key),
+                recorded=scope.log.recorded_call(key) if scope.log is not None else None,
             )
             for call, key, (step, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
         ]
         settings = RunSettings(self._interceptor, self._events, scope, self.default_timeout, self.max_result_bytes)
         return Batch(
-            slots, state, self._toolbox or Toolbox(NO_TOOLS), settings, self.max_concurrency, self.stop_on_tool_block
+            state,
+            settings,
+            self.stop_on_tool_block,
+            slots=slots,
+            toolbox=self._toolbox or Toolbox(NO_TOOLS),
+            max_concurrency=self.max_concurrency,
         )

@@ -11,11 +11,12 @@ from attrs import frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanUseThread
+from agentloop.contracts.tool import CanUseThread, Tool
 from agentloop.contracts.tool_context import ToolContext
-from agentloop.errors import NotJson, ToolError, ToolFailed, ToolInDoubt
+from agentloop.errors import ToolInDoubt
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallStarted
 from agentloop.executors.call_slot import CallSlot
+from agentloop.executors.limited_error import Escaping, limited_error
 from agentloop.executors.result_size import limited
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
@@ -116,7 +117,8 @@ class ToolRun:
             control.sign(self._slot.call.name)
             self.stop = control
 
-    async def _used(self) -> Any:
+    def bound(self) -> Tool:
+        """Return the tool with what it wants to know about this call."""
         slot = self._slot
         context = ToolContext(
             execution_id=self._state.execution_id,
@@ -130,7 +132,10 @@ class ToolRun:
             id=slot.id,
             report=self._report,
         )
-        tool = self._tool.bound(self._state, slot.call, context)
+        return self._tool.bound(self._state, slot.call, context)
+
+    async def _used(self) -> Any:
+        slot, tool = self._slot, self.bound()
         timeout = tool.policy.timeout or self._settings.default_timeout
         work = self._threaded(tool) if isinstance(tool, CanUseThread) else tool.use(**slot.take_arguments())
         return await work if timeout is None else await self._within(timeout, work)
@@ -192,20 +197,12 @@ class _TimedOut(Exception):  # internal to this file; becomes an outcome
     """The tool's time is up."""
 
 
-class _Escaping(Exception):  # internal to this file; becomes an outcome
-    """The tool raised what a task would let out of the event loop, and so end the program."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error: BaseException = error
-
-
 def _called(call: Callable[[], Any]) -> Any:
     """Call a function in a thread, where nothing that it raises is meant for the program."""
     try:
         return call()
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise _Escaping(error) from None
+        raise Escaping(error) from None
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:
@@ -213,24 +210,9 @@ async def _awaited(work: Awaitable[Any]) -> Any:
     try:
         return await work
     except SystemExit as error:
-        raise _Escaping(error) from None
+        raise Escaping(error) from None
 
 
 def _cancelled_from_outside() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def limited_error(error: BaseException) -> ErrorInfo:
-    """Describe what a tool raised, shortened where it is very long."""
-    if isinstance(error, _Escaping):
-        error = error.error
-    if isinstance(error, NotJson):
-        error = ToolFailed(str(error))
-    message = ErrorInfo.of(error).message
-    if len(message) > _ERROR_CHARACTERS:
-        message = f"{message[:_ERROR_CHARACTERS]}… ({len(message)} characters)"
-    return ErrorInfo(type(error).__name__, message, error.path if isinstance(error, ToolError) else "")
-
-
-_ERROR_CHARACTERS = 10_000

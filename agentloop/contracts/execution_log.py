@@ -1,0 +1,125 @@
+"""The contracts of what an execution writes down while it runs, and reads when it goes on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.values.agent_state import AgentState
+from agentloop.values.in_doubt import InDoubt
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
+from agentloop.values.stop import StopSignal
+from agentloop.values.tool_execution import ToolExecution
+
+
+class ExecutionLog(ABC):
+    """Where inferences and tool calls are written down, and found again by those who go on with an execution.
+
+    It stands outermost around both: what is recorded is not done again, and however often a call is tried inside, it has one
+    intent. Drivers and executors find it as `ExecutionScope.log`; there is none without a journal.
+    """
+
+    @property
+    @abstractmethod
+    def journal(self) -> CanJournal | None:
+        """Where it is kept, for agents that serve calls of this execution; None when they are not to keep one."""
+
+    @property
+    @abstractmethod
+    def in_doubt(self) -> InDoubt:
+        """What becomes of interrupted calls with an effect that cannot be asked about."""
+
+    @abstractmethod
+    def next_inference(self, request: InferenceRequest) -> RecordedInference | None:
+        """Return what came of the next inference of the step; None when it has to be made.
+
+        It is called before each inference, and `note_inference` after each that was made.
+        """
+
+    @abstractmethod
+    def note_inference(self, request: InferenceRequest, recorded: RecordedInference) -> None:
+        """Write down what came of an inference. It lasts before anything is done about it."""
+
+    @abstractmethod
+    def recorded_call(self, key: str) -> RecordedCall | None:
+        """Return what is known of a call of the step that has begun before; None when it has not."""
+
+    @abstractmethod
+    async def next_call(self, intent: CallIntent) -> ToolExecution | None:
+        """Return the outcome of a call that is not to run although it was not recorded; None when it is to run.
+
+        It is called before each intent.
+        """
+
+    @abstractmethod
+    async def note_intent(self, intent: CallIntent) -> None:
+        """Write down that a call is about to run; it lasts when this returns.
+
+        Raises:
+            JournalError: when it cannot be written; then the call must not run.
+        """
+
+    @abstractmethod
+    async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
+        """Write down what came of a call, and the stop that its tool asked for; it lasts when this returns.
+
+        Raises:
+            JournalError: when it cannot be written.
+        """
+
+    @abstractmethod
+    async def note_suspended(self, pending: PendingCall) -> None:
+        """Write down that the tool of a call has suspended it; it lasts when this returns.
+
+        Raises:
+            JournalError: when it cannot be written.
+        """
+
+
+class RunLog(ExecutionLog):
+    """The log as the loop uses it."""
+
+    @abstractmethod
+    async def begin(self, state: AgentState) -> None:
+        """Take the state with which the execution begins or goes on; it lasts when this returns.
+
+        Raises:
+            JournalConflict: when somebody else drives the execution, or its id is taken.
+            JournalError: when it cannot be written.
+        """
+
+    @abstractmethod
+    def taken_messages(self) -> Sequence[Message]:
+        """Return the messages that the next step had taken when it was interrupted."""
+
+    @abstractmethod
+    def waiting_messages(self) -> Sequence[Message]:
+        """Return the messages that were sent and that no step had taken when the execution was interrupted."""
+
+    @abstractmethod
+    def note_sent(self, message: Message) -> None:
+        """Write down a message that was sent to the execution."""
+
+    @abstractmethod
+    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
+        """Write down the messages that a step takes."""
+
+    @abstractmethod
+    async def step_completed(self, state: AgentState) -> None:
+        """Write down what a step has made of the state. It lasts before the next call runs, or the execution ends."""
+
+    @abstractmethod
+    async def end(self, state: AgentState) -> None:
+        """Write down the state with which the execution ends or is suspended; it lasts when this returns.
+
+        Raises:
+            JournalError: when it cannot be written.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let others go on with the execution; more than once does nothing."""
