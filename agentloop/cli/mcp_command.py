@@ -18,6 +18,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.ensembles.import_path import ImportPath
+from agentloop.tools.ensembles.tool_override import closest
 
 _DESCRIPTION = "Let an agent do a task; returns its answer."
 _EPILOG = """\
@@ -45,7 +46,13 @@ def mcp() -> None:
 @click.option("--name", default="agentloop", show_default=True, help="What the server calls itself.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, with --http.")
-@click.option("--port", default=8000, show_default=True, help="The port to listen on, with --http.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="The port to listen on, with --http; 0 for any that is free.",
+)
 def serve(  # an option each
     *,
     places: Sequence[str],
@@ -72,11 +79,15 @@ def _loop(path: str) -> AgentLoop:
     found = ImportPath.parse(path)
     with importable(Path.cwd()):
         try:
-            value: object = getattr(import_module(found.module), found.name, None)
+            module = import_module(found.module)
         except (Exception, SystemExit) as error:
             raise ConfigurationError(
                 f"the module {found.module} cannot be imported: {type(error).__name__}: {error}"
             ) from error
+    loops = [name for name, held in vars(module).items() if isinstance(held, AgentLoop)]
+    if not hasattr(module, found.name):
+        raise ConfigurationError(f"there is no {found.name!r} in {module.__file__}{closest(found.name, loops)}")
+    value: object = getattr(module, found.name)
     if not isinstance(value, AgentLoop):
         raise ConfigurationError(f"{path} is not an AgentLoop")
     return value
@@ -96,4 +107,4 @@ async def _served(
         if address is None:
             await serve_stdio(name, offers)
         else:
-            await serve_http(name, offers, *address)
+            await serve_http(name, offers, *address, ready=lambda url: click.echo(f"serving at {url}", err=True))

@@ -111,6 +111,13 @@ def test_nothing_to_offer_is_told(command_line: CommandLine) -> None:
     assert "nothing to offer" in ended.err
 
 
+def test_a_loop_that_is_not_there_is_told(command_line: CommandLine) -> None:
+    """With those that are."""
+    ended = command_line("mcp", "serve", "--agent", "tests.tools.mcp.served_tools:lop")
+    assert ended.code == 2
+    assert "served_tools.py; did you mean 'loop'?" in ended.err
+
+
 def test_what_is_no_loop_is_told(command_line: CommandLine) -> None:
     """`--agent` takes a loop."""
     ended = command_line("mcp", "serve", "--agent", "tests.tools.mcp.served_tools:add")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import socket
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,6 +106,28 @@ async def cancelled_call(server: McpEnsemble, name: str, notes: Path, **argument
     await noted(notes, "cancelled")
 
 
+async def test_ctrl_c_ends_a_server_that_waits_for_its_input(tmp_path: Path) -> None:
+    """Although nothing comes in any more; the call that runs is cancelled."""
+    notes = tmp_path / "notes"
+    command = ["mcp", "serve", TOOLS]
+    process = await asyncio.create_subprocess_exec(
+        program("agentloop"), *command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    assert process.stdin is not None
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    call = {"name": "wait", "arguments": {"path": str(notes)}}
+    requests = [("initialize", 1, hello), ("notifications/initialized", None, {}), ("tools/call", 2, call)]
+    for method, number, params in requests:
+        message = {"jsonrpc": "2.0", "method": method, "params": params, **({} if number is None else {"id": number})}
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+    await noted(notes, "waiting")
+    process.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(process.wait(), 10) == 130
+    await noted(notes, "cancelled")
+    process.stdin.close()
+    await process.communicate()
+
+
 async def test_an_agent_is_offered_as_one_tool() -> None:
     """It takes a task and returns its answer; its steps and calls are the progress."""
     async with served("--agent", f"{AGENTS}:loop", "--description", "Adds.") as server:
@@ -125,6 +150,29 @@ async def test_an_agent_that_fails_is_told_as_an_error() -> None:
     async with served("--agent", f"{AGENTS}:failing") as server:
         with pytest.raises(ToolFailed, match="the model is broken"):
             await called(server, "failing", task="anything")
+
+
+async def test_an_address_that_is_taken_is_told() -> None:
+    """As a mistake of the one who typed the command."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = ["mcp", "serve", TOOLS, "--http", "--port", port]
+        process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+        _, told = await process.communicate()
+    assert process.returncode == 2
+    assert told.decode() == f"Error: cannot listen at 127.0.0.1, port {port}: Address already in use\n"
+
+
+async def test_a_free_port_is_found_and_told() -> None:
+    """Port 0 is any."""
+    command = ["mcp", "serve", TOOLS, "--http", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+    assert process.stderr is not None
+    told = (await process.stderr.readline()).decode()
+    async with McpEnsemble.http(told.removeprefix("serving at ").strip(), name="ours") as server:
+        assert (await called(server, "add", a=1, b=2)).value == "3"
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
 
 
 async def test_what_a_toml_file_describes_is_offered(tmp_path: Path) -> None:

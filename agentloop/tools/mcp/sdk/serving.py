@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import uvicorn
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
@@ -20,9 +23,10 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
-from agentloop.errors import ToolError
+from agentloop.errors import ConfigurationError, ToolError
 from agentloop.tools.mcp.content import annotations_of, blocks_of
 from agentloop.tools.mcp.offers import Offer
+from agentloop.tools.mcp.sdk.standard_input import input_lines
 from agentloop.values.json_value import thaw
 
 
@@ -34,21 +38,40 @@ async def serve_stdio(name: str, offers: Iterable[Offer]) -> None:
         offers: the tools.
     """
     server = _server(name, offers)
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    with input_lines() as lines:
+        stdin = cast("anyio.AsyncFile[str]", lines)  # whose lines are all that is asked for
+        async with stdio_server(stdin=stdin) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-async def serve_http(name: str, offers: Iterable[Offer], host: str, port: int) -> None:
+async def serve_http(
+    name: str, offers: Iterable[Offer], host: str, port: int, *, ready: Callable[[str], None] = lambda _: None
+) -> None:
     """Serve any number of clients over streamable HTTP at `/mcp`, until the program is interrupted.
 
     Args:
         name: what the server calls itself.
         offers: the tools.
         host: the address to listen on; requests from web pages are refused at a local one.
-        port: the port to listen on.
+        port: the port to listen on; 0 for any that is free.
+        ready: is told the address when it can be used.
+
+    Raises:
+        ConfigurationError: when nobody can listen there.
     """
     application = _server(name, offers).streamable_http_app(host=host)
-    await uvicorn.Server(uvicorn.Config(application, host=host, port=port, log_level="warning")).serve()
+    server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+    with _listening(host, port) as heard:
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{heard.getsockname()[1]}/mcp")
+        await server.serve([heard])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ConfigurationError(f"cannot listen at {host}, port {port}: {why}") from error
 
 
 def _server(name: str, offers: Iterable[Offer]) -> Server[Any]:
