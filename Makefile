@@ -12,8 +12,8 @@ demo: $(VENV)/ready
 	$(BIN)/agentloop demo
 
 test: $(VENV)/ready
-	$(BIN)/ruff format --check agentloop tests benchmarks
-	$(BIN)/ruff check agentloop tests benchmarks
+	$(BIN)/ruff format --check agentloop tests benchmarks examples
+	$(BIN)/ruff check agentloop tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from agentloop import tool
-from agentloop.contracts import ToolContext
+from agentloop.contracts import Tool, ToolContext
 from agentloop.values import Audio, Document, Image, Text
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -52,3 +55,62 @@ def test_tool_with_progress(context: ToolContext) -> str:
     for done in (0, 50, 100):
         context.progress({"progress": done, "total": 100})
     return "done"
+
+
+@tool
+def test_logging_tool() -> str:
+    """Write to the program's own log, of which a client is told nothing."""
+    logging.getLogger(__name__).warning("this is not for the client")
+    return "logged"
+
+
+class SchemaTool(Tool):
+    """Takes what a schema with many keywords says."""
+
+    name = "json_schema_2020_12_tool"
+    description = "Tool with JSON Schema 2020-12 features"
+    parameters = {  # noqa: RUF012  # a constant
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "$defs": {
+            "address": {
+                "$anchor": "addressDef",
+                "type": "object",
+                "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+            }
+        },
+        "properties": {
+            "name": {"type": "string"},
+            "address": {"$ref": "#/$defs/address"},
+            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+            "phone": {"type": "string"},
+            "email": {"type": "string"},
+        },
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
+        "additionalProperties": False,
+    }
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        return arguments
+
+
+class HeaderTool(Tool):
+    """Has a parameter that clients also send as a header."""
+
+    name = "in_region"
+    description = "Do something in a region."
+    parameters = {  # noqa: RUF012  # a constant
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+        "required": ["region"],
+    }
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        return arguments
+
+
+schema_tool = SchemaTool()
+header_tool = HeaderTool()

@@ -1,4 +1,12 @@
-"""A client that the conformance suite runs: it calls each tool that it is offered, as it is told to or with made-up arguments."""
+"""A client that the conformance suite of the Model Context Protocol runs.
+
+It calls each tool that it is offered, as it is told to or with made-up arguments:
+
+    npm install @modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
+    npx conformance client --requirements 2026-07-28 --command "python examples/mcp_conformance_client.py"
+
+Scenarios whose names begin with auth/ fail: there is no OAuth.
+"""
 
 from __future__ import annotations
 
