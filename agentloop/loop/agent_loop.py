@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from agentloop.contracts.can_handle_events import E, Listener, Subscription
+from agentloop.contracts.execution_log import RunLog
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.errors import ContractViolation, DecisionError
-from agentloop.loop.inbox import Inbox
+from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
 from agentloop.loop.loop_as_tool import LoopAsTool
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
-from agentloop.values.event import Event
 from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.in_doubt import InDoubt
 from agentloop.values.message import Message
 
 if TYPE_CHECKING:
@@ -104,12 +102,12 @@ class AgentLoop(LoopAsTool):
         )
 
     async def resume(
-        self, state: AgentState, decisions: Mapping[str, Decision], *, dependencies: Any = None
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
     ) -> AgentState:
         """Go on with a suspended execution.
 
         Args:
-            state: a state whose status is `suspended`.
+            state: a state whose status is `suspended`; with a journal, the id of its execution will do.
             decisions: for the keys of pending calls: `approve()`, `deny("why")`, `answer(value)` or `edit(arguments)`. Calls
                 without a decision stay pending.
             dependencies: as for `execute`.
@@ -118,15 +116,63 @@ class AgentLoop(LoopAsTool):
             The next final state, which may be suspended again.
 
         Raises:
-            DecisionError: when a decision is for no pending call, or was made about another tool or other arguments.
+            DecisionError: when a decision is for no pending call, or was made about another tool or other arguments; with a
+                journal also when it was used before.
+            JournalConflict: when somebody else drives the execution.
+            UnknownExecution: when no execution of this id is recorded.
         """
         from agentloop.drivers.open_turns import decided, ready_calls
 
-        going = decided(state, decisions)
-        if going.open_turn is None or not len(ready_calls(going.open_turn)):
-            return state
+        log: RunLog | None = None
+        if self.journal is not None:
+            from agentloop.loop.recovering import suspended
+
+            going, log = await suspended(self.journal, state, decisions, self.in_doubt, self.clock)
+            if log is None:
+                return going
+        elif isinstance(state, str):
+            raise ConfigurationError("an execution is resumed by its id with a journal only: AgentLoop(…, journal=…)")
+        else:
+            going = decided(state, decisions)
+            if going.open_turn is None or not len(ready_calls(going.open_turn)):
+                return state
         going = going.with_execution_resumed(self.clock.now())
-        return await _last(self._run(going, dependencies, resumed=True))
+        return await _last(self._run(going, dependencies, resumed=True, log=log))
+
+    async def recover(
+        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with an execution that was interrupted, as by a crash, from what the journal holds of it.
+
+        Recorded inferences and outcomes are used again. A call that had begun, and of which no outcome is recorded, is run
+        again when it is `pure` or `idempotent`; one with an effect is asked about where its tool can find out, and else is
+        settled as `in_doubt`.
+
+        Args:
+            execution_id: the execution. One that has ended or is suspended is not run: its state is returned.
+            in_doubt: what becomes of calls that nobody can be asked about; as the loop says when left out.
+            dependencies: as for `execute`.
+
+        Returns:
+            The final state: completed, stopped, failed or suspended.
+
+        Raises:
+            UnknownExecution: when no execution of this id is recorded.
+            JournalConflict: when somebody else drives it.
+            JournalCorrupt: when its records are not as they were written.
+            ConfigurationError: when the loop has no journal.
+        """
+        if self.journal is None:
+            raise ConfigurationError(
+                "there is nothing to recover from: give the loop a journal, AgentLoop(…, journal=…)"
+            )
+        from agentloop.loop.recovering import interrupted
+
+        policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
+        state, log = await interrupted(self.journal, execution_id, policy, self.clock)
+        if log is None:
+            return self._typed(state)
+        return await _last(self._run(state, dependencies, resumed=True, starts=state.step_count == 0, log=log))
 
     def execute_sync(
         self,
@@ -160,45 +206,20 @@ class AgentLoop(LoopAsTool):
 
         return states_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
 
-    def inbox(self, execution_id: str) -> Inbox:
-        """Return where messages for one execution are put, before it begins or while it runs: `inbox(id).send("…")`."""
-        return Inbox(execution_id, self._inboxes)
-
-    def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener, plain or async, every event of this loop and its changed copies; cancel the subscription to end."""
-        return self.events.wiretap(listener)
-
-    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener, plain or async, the events of one class; cancel the subscription to end."""
-        return self.events.on(kind, listener)
-
-    async def __aenter__(self) -> Self:
-        resources = self._entered.enter()
-        if self.tools.groups:
-            from agentloop.loop.groups import hold_groups
-
-            try:
-                await hold_groups(self.tools.groups, resources)
-            except BaseException:  # a loop that could not be entered is not left by anybody else
-                await self._entered.leave()
-                raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._entered.leave()
-
-    async def aclose(self) -> None:
-        """Close what this loop and its changed copies hold open in the running event loop."""
-        await self._entered.close()
-
     def _state_of(self, given: Input) -> AgentState:
         if isinstance(given, AgentState):
             return given
         if not isinstance(given, str | Message):
             raise TypeError(f"an execution begins with a text, a Message or an AgentState, not {type(given).__name__}")
         return AgentState.start(given, system_prompt=self.system_prompt, clock=self.clock, ids=self.ids)
+
+    def _typed(self, state: AgentState) -> AgentState:
+        """Return a final state with its answer in the type that was asked for."""
+        if self.output_form is None:
+            return state
+        from agentloop.loop.ending import with_output_read
+
+        return with_output_read(state, self.output_form.read)
 
     def _begun(self, given: Input, execution_id: str | None, dependencies: Any) -> Run:
         """Return the run that goes on with the state's execution, or begins its next."""
@@ -215,14 +236,26 @@ class AgentLoop(LoopAsTool):
         if self._output is not None:
             state = state.with_response_format(self._output.response_format)
         state = state.with_execution_begun(execution_id or self.ids.new_id("execution"), self.clock.now())
-        return self._run(state, dependencies, resumed=False)
+        return self._run(state, dependencies, resumed=False, starts=True)
 
-    def _run(self, state: AgentState, dependencies: Any, *, resumed: bool) -> Run:
+    def _run(
+        self,
+        state: AgentState,
+        dependencies: Any,
+        *,
+        resumed: bool,
+        starts: bool = False,
+        log: RunLog | None = None,
+    ) -> Run:
         """Bind the parts; what runs an execution is loaded with the first one."""
         from agentloop.loop.handing_over import Handoffs
         from agentloop.loop.run import Run
 
         own, above = Resources(), self._above
+        if log is None and self.journal is not None:
+            from agentloop.journal.journal_log import JournalLog
+
+            log = JournalLog(self.journal, self.in_doubt, self.clock)
         scope = ExecutionScope(
             clock=self.clock,
             ids=self.ids,
@@ -230,10 +263,11 @@ class AgentLoop(LoopAsTool):
             own=own,
             shared=self._entered.resources() or (own if above is None else above.shared),
             depth=0 if above is None else above.depth + 1,
+            log=log,
         )
         handoffs = Handoffs(self, self.events.for_execution(), scope)
         state, parts = handoffs.begun(state)
-        return Run(state, parts, handoffs, self._inboxes, resumed)
+        return Run(state, parts, handoffs, inboxes=self._inboxes, resumed=resumed, starts=starts, log=log)
 
 
 async def _last(run: Run) -> AgentState:

@@ -10,13 +10,15 @@ from typing import Any, Protocol, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.tool import CanAccessToolContext, Tool
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import ToolPolicy
 from agentloop.errors import AgentsTooDeep, ContractViolation, ToolFailed
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
 from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.in_doubt import InDoubt
 from agentloop.values.json_text import format_json, json_in_text
 from agentloop.values.json_value import JsonObject, freeze_object, thaw
 from agentloop.values.parts import Text
@@ -55,14 +57,23 @@ class CanServe(Protocol):
     ) -> AgentState:
         """Run to the end."""
 
+    @property
+    def journal(self) -> CanJournal | None:
+        """Where its executions are written down."""
+
     async def resume(
-        self, state: AgentState, decisions: Mapping[str, Decision], *, dependencies: Any = None
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
     ) -> AgentState:
         """Go on with a suspended execution."""
 
+    async def recover(
+        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with an execution that was interrupted."""
+
 
 @frozen(kw_only=True)
-class AgentTool(Tool, CanAccessToolContext):
+class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
     """Has an agent do what a call asks for, and returns its answer; made by `AgentLoop.as_tool`.
 
     Each call is an execution of its own, `<key of the call>/agent`, of an agent of its own, whose parent is the calling one.
@@ -88,6 +99,11 @@ class AgentTool(Tool, CanAccessToolContext):
     effect: Effect
     policy: ToolPolicy = field(repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
+
+    @property
+    def continues_calls(self) -> bool:
+        """It does: with a journal, what the agent does is written down like what its caller does."""
+        return True
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that serves this context."""
@@ -121,17 +137,39 @@ class AgentTool(Tool, CanAccessToolContext):
     async def _ran(
         self, loop: CanServe, context: ToolContext, resumed: AgentState | None, arguments: Mapping[str, Any]
     ) -> AgentState:
+        known = None if loop.journal is None else await _recorded(loop, loop.journal, context, resumed)
+        if known is not None:
+            return known
         if context.resumed is not None and resumed is not None:
             return await loop.resume(resumed, _decisions(context.resumed), dependencies=context.dependencies)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
         ids = context.ids()
         state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=ids)
-        name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
         return await loop.execute(
             evolve(state, parent_agent_id=context.agent_id),
-            execution_id=f"{context.idempotency_key}/{name}",
+            execution_id=_execution_id(context),
             dependencies=context.dependencies,
         )
+
+
+def _execution_id(context: ToolContext) -> str:
+    name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
+    return f"{context.idempotency_key}/{name}"
+
+
+async def _recorded(
+    loop: CanServe, journal: CanJournal, context: ToolContext, resumed: AgentState | None
+) -> AgentState | None:
+    """Go on with the agent's execution if it is recorded, with the decisions that it still waits for; None if it is not."""
+    execution_id = _execution_id(context) if resumed is None else resumed.execution_id
+    if await journal.head(execution_id) is None:
+        return None
+    state = await loop.recover(execution_id, dependencies=context.dependencies)
+    if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None:
+        return state
+    waiting = {call.key for call in state.pending}
+    decisions = {key: one for key, one in _decisions(context.resumed).items() if key in waiting}
+    return await loop.resume(state, decisions, dependencies=context.dependencies) if decisions else state
 
 
 def _resumed(context: ToolContext) -> AgentState | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from attrs import frozen
 
@@ -16,10 +17,11 @@ _REMEMBERED = 10_000
 class Inboxes:
     """The messages that wait for executions of one loop and its changed copies, by execution; for use from any thread."""
 
-    __slots__ = ("_closed", "_lock", "waiting")
+    __slots__ = ("_closed", "_lock", "_told", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Message]] = {}
+        self._told: dict[str, Callable[[Message], None]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -36,16 +38,36 @@ class Inboxes:
                     "state: loop.execute(state.with_message(…))"
                 )
             self.waiting.setdefault(execution_id, []).append(message)
+            told = self._told.get(execution_id)
+        if told is not None:
+            told(message)
 
     def take(self, execution_id: str) -> list[Message]:
         """Return what waits for an execution, in the order in which it was sent; it does not wait any more."""
         with self._lock:
             return self.waiting.pop(execution_id, [])
 
-    def open(self, execution_id: str) -> None:
-        """Take messages for an execution that begins or goes on, also if one of its id has ended before."""
+    def open(self, execution_id: str, told: Callable[[Message], None] | None = None) -> None:
+        """Take messages for an execution that begins or goes on, also if one of its id has ended before.
+
+        Args:
+            execution_id: the execution.
+            told: is told each message that is put from now on, in the thread that puts it.
+        """
         with self._lock:
             self._closed.pop(execution_id, None)
+            if told is not None:
+                self._told[execution_id] = told
+
+    def waits(self, execution_id: str, message: Message) -> bool:
+        """Say whether this very message waits for an execution."""
+        with self._lock:
+            return any(one is message for one in self.waiting.get(execution_id, ()))
+
+    def leave(self, execution_id: str) -> None:
+        """Tell nobody any more what is put for an execution."""
+        with self._lock:
+            self._told.pop(execution_id, None)
 
     def close_if_empty(self, execution_id: str) -> bool:
         """Take no more messages for an execution, unless one waits for it; say whether that is so."""

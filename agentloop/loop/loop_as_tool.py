@@ -12,14 +12,15 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
-from agentloop.loop.loop_parts import LoopParts
+from agentloop.loop.loop_surroundings import LoopSurroundings
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
+from agentloop.values.in_doubt import InDoubt
 from agentloop.values.tool_spec import Effect
 
 
 @frozen(eq=False)
-class LoopAsTool(LoopParts):
+class LoopAsTool(LoopSurroundings):
     """What a loop can do for other loops."""
 
     @abstractmethod
@@ -30,9 +31,15 @@ class LoopAsTool(LoopParts):
 
     @abstractmethod
     async def resume(
-        self, state: AgentState, decisions: Mapping[str, Decision], *, dependencies: Any = None
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
     ) -> AgentState:
         """Go on with a suspended execution."""
+
+    @abstractmethod
+    async def recover(
+        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with an execution that was interrupted."""
 
     def as_tool(
         self,
@@ -83,12 +90,15 @@ class LoopAsTool(LoopParts):
         """Return a copy that runs within the execution whose tool has this context.
 
         It has the clock of that execution and ids that are derived from the call, shares what it has open, and tells its
-        events to the listeners of both loops.
+        events to the listeners of both loops. What that execution is written down in, it is too.
         """
         from agentloop.events.joined_bus import joined
 
+        log = context.scope.log
         return evolve(
             self,
+            journal=log.journal if log is not None else self.journal,
+            in_doubt=log.in_doubt if log is not None else self.in_doubt,
             events=self.events if context.events is None else joined(context.events, self.events),
             clock=context.scope.clock,
             ids=context.ids(),

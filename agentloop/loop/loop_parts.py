@@ -13,6 +13,7 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import Tool
@@ -30,6 +31,7 @@ from agentloop.loop.entered import Entered
 from agentloop.loop.inbox import Inboxes
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.id_source import IdSource, RandomIds
+from agentloop.values.in_doubt import InDoubt
 
 if TYPE_CHECKING:
     from agentloop.tools.output_type import OutputType
@@ -67,6 +69,8 @@ class LoopParts:
         system_prompt: the instructions of agents that begin here, with a text or a message.
         output_type: the type of final answers, any that can stand at a tool's parameter; None for text. An answer of another
             form is asked for again.
+        journal: where executions are written down, so that they can be gone on with after a crash; None for nowhere.
+        in_doubt: what becomes of an interrupted call with an effect, when its tool cannot find out whether it has run.
         clock: where times come from.
         ids: where ids come from.
     """
@@ -95,6 +99,12 @@ class LoopParts:
     max_steps: int | None = field(default=50, kw_only=True)
     system_prompt: str = field(default="", validator=instance_of(str), kw_only=True, repr=False)
     output_type: Any = field(default=None, kw_only=True)
+    journal: CanJournal | None = field(
+        default=None,
+        validator=optional(instance_of(CanJournal)),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+    )
+    in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
     _above: ExecutionScope | None = field(default=None, kw_only=True, repr=False)
@@ -186,6 +196,10 @@ class LoopParts:
         """Return a copy with a bus of its own; its listeners are not those of this loop."""
         return evolve(self, events=events)
 
+    def with_journal(self, journal: CanJournal | None) -> Self:
+        """Return a copy whose executions are written down there; None for nowhere."""
+        return evolve(self, journal=journal)
+
     def with_max_steps(self, max_steps: int | None) -> Self:
         """Return a copy with another limit of steps; None for no limit."""
         return evolve(self, max_steps=max_steps)
@@ -200,6 +214,7 @@ class LoopParts:
             f"driver    {self.driver!r}",
             f"tools     {', '.join(self.tools.names) or 'none'}",
             f"executor  {self.executor!r}",
+            *([f"journal   {self.journal!r}"] if self.journal is not None else []),
             "interceptors, outermost first:",
             self._stack.describe() or "       none",
         ]

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from attrs import define, field
 
-from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.drivers.open_turns import closed
+from agentloop.contracts.execution_log import RunLog
+from agentloop.errors import JournalError
 from agentloop.events.execution_events import (
     AgentExecutionStarted,
     ContinuationEvaluated,
     ConversationHandedOver,
     MessageReceived,
-    StopSignalReceived,
 )
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
-from agentloop.loop.bound_parts import BoundParts
 from agentloop.loop.ending import status_of, tell_end, with_output_read
 from agentloop.loop.failures import attached, checked, with_error
-from agentloop.loop.handing_over import Handoffs
 from agentloop.loop.inbox import Inboxes
+from agentloop.loop.opening import open_log
+from agentloop.loop.run_signals import RunSignals
 from agentloop.values.agent_state import AgentState
 from agentloop.values.message import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
-from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.tool_execution import ErrorInfo
 
 P = TypeVar("P", bound=StatePoint)
@@ -37,33 +35,24 @@ _GRACE_SECONDS = 5.0
 
 
 @define(eq=False)
-class Run:
+class Run(RunSignals):
     """One execution on its way. It lives as long as the execution and is seen by one loop only.
 
     Attributes:
-        state: the state, after everything that has happened so far.
-        parts: the parts of the loop that the conversation is with, bound.
-        handoffs: gives the parts of another loop when the conversation is handed over.
         inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
+        starts: whether the point `before_execution` is to be passed.
+        log: what the execution writes down; None without a journal.
     """
 
-    state: AgentState
-    parts: BoundParts
-    handoffs: Handoffs
-    inboxes: Inboxes
-    resumed: bool
-    events: CanHandleEvents = field(init=False)
-    scope: ExecutionScope = field(init=False)
-    _step_number: int = 0
+    inboxes: Inboxes = field(kw_only=True)
+    resumed: bool = field(kw_only=True)
+    starts: bool = field(kw_only=True)
+    log: RunLog | None = field(default=None, kw_only=True)
     _in_step: bool = False
     _driving: bool = False
     _ended: bool = False
     _step_taken: bool = False
-    _signals_told: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        self.events, self.scope = self.handoffs.events, self.handoffs.scope
 
     async def states(self) -> AsyncGenerator[AgentState, None]:
         """Run: yield the state after each step, and the final one.
@@ -73,10 +62,12 @@ class Run:
         """
         try:
             await self._begin()
-            goes_on = not self._must_stop
+            goes_on = not self.must_stop
             while goes_on and await self._may_step():
                 await self._step()
                 await self._hand_over()
+                if self.log is not None:
+                    await self.log.step_completed(self.state)
                 yield self.state
                 goes_on = self._goes_on()
             await self._end()
@@ -84,9 +75,11 @@ class Run:
             await shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
             cancelled.agent_state = self.state  # type: ignore[attr-defined]  # as the contract of the loop says
             raise
+        except JournalError as error:  # what cannot be written down is not done
+            error.agent_state = self.state  # type: ignore[attr-defined]  # as the contract of the loop says
+            raise
         finally:
-            await self.events.drain()
-            await self.scope.own.aclose()
+            await self._leave()
         if self.parts.read_output is not None:
             self.state = with_output_read(self.state, self.parts.read_output)
         yield self.state
@@ -94,34 +87,54 @@ class Run:
     # --- the stages ---------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        self._step_number = self.state.step_count
-        self.inboxes.open(self.state.execution_id)
+        self.step_number = self.state.step_count
+        if self.log is None:
+            self.inboxes.open(self.state.execution_id)
+        else:
+            await open_log(self.log, self.state, self.inboxes)
         if self.events.due(AgentExecutionStarted):
-            head = self.events.head(self.state, step_number=self._step_number)
+            head = self.events.head(self.state, step_number=self.step_number)
             newest = self.state.messages[-1] if self.state.messages else None
             await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
         self.parts = await self.parts.held(self.scope)
-        if not self.resumed:
+        if self.starts:
             await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
+
+    async def _leave(self) -> None:
+        """Let go of everything that the execution has opened."""
+        try:
+            await self.events.drain()
+            await self.scope.own.aclose()
+        finally:
+            if self.log is not None:
+                self.inboxes.leave(self.state.execution_id)
+                await self.log.aclose()
 
     async def _may_step(self) -> bool:
         self.state = self.state.with_continuation_cleared()
-        self._signals_told = 0
+        self.signals_told = 0
+        if self.log is not None and (taken := self.log.taken_messages()):
+            await self._receive(taken, self.state.step_count + 1)
         if self.inboxes.waiting and self.state.open_turn is None:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
-        return not self._must_stop
+        return not self.must_stop
 
     def _goes_on(self) -> bool:
         """Say whether another step follows; a message that came meanwhile asks for one."""
-        if not self._must_stop:
+        if not self.must_stop:
             return True
-        if self._continuation.hard_signal is not None or self.inboxes.close_if_empty(self.state.execution_id):
+        if self.continuation.hard_signal is not None or self.inboxes.close_if_empty(self.state.execution_id):
             return False
         self.state = self.state.with_continuation_requested()
         return True
 
     async def _take(self, messages: list[Message], step_number: int) -> None:
+        if messages and self.log is not None:
+            self.log.note_taken(messages, step_number)
+        await self._receive(messages, step_number)
+
+    async def _receive(self, messages: Sequence[Message], step_number: int) -> None:
         for message in messages:
             self.state = self.state.with_message(message)
             if self.events.due(MessageReceived):
@@ -139,8 +152,8 @@ class Run:
         except AgentStop as stop:
             self._rescue(stop, before)
             self.state = self.state.with_stop_signal(stop.signal)
-        except asyncio.CancelledError as cancelled:
-            self._rescue(cancelled, before)
+        except (asyncio.CancelledError, JournalError) as error:
+            self._rescue(error, before)
             raise
         except Exception as error:  # noqa: BLE001  # whatever goes wrong in a driver ends the execution with its state
             self._rescue(error, before)
@@ -149,7 +162,7 @@ class Run:
             await self._pass(AfterStep, "after_step", self.parts.interceptor.after_step)
             await self._complete_step()
         else:  # stopped before it came to anything: there is no step to complete
-            await self._tell_signals()
+            await self.tell_signals()
         self._driving = False
 
     async def _hand_over(self) -> None:
@@ -166,14 +179,14 @@ class Run:
         self.state, parts, execution = taken
         self.parts = await parts.held(self.scope)
         if self.events.due(ConversationHandedOver):
-            head = self.events.head(self.state, step_number=self._step_number)
+            head = self.events.head(self.state, step_number=self.step_number)
             await self.events.emit(ConversationHandedOver(head, execution))
 
     async def _end(self) -> None:
         await self._pass(OnStop, "on_stop", self.parts.interceptor.on_stop)
         if status_of(self.state.stop_signal).is_terminal:
-            self._close_open_turn("the execution has ended")
-            await self._take(self.inboxes.close(self.state.execution_id), self._step_number)
+            self.close_open_turn("the execution has ended")
+            await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
             await self._pass(AfterExecution, "after_execution", self.parts.interceptor.after_execution)
         await self._tell_end()
 
@@ -182,26 +195,28 @@ class Run:
         if self._ended:
             return
         self.state = self.state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "asyncio"))
-        self._close_open_turn(reason)
+        self.close_open_turn(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
-        await self._take(self.inboxes.close(self.state.execution_id), self._step_number)
-        await self._tell_signals()
+        await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
+        await self.tell_signals()
         await self._tell_end()
 
     async def _tell_end(self) -> None:
         self._ended = True
         self.state = self.state.with_status(status_of(self.state.stop_signal), self.scope.clock.now())
+        if self.log is not None:
+            await self.log.end(self.state)
         await tell_end(self.events, self.state)
 
     # --- steps --------------------------------------------------------------------------------------------------
 
     async def _start_step(self) -> None:
         waits = self.state.open_turn is not None
-        self._step_number = self.state.step_count + (0 if waits else 1)
+        self.step_number = self.state.step_count + (0 if waits else 1)
         self._in_step, self._step_taken = True, False
         if self.events.due(AgentStepStarted):
-            await self.events.emit(AgentStepStarted(self.events.head(self.state, step_number=self._step_number)))
+            await self.events.emit(AgentStepStarted(self.events.head(self.state, step_number=self.step_number)))
 
     async def _complete_step(self) -> None:
         """Decide whether another step follows, and tell that the step is complete."""
@@ -209,24 +224,24 @@ class Run:
         assert step is not None  # noqa: S101  # a step was taken
         if step.pending:
             calls = ", ".join(call.call.name for call in step.pending)
-            self._signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
+            self.signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
         if self.inboxes.waiting and self.state.execution_id in self.inboxes.waiting and not step.pending:
             self.state = self.state.with_continuation_requested()
-        stops = self._continuation.should_stop(has_tool_executions=bool(step.executions))
-        if stops and not self._continuation.signals:
-            self._signal(StopReason.COMPLETED, "the model has answered")
-        await self._tell_signals()
+        stops = self.continuation.should_stop(has_tool_executions=bool(step.executions))
+        if stops and not self.continuation.signals:
+            self.signal(StopReason.COMPLETED, "the model has answered")
+        await self.tell_signals()
         if self.events.due(ContinuationEvaluated):
-            head = self.events.head(self.state, step_number=self._step_number)
-            await self.events.emit(ContinuationEvaluated(head, not stops, self._continuation))
+            head = self.events.head(self.state, step_number=self.step_number)
+            await self.events.emit(ContinuationEvaluated(head, not stops, self.continuation))
         if self.events.due(AgentStepCompleted):
-            head = self.events.head(self.state, step_number=self._step_number)
+            head = self.events.head(self.state, step_number=self.step_number)
             await self.events.emit(AgentStepCompleted(head, step))
         self._in_step = False
 
     def _check_output(self) -> None:
         """Refuse a final answer that has not the type that was asked for, whatever the driver makes of it."""
-        if self.parts.read_output is not None and self.state.has_final_response and not self._continuation.requested:
+        if self.parts.read_output is not None and self.state.has_final_response and not self.continuation.requested:
             self.parts.read_output(self.state.final_text)
 
     def _rescue(self, error: BaseException, before: AgentState) -> None:
@@ -245,7 +260,7 @@ class Run:
             self.state = self.state.with_stop_signal(stop.signal)
         except Exception as error:  # noqa: BLE001  # an interceptor's error is an error of the execution
             await self._fail(error)
-        await self._tell_signals()
+        await self.tell_signals()
 
     async def _fail(self, error: Exception) -> None:
         """Record an error: in the step that it happened in, or in a step of its own; then stop, unless one recovers."""
@@ -259,37 +274,13 @@ class Run:
             except Exception as failure:  # noqa: BLE001  # the handler failed: that is the error now, this one its cause
                 error = failure
         if not self._in_step:
-            self._close_open_turn("the execution has failed")
+            self.close_open_turn("the execution has failed")
             await self._start_step()
         self.state = with_error(self.state, raised, error, self.scope, step_taken=self._step_taken)
         self._step_taken = True
         if recovered:
             self.state = self.state.with_continuation_requested()
         else:
-            self._signal(StopReason.ERROR, ErrorInfo.of(error).message)
+            self.signal(StopReason.ERROR, ErrorInfo.of(error).message)
         if not self._driving:
             await self._complete_step()
-
-    def _signal(self, reason: StopReason, message: str) -> None:
-        signal = StopSignal(reason, message, type(self.parts.driver).__name__)
-        self.state = self.state.with_stop_signal(signal)
-
-    async def _tell_signals(self) -> None:
-        signals = self._continuation.signals
-        for signal in signals[self._signals_told :]:
-            self._signals_told += 1
-            if self.events.due(StopSignalReceived):
-                head = self.events.head(self.state, step_number=self._step_number)
-                await self.events.emit(StopSignalReceived(head, signal))
-
-    @property
-    def _continuation(self) -> Continuation:
-        return self.state.execution.continuation if self.state.execution is not None else NO_SIGNALS
-
-    @property
-    def _must_stop(self) -> bool:
-        """Whether anything speaks for stopping that is not overridden; the last step's calls do not matter any more."""
-        return self._continuation.should_stop(has_tool_executions=True)
-
-    def _close_open_turn(self, reason: str) -> None:
-        self.state = closed(self.state, reason, self.scope.clock.now(), self.scope.ids)

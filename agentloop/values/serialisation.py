@@ -140,9 +140,14 @@ def _structure_tagged(converter: cattrs.Converter, data: Any, hint: Any) -> Any:
 _converter = make_converter()
 
 
-def to_plain(value: object) -> Any:
-    """Turn a value into plain JSON data, without an envelope."""
-    return _converter.unstructure(value)
+def to_plain(value: object, kind: Any = None) -> Any:
+    """Turn a value into plain JSON data, without an envelope.
+
+    Args:
+        value: the value.
+        kind: what it is to be read as again, when that is a union of classes; the class of the value when left out.
+    """
+    return _converter.unstructure(value, unstructure_as=kind)
 
 
 def from_plain(data: object, kind: type[V]) -> V:

@@ -1,0 +1,273 @@
+"""The log of an execution that is kept in a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.contracts.execution_log import RunLog
+from agentloop.errors import JournalConflict, UnknownExecution
+from agentloop.journal import bodies
+from agentloop.journal.chain import verified
+from agentloop.journal.conversation_places import ConversationPlaces
+from agentloop.journal.fold import RecordedExecution, folded
+from agentloop.journal.record_writer import RecordWriter
+from agentloop.journal.request_delta import request_delta
+from agentloop.journal.state_delta import state_delta
+from agentloop.values.agent_state import AgentState
+from agentloop.values.clock import Clock
+from agentloop.values.decision import Decision
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.in_doubt import InDoubt
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.journal_record import ExecutionHead, RecordKind
+from agentloop.values.message import Message
+from agentloop.values.pending_call import PendingCall
+from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
+from agentloop.values.serialisation import to_plain
+from agentloop.values.stop import StopSignal
+from agentloop.values.tool_execution import ToolExecution
+
+_SHOWN_CHARACTERS = 200
+
+
+@define(eq=False)
+class JournalLog(RunLog):
+    """The log of one execution, kept in a journal. It lives as long as the run and has claimed the execution.
+
+    Attributes:
+        journal: where it is kept.
+        in_doubt: what becomes of interrupted calls with an effect that cannot be asked about.
+        clock: tells when records are made.
+        recorded: the execution as it was found; None for one that is new.
+    """
+
+    journal: CanJournal
+    in_doubt: InDoubt
+    clock: Clock
+    recorded: RecordedExecution | None = None
+    _claim: Claim | None = None
+    _writer: RecordWriter | None = None
+    _state: AgentState | None = None
+    _request: InferenceRequest | None = None
+    _step: int = 0
+    _inferences: int = 0
+    _intents: dict[str, CallIntent] = field(factory=dict)
+    _places: ConversationPlaces = field(factory=ConversationPlaces)
+
+    @classmethod
+    async def reopened(cls, journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock) -> JournalLog:
+        """Claim an execution that is recorded, and read it.
+
+        Raises:
+            UnknownExecution: when there is none of this id.
+            JournalConflict: when somebody else drives it.
+            JournalCorrupt: when its records are not as they were written.
+        """
+        log = cls(journal, in_doubt, clock)
+        log._claim = await journal.claim(execution_id)
+        try:
+            await log._read(execution_id)
+        except BaseException:
+            await log.aclose()
+            raise
+        return log
+
+    @property
+    def state(self) -> AgentState:
+        """The newest state that is recorded."""
+        assert self._state is not None  # noqa: S101  # the execution has begun
+        return self._state
+
+    # --- the run ------------------------------------------------------------------------------------------------
+
+    async def begin(self, state: AgentState) -> None:
+        """Take the state with which the execution begins or goes on; it lasts when this returns.
+
+        Raises:
+            JournalConflict: when somebody else drives the execution, when its id is taken, or when the state is not the one
+                that the journal ends with.
+        """
+        if self._claim is None:
+            self._claim = await self.journal.claim(state.execution_id)
+            if await self.journal.head(state.execution_id) is not None:
+                await self._join(state)
+        if self._writer is None:
+            self._start(state)
+        else:
+            self._go_on(state)
+        assert self._writer is not None  # noqa: S101  # it was begun or found
+        await self._writer.flush()
+
+    async def step_completed(self, state: AgentState) -> None:
+        """Write down what a step has made of the state."""
+        self._put_delta(RecordKind.STEP_COMPLETED, state)
+
+    async def end(self, state: AgentState) -> None:
+        """Write down the state with which the execution ends or is suspended; it lasts when this returns."""
+        if self._writer is None:
+            return  # it was cancelled before it had begun
+        ended = state.status.is_terminal
+        self._put_delta(RecordKind.EXECUTION_ENDED if ended else RecordKind.EXECUTION_SUSPENDED, state)
+        await self._written.flush()
+
+    async def aclose(self) -> None:
+        """Let others go on with the execution."""
+        claim, self._claim = self._claim, None
+        if claim is None:
+            return
+        try:
+            if self._writer is not None:
+                await self._writer.aclose()
+        finally:
+            await claim.release()
+
+    def note_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
+        """Write down that these decisions are used for these calls, each for the last time."""
+        digests = {call.key: call.digest for call in pending}
+        for key, decision in decisions.items():
+            body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
+            self._written.put(RecordKind.DECISION_USED, body)
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def taken_messages(self) -> Sequence[Message]:
+        """Return the messages that the next step had taken when it was interrupted."""
+        return () if self.recorded is None else tuple(self.recorded.taken)
+
+    def waiting_messages(self) -> Sequence[Message]:
+        """Return the messages that were sent and that no step had taken."""
+        return () if self.recorded is None else tuple(self.recorded.waiting)
+
+    def note_sent(self, message: Message) -> None:
+        """Write down a message that was sent to the execution."""
+        self._written.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
+        self._written.flush_soon()
+
+    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
+        """Write down the messages that a step takes."""
+        body = {"step": step_number, "messages": [to_plain(message) for message in messages]}
+        self._written.put(RecordKind.MESSAGES_TAKEN, body)
+
+    # --- inferences and calls -----------------------------------------------------------------------------------
+
+    def next_inference(self, request: InferenceRequest) -> RecordedInference | None:  # noqa: ARG002  # of the contract
+        """Return what came of the next inference of the step; None when it failed, or was not made or written down whole."""
+        found = self.recorded.inferences if self.recorded is not None else []
+        recorded = found[self._inferences] if self._inferences < len(found) else None
+        if recorded is None or recorded.response is None:
+            found.clear()
+            return None
+        self._inferences += 1
+        return recorded
+
+    def note_inference(self, request: InferenceRequest, recorded: RecordedInference) -> None:
+        """Write down what came of an inference; it lasts before the next call runs, or the execution ends."""
+        kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
+        delta = request_delta(self._request, request, self._places.of)
+        self._written.put(kind, bodies.inference_body(recorded, delta, step=self._step, index=self._inferences))
+        self._request = request
+        self._inferences += 1
+
+    def recorded_call(self, key: str) -> RecordedCall | None:
+        """Return what is known of a call of the step that has begun before."""
+        return self.recorded.calls.get(key) if self.recorded is not None else None
+
+    async def next_call(self, intent: CallIntent) -> ToolExecution | None:  # noqa: ARG002  # of the contract
+        """Let every call run."""
+        return None
+
+    async def note_intent(self, intent: CallIntent) -> None:
+        """Write down that a call is about to run."""
+        self._intents[intent.key] = intent
+        self._written.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
+        await self._written.flush()
+
+    async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
+        """Write down what came of a call."""
+        intent = self._intents.pop(execution.key, None)
+        if intent is None and (known := self.recorded_call(execution.key)) is not None:
+            intent = known.intent
+        intended = None if intent is None else intent.call
+        self._written.put(RecordKind.CALL_OUTCOME, bodies.outcome_body(execution, stop, intended))
+        await self._written.flush()
+
+    async def note_suspended(self, pending: PendingCall) -> None:
+        """Write down that the tool of a call has suspended it."""
+        self._written.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(pending)})
+        await self._written.flush()
+
+    # --- what it needs ------------------------------------------------------------------------------------------
+
+    @property
+    def _written(self) -> RecordWriter:
+        assert self._writer is not None  # noqa: S101  # nothing is noted before the execution has begun
+        return self._writer
+
+    async def _read(self, execution_id: str) -> None:
+        head = await self.journal.head(execution_id)
+        if head is None:
+            raise UnknownExecution(f"no execution {execution_id!r} is recorded in {self.journal!r}")
+        records = verified(await self.journal.read(execution_id), execution_id)
+        self.recorded = folded(records, execution_id)
+        self._writer = RecordWriter(self.journal, head, self.clock)
+        self._state, self._request = self.recorded.state, self.recorded.request
+
+    async def _join(self, state: AgentState) -> None:
+        """Go on with an execution whose state somebody kept, if it is the one that the journal ends with."""
+        await self._read(state.execution_id)
+        known = self._state
+        if known != state:
+            raise JournalConflict(
+                f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; go on "
+                "with it by `recover`, or choose another id"
+            )
+
+    def _start(self, state: AgentState) -> None:
+        head = ExecutionHead(
+            execution_id=state.execution_id,
+            agent_id=state.agent_id,
+            parent_agent_id=state.parent_agent_id,
+            number=state.execution_count,
+            status=state.status,
+            step_count=state.step_count,
+            input=_input_of(state),
+            started_at=self.clock.now(),
+            updated_at=self.clock.now(),
+        )
+        self._writer = RecordWriter(self.journal, head, self.clock)
+        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state)})
+        self._moved(state)
+
+    def _go_on(self, state: AgentState) -> None:
+        waited = self._written.head.status is ExecutionStatus.SUSPENDED
+        if waited:
+            self._put_delta(RecordKind.EXECUTION_RESUMED, state)
+            return
+        self._written.put(RecordKind.EXECUTION_RECOVERED, {})
+        self._state, self._step = state, _step_of(state)
+        self._places.move(state.messages)
+
+    def _put_delta(self, kind: RecordKind, state: AgentState) -> None:
+        body = {"step": state.step_count, "delta": state_delta(self._state, state)}
+        self._written.put(kind, body, status=state.status, step_count=state.step_count)
+        self._moved(state)
+
+    def _moved(self, state: AgentState) -> None:
+        """Take a state as the recorded one: what was found of the step before it is of no use any more."""
+        if self.recorded is not None:
+            self.recorded.inferences, self.recorded.calls, self.recorded.taken = [], {}, []
+        self._state, self._inferences, self._step = state, 0, _step_of(state)
+        self._intents = {}
+        self._places.move(state.messages)
+
+
+def _step_of(state: AgentState) -> int:
+    return state.step_count + (0 if state.open_turn is not None else 1)
+
+
+def _input_of(state: AgentState) -> str:
+    asked = next((message for message in reversed(state.messages) if message.role == "user"), None)
+    return asked.text[:_SHOWN_CHARACTERS] if asked is not None else ""
