@@ -10,10 +10,23 @@ if TYPE_CHECKING:
     from agentloop.journal.chain import chained as chained
     from agentloop.journal.chain import hash_of as hash_of
     from agentloop.journal.chain import verified as verified
+    from agentloop.journal.conversations import Conversation as Conversation
+    from agentloop.journal.journal import Journal as Journal
+    from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
+    from agentloop.journal.redaction import Redaction as Redaction
+    from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
+    from agentloop.journal.verification import JournalFinding as JournalFinding
+    from agentloop.journal.verification import VerifiedExecution as VerifiedExecution
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
             "agentloop.journal.chain": "chained hash_of verified",
+            "agentloop.journal.conversations": "Conversation",
+            "agentloop.journal.journal": "Journal",
+            "agentloop.journal.memory_journal": "MemoryJournal",
+            "agentloop.journal.redaction": "Redaction",
+            "agentloop.journal.sqlite.sqlite_journal": "SqliteJournal",
+            "agentloop.journal.verification": "JournalFinding VerifiedExecution",
         },
     )

@@ -62,7 +62,7 @@ def verified(records: Iterable[JournalRecord], execution_id: str) -> list[Journa
     known = list(records)
     previous = FIRST_HASH
     for place, record in enumerate(known, 1):
-        problem = _problem(record, execution_id, place, previous)
+        problem = problem_of(record, execution_id, place, previous)
         if problem:
             message = f"the journal of execution {execution_id} is damaged: its record {place} {problem}"
             raise JournalCorrupt(message, execution_id=execution_id, sequence=place)
@@ -72,7 +72,8 @@ def verified(records: Iterable[JournalRecord], execution_id: str) -> list[Journa
     return known
 
 
-def _problem(record: JournalRecord, execution_id: str, place: int, previous: str) -> str:
+def problem_of(record: JournalRecord, execution_id: str, place: int, previous: str) -> str:
+    """Say what is wrong with a record; empty when it is the one that was written at this place after the one of this hash."""
     if record.execution_id != execution_id:
         return f"is one of execution {record.execution_id}"
     if record.sequence != place:

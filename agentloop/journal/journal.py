@@ -1,0 +1,96 @@
+"""What our journals have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_redact_records import CanRedactRecords
+from agentloop.errors import JournalCorrupt, SchemaTooNew
+from agentloop.inference.secret import Secret
+from agentloop.journal.conversations import Conversation, conversations_of
+from agentloop.journal.redaction import Redaction
+from agentloop.journal.verification import JournalFinding, VerifiedExecution, findings_in
+from agentloop.values.journal_record import ExecutionHead
+
+
+class Journal(CanJournal, CanRedactRecords):
+    """A journal, with what follows from the contract.
+
+    Args:
+        secrets: texts, or keys, that are masked wherever they stand in what is recorded.
+        secret_fields: fields that are masked: by their name wherever they stand, as `password`, or by a path, as
+            `card.number`, also inside of strings that hold JSON, as the arguments of a call. A masked argument is gone: a call
+            that is recovered runs with the mask.
+
+    Raises:
+        ConfigurationError: when a secret is shorter than four characters.
+    """
+
+    def __init__(self, *, secrets: Iterable[str | Secret] = (), secret_fields: Iterable[str] = ()) -> None:
+        self._redaction = Redaction(secrets, secret_fields)
+
+    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the body of a record, plain JSON data, with what is secret masked; the same object when nothing is."""
+        return self._redaction.redacted(body)
+
+    async def conversations(self, *, limit: int | None = None) -> Sequence[Conversation]:
+        """Return what is known of all agents; the agent whose last execution began last comes first.
+
+        Args:
+            limit: no more than so many.
+        """
+        return conversations_of(await self.list())[:limit]
+
+    async def conversation(self, agent_id: str) -> Conversation | None:
+        """Return what is known of an agent; None when it has no execution."""
+        return next(iter(conversations_of(await self.list(agent_id=agent_id))), None)
+
+    async def verify(self, execution_id: str | None = None) -> tuple[JournalFinding, ...]:
+        """Return what is not as it was written; nothing when all is well.
+
+        A record that was changed, dropped, also at the end, put elsewhere, or taken from another execution is found. What
+        somebody changed who then made all the hashes after it anew, with the head, is not: who fears that keeps the last hashes elsewhere.
+
+        Args:
+            execution_id: look at this execution only.
+        """
+        verified = [one async for one in self.verifying(execution_id)]
+        return tuple([finding for one in verified for finding in one.findings])
+
+    async def verifying(self, execution_id: str | None = None) -> AsyncIterator[VerifiedExecution]:
+        """Look at one execution after the other, and give what was found in each as soon as it is known.
+
+        Args:
+            execution_id: look at this execution only.
+        """
+        known = [execution_id] if execution_id is not None else [head.execution_id for head in await self.list()]
+        for one in known:
+            yield await self._verified(one)
+        beside = tuple(await self._findings_beside(execution_id))
+        if beside:
+            yield VerifiedExecution(execution_id or "", 0, beside)
+
+    async def _verified(self, execution_id: str) -> VerifiedExecution:
+        try:
+            before = await self.head(execution_id)
+            records = await self.read(execution_id)
+            after = await self.head(execution_id)
+        except (JournalCorrupt, SchemaTooNew) as error:
+            sequence = error.sequence if isinstance(error, JournalCorrupt) else 0
+            return VerifiedExecution(execution_id, 0, [JournalFinding(execution_id, sequence, str(error))])
+        return VerifiedExecution(execution_id, len(records), findings_in(execution_id, records, before, after))
+
+    async def _findings_beside(self, execution_id: str | None) -> Iterable[JournalFinding]:  # noqa: ARG002  # a journal with more to look at overrides it
+        """Find what is wrong beside records and heads."""
+        return ()
+
+
+def newest_first(heads: Iterable[ExecutionHead]) -> Sequence[ExecutionHead]:
+    """Order executions as `CanJournal.list` gives them: the one that began last first."""
+    return sorted(heads, key=_age, reverse=True)
+
+
+def _age(head: ExecutionHead) -> tuple[object, ...]:
+    return head.started_at, head.number, head.execution_id
