@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentloop.testing.executor_bench import ExecutorBench as ExecutorBench
     from agentloop.testing.executor_kit import ExecutorKit as ExecutorKit
     from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit
+    from agentloop.testing.journal_kit import JournalKit as JournalKit
     from agentloop.testing.kit import Kit as Kit
     from agentloop.testing.laws import LAWS as LAWS
     from agentloop.testing.laws import LawBroken as LawBroken
@@ -44,6 +45,7 @@ else:
             "agentloop.testing.executor_bench": "ExecutorBench",
             "agentloop.testing.executor_kit": "ExecutorKit",
             "agentloop.testing.interceptor_kit": "InterceptorKit",
+            "agentloop.testing.journal_kit": "JournalKit",
             "agentloop.testing.kit": "Kit",
             "agentloop.testing.laws": "LAWS LawBroken require",
             "agentloop.testing.notations": "NOTATIONS",
