@@ -36,13 +36,17 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_use_mode import ModeStream as ModeStream
     from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
     from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
+    from agentloop.contracts.execution_log import ExecutionLog as ExecutionLog
+    from agentloop.contracts.execution_log import RunLog as RunLog
     from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
     from agentloop.contracts.execution_scope import Resources as Resources
     from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
     from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
     from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
+    from agentloop.contracts.tool import CanContinueCall as CanContinueCall
     from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
     from agentloop.contracts.tool import CanPresentResult as CanPresentResult
+    from agentloop.contracts.tool import CanProbeCall as CanProbeCall
     from agentloop.contracts.tool import CanUseThread as CanUseThread
     from agentloop.contracts.tool import Tool as Tool
     from agentloop.contracts.tool_context import ToolContext as ToolContext
@@ -68,8 +72,12 @@ else:
             "agentloop.contracts.can_use_mode": "CanUseMode ModeStream ToolCallValidation",
             "agentloop.contracts.can_tell_model": "CanTellModel",
             "agentloop.contracts.can_use_tools": "CanUseTools",
+            "agentloop.contracts.execution_log": "ExecutionLog RunLog",
             "agentloop.contracts.execution_scope": "ExecutionScope Resources",
-            "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanPrepareArguments CanPresentResult CanUseThread Tool",
+            "agentloop.contracts.tool": (
+                "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments "
+                "CanPresentResult CanProbeCall CanUseThread Tool"
+            ),
             "agentloop.contracts.tool_context": "ToolContext",
             "agentloop.contracts.tool_group": "CanDiscoverTools ToolGroup",
             "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",

@@ -146,7 +146,7 @@ class CanProbeCall(ABC):
             **arguments: the arguments of the call, by name.
 
         Returns:
-            `happened(value)`, whose value settles the call; `did_not_happen()`, with which it is run; or `unknown(reason)`.
+            `happened(value)`, whose value settles the call; `did_not_happen()`, with which it is run; or `cannot_tell(reason)`.
 
         Raises:
             Exception: anything means that it cannot be found out now.

@@ -13,7 +13,7 @@ from agentloop.events.recovery_events import Recovery, ToolCallRecovered
 from agentloop.executors.call_slot import CallSlot
 from agentloop.executors.tool_run import RunSettings, ToolRun
 from agentloop.values.agent_state import AgentState
-from agentloop.values.in_doubt import DidNotHappen, Happened, InDoubt, Probed, Unknown
+from agentloop.values.in_doubt import CannotTell, DidNotHappen, Happened, InDoubt, Probed
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall
 from agentloop.values.tool_execution import ErrorInfo
@@ -102,7 +102,7 @@ class RecordedRun:
                     await self._tell(Recovery.PROBED)
                 case DidNotHappen():
                     await self._repeat("the tool says that it has not run")
-                case Unknown(reason):
+                case CannotTell(reason):
                     await self._doubt(f"{_INTERRUPTED}; {reason}" if reason else _INTERRUPTED)
 
     async def _repeat(self, reason: str) -> None:
@@ -115,12 +115,12 @@ class RecordedRun:
 
     async def _probed(self, tool: Tool) -> Probed:
         if not isinstance(tool, CanProbeCall):
-            return Unknown()
+            return CannotTell()
         assert self._run is not None  # noqa: S101  # a tool that was found has a run
         try:
             return await cast("CanProbeCall", self._run.bound()).probe(**self._arguments())
         except Exception as error:  # noqa: BLE001  # a tool that cannot find it out does not know
-            return Unknown(f"its tool could not find out: {ErrorInfo.of(error).message}")
+            return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
 
     async def _doubt(self, why: str) -> None:
         slot, policy = self._slot, self._log.in_doubt

@@ -45,6 +45,7 @@ def tool(
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
+    probe: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -68,6 +69,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
+    probe: Callable[..., Any] | None = None,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -101,6 +103,9 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         circuit: when it is left alone because it keeps failing.
         deadline: seconds for a call in all, waits and repetitions included.
         deduplicate: which of its calls run once, whose result the others are given.
+        probe: a function, plain or async, that is asked after a crash whether a call that was interrupted has run: it takes
+            any of the tool's parameters by their names, or a `ToolContext` for the idempotency key, and returns
+            `happened(value)`, `did_not_happen()` or `cannot_tell(reason)`.
 
     Raises:
         ToolDefinitionError: when the function lacks what a model needs, or what it has cannot be told in JSON; lists all
@@ -120,7 +125,14 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         deduplicate=deduplicate,
     )
     make = partial(
-        _tool, name=name, description=description, schema=schema, effect=_effect(effect), policy=policy, show=show
+        _tool,
+        name=name,
+        description=description,
+        schema=schema,
+        effect=_effect(effect),
+        policy=policy,
+        show=show,
+        probe=probe,
     )
     return make if function is None else make(function)
 
@@ -134,6 +146,7 @@ def _tool(
     effect: Effect,
     policy: ToolPolicy,
     show: Show | None,
+    probe: Callable[..., Any] | None,
 ) -> FunctionTool[..., Any]:
     if isinstance(function, Tool):
         raise ToolDefinitionError(f"{function!r} is a tool already")
@@ -147,7 +160,12 @@ def _tool(
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
     kind = FunctionTool if is_async else PlainFunctionTool
     present = presenter(signature.returns)
-    return kind(function, signature, effect, showing(show, present) if show else present, given, policy)
+    shown = showing(show, present) if show else present
+    if probe is None:
+        return kind(function, signature, effect, shown, given, policy)
+    from agentloop.tools.probing import Prober
+
+    return kind(function, signature, effect, shown, given, policy, Prober.of(probe, signature))
 
 
 def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

@@ -15,15 +15,18 @@ from agentloop.contracts.tool import (
     CanAccessToolContext,
     CanPrepareArguments,
     CanPresentResult,
+    CanProbeCall,
     CanUseThread,
     Tool,
 )
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
 from agentloop.tools.presentation import Presenter
+from agentloop.tools.probing import Prober
 from agentloop.tools.signature import Signature
 from agentloop.tools.signature_reader import Injected
 from agentloop.values.agent_state import AgentState
+from agentloop.values.in_doubt import CannotTell, Probed
 from agentloop.values.json_value import JsonObject
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_result import ToolResult
@@ -41,6 +44,7 @@ class FunctionTool(
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanProbeCall,
     Generic[P, R],
 ):
     """An async function as a tool; made by `@tool`, and still callable as the function it was.
@@ -56,6 +60,7 @@ class FunctionTool(
     _present: Presenter = field(repr=False)
     _schema: JsonObject | None = field(default=None, repr=False)
     _policy: ToolPolicy = field(default=DEFAULT_POLICY, repr=False)
+    _prober: Prober | None = field(default=None, repr=False)
     _given: Mapping[str, object] = field(factory=dict, repr=False)
 
     @property
@@ -97,6 +102,14 @@ class FunctionTool(
         """Await the function with these arguments and what was injected."""
         return await cast("Awaitable[Any]", self._called(arguments))
 
+    async def probe(self, /, **arguments: Any) -> Probed:
+        """Ask the function that was given as `probe`.
+
+        Raises:
+            Exception: whatever it raises.
+        """
+        return CannotTell() if self._prober is None else await self._prober.ask(arguments)
+
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Structure arguments that satisfy the schema into the annotated types.
 
@@ -127,7 +140,10 @@ class FunctionTool(
 
     def _giving(self, kind: Injected, value: object) -> Self:
         wanted = {name: value for name, injected in self.signature.injected.items() if injected is kind}
-        return evolve(self, given={**self._given, **wanted}) if wanted else self
+        prober = None if self._prober is None else self._prober.giving(kind, value)
+        if not wanted and prober is self._prober:
+            return self
+        return evolve(self, given={**self._given, **wanted}, prober=prober)
 
     def _called(self, arguments: Mapping[str, Any]) -> Any:
         call = cast("Callable[..., Any]", self.function)

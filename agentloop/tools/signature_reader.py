@@ -128,6 +128,14 @@ class SignatureReader:
         return builder.finished(object_schema(properties, required))
 
 
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the type hints of a function; none when they cannot be resolved."""
+    try:
+        return get_type_hints(_called(function), include_extras=True)
+    except Exception:  # noqa: BLE001  # a hint that is text may raise whatever evaluating it raises
+        return {}
+
+
 def _inside(function: Any) -> Any:
     """Return the function inside a partial; anything else as it is."""
     return function.func if isinstance(function, partial) else function

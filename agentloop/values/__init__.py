@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from agentloop.values.id_source import DerivedIds as DerivedIds
     from agentloop.values.id_source import IdSource as IdSource
     from agentloop.values.id_source import RandomIds as RandomIds
+    from agentloop.values.in_doubt import CannotTell as CannotTell
+    from agentloop.values.in_doubt import DidNotHappen as DidNotHappen
+    from agentloop.values.in_doubt import Happened as Happened
+    from agentloop.values.in_doubt import InDoubt as InDoubt
+    from agentloop.values.in_doubt import cannot_tell as cannot_tell
+    from agentloop.values.in_doubt import did_not_happen as did_not_happen
+    from agentloop.values.in_doubt import happened as happened
     from agentloop.values.inference_delta import InferenceDelta as InferenceDelta
     from agentloop.values.inference_request import InferenceOptions as InferenceOptions
     from agentloop.values.inference_request import InferenceRequest as InferenceRequest
@@ -83,6 +90,9 @@ if TYPE_CHECKING:
     from agentloop.values.points import ProceedInference as ProceedInference
     from agentloop.values.points import ProceedToolUse as ProceedToolUse
     from agentloop.values.points import StatePoint as StatePoint
+    from agentloop.values.recorded import CallIntent as CallIntent
+    from agentloop.values.recorded import RecordedCall as RecordedCall
+    from agentloop.values.recorded import RecordedInference as RecordedInference
     from agentloop.values.serialisation import SCHEMA_VERSION as SCHEMA_VERSION
     from agentloop.values.serialisation import from_json as from_json
     from agentloop.values.serialisation import from_plain as from_plain
@@ -122,6 +132,9 @@ else:
             "agentloop.values.event": "Event EventHead",
             "agentloop.values.execution_state": "ExecutionState ExecutionStatus Totals",
             "agentloop.values.id_source": "DerivedIds IdSource RandomIds",
+            "agentloop.values.in_doubt": (
+                "CannotTell DidNotHappen Happened InDoubt cannot_tell did_not_happen happened"
+            ),
             "agentloop.values.inference_delta": "InferenceDelta",
             "agentloop.values.inference_request": "InferenceOptions InferenceRequest ReasoningEffort ResponseFormat ToolChoice",
             "agentloop.values.inference_response": "FinishReason InferenceResponse",
@@ -131,6 +144,7 @@ else:
             "agentloop.values.parts": "Audio Document Image Media ProviderPart Reasoning Text",
             "agentloop.values.pending_call": "CallSuspended PendingCall",
             "agentloop.values.points": "AfterExecution AfterInference AfterStep AfterToolUse AroundInference AroundToolUse BeforeExecution BeforeInference BeforeStep BeforeToolUse OnError OnStop Point ProceedInference ProceedToolUse StatePoint",
+            "agentloop.values.recorded": "CallIntent RecordedCall RecordedInference",
             "agentloop.values.serialisation": "SCHEMA_VERSION from_json from_plain make_converter to_json to_plain",
             "agentloop.values.stop": "AgentStop Continuation StopReason StopSignal",
             "agentloop.values.tool_call": "ToolCall",

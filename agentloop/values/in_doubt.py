@@ -40,7 +40,7 @@ class DidNotHappen(Value):
 
 
 @frozen(eq=False, repr=False)
-class Unknown(Value):
+class CannotTell(Value):
     """It cannot be found out whether the call has run.
 
     Attributes:
@@ -50,7 +50,7 @@ class Unknown(Value):
     reason: str = ""
 
 
-Probed: TypeAlias = Happened | DidNotHappen | Unknown
+Probed: TypeAlias = Happened | DidNotHappen | CannotTell
 """What a tool has found out about a call of its own that was interrupted."""
 
 
@@ -64,6 +64,6 @@ def did_not_happen() -> DidNotHappen:
     return DidNotHappen()
 
 
-def unknown(reason: str = "") -> Unknown:
+def cannot_tell(reason: str = "") -> CannotTell:
     """Say that it cannot be found out."""
-    return Unknown(reason)
+    return CannotTell(reason)

@@ -37,6 +37,7 @@ from agentloop.values.encode_once import EncodeOnce
 from agentloop.values.epoch import Epoch
 from agentloop.values.event import Event, EventHead
 from agentloop.values.execution_state import ExecutionState, ExecutionStatus, Totals
+from agentloop.values.in_doubt import CannotTell, DidNotHappen, Happened
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.inference_response import InferenceResponse
@@ -54,6 +55,7 @@ from agentloop.values.points import (
     BeforeToolUse,
     OnError,
 )
+from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 from agentloop.values.serialisation import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
 from agentloop.values.stop import Continuation, StopSignal
 from agentloop.values.summary import Summary
@@ -61,7 +63,7 @@ from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution
 from agentloop.values.tool_executions import ToolCalls, ToolExecutions
 from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.tool_spec import Effect, ToolSpec
 from agentloop.values.usage import Usage
 from agentloop.values.value import Value
 from agentloop.values.verdict import Block, Suspend
@@ -96,6 +98,11 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ErrorInfo: strategies.error_infos(),
     Event: st.builds(Event, heads),
     EventHead: heads,
+    CallIntent: st.builds(
+        CallIntent, key=texts, id=texts, call=calls, effect=st.sampled_from(Effect), at=strategies.moments()
+    ),
+    CannotTell: st.builds(CannotTell, texts),
+    DidNotHappen: st.just(DidNotHappen()),
     ExecutionHead: st.builds(
         ExecutionHead,
         execution_id=texts,
@@ -106,6 +113,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         updated_at=strategies.moments(),
     ),
     ExecutionState: states.map(lambda state: state.execution).filter(bool),
+    Happened: st.builds(Happened, strategies.json_values()),
     Image: st.builds(Image, **media),
     InferenceDelta: strategies.inference_deltas(),
     InferenceOptions: strategies.inference_options(),
@@ -127,6 +135,17 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     PendingCall: pending,
     ProviderPart: st.builds(ProviderPart, texts, strategies.json_values()),
     Reasoning: st.builds(Reasoning, texts, provider_data=strategies.json_objects()),
+    RecordedCall: st.builds(
+        RecordedCall,
+        intent=st.builds(
+            CallIntent, key=texts, id=texts, call=calls, effect=st.sampled_from(Effect), at=strategies.moments()
+        ),
+        execution=st.none() | strategies.tool_executions(),
+        stop=st.none() | strategies.stop_signals(),
+    ),
+    RecordedInference: st.builds(
+        RecordedInference, response=strategies.inference_responses(), usage=strategies.usages()
+    ),
     ResponseFormat: strategies.response_formats(),
     StopSignal: strategies.stop_signals(),
     Suspend: st.builds(Suspend, texts),

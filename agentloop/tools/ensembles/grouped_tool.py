@@ -12,8 +12,10 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanContinueCall,
     CanPrepareArguments,
     CanPresentResult,
+    CanProbeCall,
     CanUseThread,
     Tool,
 )
@@ -24,6 +26,7 @@ from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import validator_of
 from agentloop.values.agent_state import AgentState
+from agentloop.values.in_doubt import CannotTell, Probed
 from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, thaw
 from agentloop.values.tool_call import ToolCall
 from agentloop.values.tool_result import ToolResult
@@ -38,6 +41,8 @@ class GroupedTool(
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanProbeCall,
+    CanContinueCall,
 ):
     """A tool with another spec or policy, with defaults, or that has to be started; else it behaves as the tool it is made of.
 
@@ -86,6 +91,20 @@ class GroupedTool(
         """
         self._check_available()
         return await self.tool.use(**arguments)
+
+    async def probe(self, **arguments: Any) -> Probed:
+        """Ask the tool what became of a call, if it can find out.
+
+        Raises:
+            ToolUnavailable: when the ensemble could not be started.
+        """
+        self._check_available()
+        return await self.tool.probe(**arguments) if isinstance(self.tool, CanProbeCall) else CannotTell()
+
+    @property
+    def continues_calls(self) -> bool:
+        """Whether the tool goes on with a call that was interrupted by itself."""
+        return isinstance(self.tool, CanContinueCall) and self.tool.continues_calls
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Add the defaults, and turn the arguments into what the tool takes.
