@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from agentloop.events import ToolCallProgressed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolStatus
 from tests.tools.ensembles.running import Call, executions, ran, scripted_loop
-from tests.tools.mcp.running import node_program, program
+from tests.tools.mcp.running import everything_at, free_port, gone, node_program, program, server_pids
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -126,3 +128,70 @@ async def test_the_time_is_told() -> None:
     told, refused = executions(await ran([server], *steps))
     assert "21:00" in told.text
     assert refused.status is ToolStatus.FAILED
+
+
+async def test_the_reference_server_is_killed_in_the_middle_of_a_call() -> None:
+    """That call is in doubt, its sibling and the next step succeed, at a new process."""
+    command, effects = (
+        node_program("mcp-server-everything"),
+        {"trigger-*": "effect"},
+    )  # annotated as pure, and so repeated
+    server = McpEnsemble.stdio(command, ["stdio"], name="everything", effects=effects)
+    both: list[Call] = [("trigger-long-running-operation", {"duration": 60, "steps": 600}), ("echo", {"message": "a"})]
+    async with scripted_loop([server], both, ("echo", {"message": "b"})) as loop:
+        begun, killed = asyncio.Event(), set[int]()
+        loop.on(ToolCallProgressed, lambda _: begun.set())
+        running = asyncio.create_task(loop.execute("go"))
+        await asyncio.wait_for(begun.wait(), 20)
+        killed.update(server_pids())
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        operation, sibling, later = executions(await running)
+        assert not killed & set(server_pids())
+    assert (operation.status, operation.may_have_run) == (ToolStatus.IN_DOUBT, True)
+    assert (sibling.value, later.value) == ("Echo: a", "Echo: b")
+
+
+async def test_the_reference_server_over_http_is_killed_in_the_middle_of_a_call() -> None:
+    """That call is in doubt; the next step waits until somebody has started the server again."""
+    port = free_port()
+    server = McpEnsemble.http(
+        f"http://127.0.0.1:{port}/mcp", name="everything", patience=30, effects={"trigger-*": "effect"}
+    )
+    operation: Call = ("trigger-long-running-operation", {"duration": 60, "steps": 600})
+    begun = asyncio.Event()
+    async with everything_at(port) as process:
+        loop = scripted_loop([server], operation, ("echo", {"message": "b"}))
+        loop.on(ToolCallProgressed, lambda _: begun.set())
+        running = asyncio.create_task(loop.execute("go"))
+        await asyncio.wait_for(begun.wait(), 20)
+        process.kill()
+    async with everything_at(port):
+        lost, later = executions(await running)
+    assert (lost.status, later.value) == (ToolStatus.IN_DOUBT, "Echo: b")
+
+
+@pytest.mark.parametrize("which", ["filesystem", "memory", "git", "time"])
+async def test_each_server_is_started_again_for_calls_that_have_not_been_sent(which: str, tmp_path: Path) -> None:
+    """Ten that come while it is away are answered by one new process."""
+    await (await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))).wait()
+    name, arguments, command, args = {
+        "filesystem": ("list_allowed_directories", {}, "mcp-server-filesystem", [str(tmp_path)]),
+        "memory": ("read_graph", {}, "mcp-server-memory", []),
+        "git": ("git_status", {"repo_path": str(tmp_path)}, "mcp-server-git", ["--repository", str(tmp_path)]),
+        "time": ("get_current_time", {"timezone": "UTC"}, "mcp-server-time", []),
+    }[which]
+    found = node_program(command) if which in {"filesystem", "memory"} else program(command)
+    env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
+    async with McpEnsemble.stdio(found, args, env, name=which, patience=30) as server:
+        tool = next(one for one in server.offered if one.name == name)
+        first, before = await tool.use(**arguments), set(server_pids())
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        for pid in before:
+            assert await gone(pid)
+        answers = await asyncio.gather(*[tool.use(**arguments) for _ in range(10)])
+        after = set(server_pids())
+    assert all(type(answer.value) is type(first.value) for answer in answers)
+    assert len(after) == 1
+    assert not after & before
