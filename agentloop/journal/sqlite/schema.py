@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from agentloop.errors import JournalError, SchemaTooNew
+from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
 
 SCHEMA_VERSION = 1
 """The version of the tables that are made now."""
@@ -86,6 +86,7 @@ class Opening:
             sqlite3.Error: when it cannot be opened.
             SchemaTooNew: when a newer agentloop made the tables.
             JournalError: when it is a database of something else.
+        JournalCorrupt: when nothing tells the version of the tables.
         """
         connection = sqlite3.connect(
             self.path,
@@ -146,11 +147,11 @@ def _schema_version(connection: sqlite3.Connection) -> int | None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return None
-    found = None
-    if {"meta", "executions", "records"} <= tables:
-        found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
-    if found is None or not str(found[0]).isdecimal():
+    if not {"meta", "executions", "records"} <= tables:
         raise JournalError("the file is a database of something else than a journal; nothing in it was changed")
+    found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    if found is None or not str(found[0]).isdecimal():
+        raise JournalCorrupt("the file is damaged: the version of its tables cannot be read")
     return int(found[0])
 
 
