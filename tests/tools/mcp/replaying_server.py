@@ -1,4 +1,7 @@
-"""A server that answers as a recorded one did; run as a script, with the file of the recordings and a session's name."""
+"""A server that answers as a recorded one did; run as a script.
+
+Its arguments are the file of the recordings, a session's name, and a file that gets what was heard.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,13 @@ def answers(messages: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def main(path: str, session: str) -> None:
+def main(path: str, session: str, heard: str) -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         recorded = next(one for one in map(json.loads, file) if one["session"] == session)
     known = answers(recorded["messages"])
     for line in sys.stdin:
+        with open(heard, "a", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(line)
         message = json.loads(line)
         if "id" not in message:
             continue

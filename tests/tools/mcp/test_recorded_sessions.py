@@ -20,19 +20,43 @@ from agentloop.values.json_value import thaw
 SERVER = str(Path(__file__).with_name("replaying_server.py"))
 
 
-async def test_every_recorded_answer_is_understood(corpus: Path) -> None:
-    """Tools with their schemas and effects, results, pictures, structured content and errors."""
+async def test_recorded_sessions_are_had_again(corpus: Path, tmp_path: Path) -> None:
+    """What the server wrote is understood, line by line, and what we write is what the recorded client wrote."""
     path = corpus / "mcp" / "stdio_sessions.jsonl"
     sessions = [json.loads(line) for line in path.read_text().splitlines()]
     assert sessions
     for session in sessions:
-        server = McpEnsemble.stdio(
-            sys.executable, ["-S", SERVER, str(path), session["session"]], name=session["session"]
-        )
+        heard = tmp_path / session["session"]
+        arguments = ["-S", SERVER, str(path), session["session"], str(heard)]
+        server = McpEnsemble.stdio(sys.executable, arguments, name=session["session"])
         async with server:
             check_tools(server, session)
             for call, answer in exchanges(session, "tools/call"):
                 await check_call(server, call["params"], answer["result"])
+        check_written([json.loads(line) for line in heard.read_text().splitlines()], session["messages"])
+
+
+def check_written(written: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> None:
+    """Check that we wrote what the recorded client wrote; besides, we list tools again where the server says they changed."""
+    changes = [one for one in recorded if one["msg"].get("method") == "notifications/tools/list_changed"]
+    expected = [essence(one["msg"]) for one in recorded if one["dir"] == "client_to_server"]
+    found = [essence(message) for message in written]
+    listing = next(one for one in expected if one[0] == "tools/list")
+    for _ in changes:
+        if found.count(listing) > expected.count(listing):
+            del found[len(found) - 1 - found[::-1].index(listing)]
+    assert found == expected
+    ids = [message["id"] for message in written if "id" in message]
+    assert len(set(ids)) == len(ids)
+
+
+def essence(message: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a message says, without what tells one client from another."""
+    params = dict(message.get("params") or {})
+    version = params.pop("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
+    for own in ("clientInfo", "capabilities"):
+        params.pop(own, None)
+    return message["method"], "id" in message, version, params
 
 
 def exchanges(session: dict[str, Any], method: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
