@@ -65,8 +65,7 @@ class Journal(CanJournal, CanRedactRecords):
         Args:
             execution_id: look at this execution only.
         """
-        known = [execution_id] if execution_id is not None else [head.execution_id for head in await self.list()]
-        for one in known:
+        for one in await self._execution_ids() if execution_id is None else [execution_id]:
             yield await self._verified(one)
         beside = tuple(await self._findings_beside(execution_id))
         if beside:
@@ -81,6 +80,10 @@ class Journal(CanJournal, CanRedactRecords):
             sequence = error.sequence if isinstance(error, JournalCorrupt) else 0
             return VerifiedExecution(execution_id, 0, [JournalFinding(execution_id, sequence, str(error))])
         return VerifiedExecution(execution_id, len(records), findings_in(execution_id, records, before, after))
+
+    async def _execution_ids(self) -> Sequence[str]:
+        """Return the ids of all executions; a journal that can tell them although it cannot read all heads overrides it."""
+        return [head.execution_id for head in await self.list()]
 
     async def _findings_beside(self, execution_id: str | None) -> Iterable[JournalFinding]:  # noqa: ARG002  # a journal with more to look at overrides it
         """Find what is wrong beside records and heads."""

@@ -75,6 +75,14 @@ def heads(
     return tuple([head_in(row) for row in rows])
 
 
+def execution_ids(connection: sqlite3.Connection) -> Sequence[str]:
+    """Return the ids of all executions, the newest first."""
+    ids = connection.execute(
+        "SELECT execution_id FROM executions ORDER BY started_at DESC, number DESC, execution_id DESC"
+    )
+    return [execution_id for (execution_id,) in ids]
+
+
 def findings_beside(execution_id: str | None, connection: sqlite3.Connection) -> Sequence[JournalFinding]:
     """Find heads that were changed, records without a head, and, when no execution is named, damage of the file itself."""
     found = [*_changed_heads(execution_id, connection)]

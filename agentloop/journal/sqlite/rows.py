@@ -112,6 +112,8 @@ def record_in(row: Row, spills: Mapping[str, str]) -> JournalRecord:
     """
     execution_id, sequence, kind, at, schema_version, body, cuts, previous_hash, hashed = row
     try:
+        if not isinstance(sequence, int) or not isinstance(previous_hash, str) or not isinstance(hashed, str):
+            raise ValueError("a value is not of its type")  # noqa: TRY301, TRY004  # it is told with the other mistakes below
         check_readable(schema_version)
         return JournalRecord(
             execution_id=execution_id,

@@ -67,7 +67,7 @@ def whole(rest: str, cuts: str, spills: Mapping[str, str]) -> str:
 
     Raises:
         KeyError: when a spill is missing.
-        ValueError: when the cuts cannot be read.
+        ValueError: when the cuts cannot be read or are not those of the rest.
     """
     if not cuts:
         return rest
@@ -75,6 +75,8 @@ def whole(rest: str, cuts: str, spills: Mapping[str, str]) -> str:
     begin = 0
     for place, digest in parse_json(cuts):
         if place == _WHOLE:
+            if rest:
+                raise ValueError("there is more than was written")
             rest = spills[digest]
         else:
             parts += (rest[begin:place], spills[digest])

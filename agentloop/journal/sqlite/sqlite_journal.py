@@ -143,5 +143,8 @@ class SqliteJournal(Journal):
         await self._reader.aclose()
         self._claims.close()
 
+    async def _execution_ids(self) -> Sequence[str]:
+        return await self._reader.do(reading.execution_ids)
+
     async def _findings_beside(self, execution_id: str | None) -> Iterable[JournalFinding]:
         return await self._reader.do(partial(reading.findings_beside, execution_id))
