@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp.client.session import ElicitationFnT, LoggingFnT, SamplingFnT
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -28,10 +29,13 @@ def elicitation(reply: Reply | None) -> ElicitationFnT | None:
         return None
 
     async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:  # noqa: ARG001  # the SDK's signature
-        content = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
-        return (
-            ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=dict(content))
-        )
+        try:
+            content = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            if content is None:
+                return ElicitResult(action="decline")
+            return ElicitResult(action="accept", content=dict(content))
+        except Exception:  # noqa: BLE001  # whatever the program's function raises, the server is told and the call goes on
+            return _failed("on_elicitation")
 
     return answer
 
@@ -42,12 +46,21 @@ def sampling(reply: Reply | None) -> SamplingFnT | None:
         return None
 
     async def answer(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult | ErrorData:  # noqa: ARG001  # the SDK's signature
-        message = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
-        if message is None:
-            return ErrorData(code=INVALID_REQUEST, message="the request was declined")
-        return CreateMessageResult.model_validate(dict(message))
+        try:
+            message = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            if message is None:
+                return ErrorData(code=INVALID_REQUEST, message="the request was declined")
+            return CreateMessageResult.model_validate(dict(message))
+        except Exception:  # noqa: BLE001  # whatever the program's function raises, the server is told and the call goes on
+            return _failed("on_sampling")
 
     return answer
+
+
+def _failed(function: str) -> ErrorData:
+    """Log what was raised, which is not for the server, and return what it is told."""
+    _LOG.exception("%s has failed; the server is told that there is no answer", function)
+    return ErrorData(code=INTERNAL_ERROR, message=f"the request could not be answered: {function} has failed")
 
 
 def logged(name: str) -> LoggingFnT:
