@@ -113,6 +113,14 @@ class RunLog(ExecutionLog):
         """Write down what a step has made of the state. It lasts before the next call runs, or the execution ends."""
 
     @abstractmethod
+    async def flush(self) -> None:
+        """Wait until everything that was written down lasts.
+
+        Raises:
+            JournalError: when it cannot be written.
+        """
+
+    @abstractmethod
     async def end(self, state: AgentState) -> None:
         """Write down the state with which the execution ends or is suspended; it lasts when this returns.
 

@@ -129,6 +129,7 @@ TOOL_CALL: Grammar = {
         PermissionDecided: START,
         ToolCallIntentKept: START,
         ToolCallRecovered: START,
+        ToolCallSuspended: START,
         ToolCallStarted: RUNNING,
         ToolCallCompleted: SETTLED,
         ToolCallBlocked: SETTLED,
@@ -153,7 +154,7 @@ TOOL_CALL: Grammar = {
     SETTLED: {},
 }
 """One tool call, by its key. A call completed without a start was answered or cancelled before it ran, or
-its outcome was recorded."""
+its outcome was recorded; one suspended without a start had begun before an interruption."""
 
 
 def words(grammar: Grammar) -> frozenset[type[Event]]:

@@ -105,6 +105,11 @@ class JournalLog(RunLog):
         """Write down what a step has made of the state."""
         self._put_delta(RecordKind.STEP_COMPLETED, state)
 
+    async def flush(self) -> None:
+        """Wait until everything that was written down lasts."""
+        if self._writer is not None:
+            await self._writer.flush()
+
     async def end(self, state: AgentState) -> None:
         """Write down the state with which the execution ends or is suspended; it lasts when this returns."""
         if self._writer is None:

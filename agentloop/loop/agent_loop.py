@@ -71,11 +71,14 @@ class AgentLoop(LoopAsTool):
     ) -> AsyncGenerator[AgentState, None]:
         """Run step by step: yield the state after each step, and the final one.
 
-        Each yielded state is whole: it can be stored, and given to `execute` or `iterate` to go on from. Arguments and
-        errors are those of `execute`.
+        Each yielded state is whole: it can be stored, and given to `execute` or `iterate` to go on from; with a journal, it
+        has been written down. Arguments and errors are those of `execute`.
         """
-        async with aclosing(self._begun(input, execution_id, dependencies).states()) as states:
+        run = self._begun(input, execution_id, dependencies)
+        async with aclosing(run.states()) as states:
             async for state in states:
+                if run.log is not None:
+                    await run.log.flush()
                 yield state
 
     def stream(
