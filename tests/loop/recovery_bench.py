@@ -9,7 +9,6 @@ from attrs import evolve
 
 from agentloop.contracts import CanInfer
 from agentloop.journal import MemoryJournal
-from agentloop.testing import ManualClock
 from agentloop.values import (
     ExecutionHead,
     ExecutionStatus,
@@ -98,6 +97,24 @@ class World:
         self.effects: Counter[str] = Counter()
 
 
-def manual_clock() -> ManualClock:
-    """Return a clock that stands still."""
-    return ManualClock()
+class Chronicle(MemoryJournal):
+    """A journal that knows the order of all its records, whichever execution they are of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[JournalRecord] = []
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+        """Append, and note the order."""
+        await super().append(head, records)
+        self.order += records
+
+    async def crashed_after(self, count: int) -> MemoryJournal:
+        """Return the journal as a crash leaves it after so many records in all."""
+        left = Chronicle()
+        by_execution: dict[str, list[JournalRecord]] = {}
+        for record in self.order[:count]:
+            by_execution.setdefault(record.execution_id, []).append(record)
+        for execution_id, records in by_execution.items():
+            await left.append(head_of(await self.head(execution_id), records), records)
+        return left
