@@ -1,0 +1,239 @@
+"""The journal in a file: what is spilled, threads, event loops, and what is listed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.errors import JournalConflict
+from agentloop.journal import SqliteJournal
+from agentloop.journal.sqlite.claims import Claims
+from agentloop.journal.sqlite.file_locks import ByteLocks, OpenFileLocks, ProcessLocks
+from agentloop.journal.sqlite.spilling import spilled, whole
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.json_text import format_json
+from tests.journal.processes import ROOT
+from tests.journal.records import appended, head_after, records_of
+
+PIECES = st.sampled_from(['"', "\\", '\\"', "x" * 50, "é" * 30, "{", "}", ",", "\ud800", "\x00", ' "" ', "1"])
+TEXTS = st.lists(PIECES, max_size=40).map("".join)
+
+
+@given(
+    body=TEXTS | st.dictionaries(TEXTS, TEXTS, max_size=4).map(lambda data: format_json(data).decode()),
+    most=st.integers(1, 200),
+)
+def test_what_is_spilled_comes_back(body: str, most: int) -> None:
+    """Any text is put together again as it was, and what stays in the row is no longer than allowed."""
+    parts = spilled(body, most)
+    assert whole(parts.rest, parts.cuts, parts.spills) == body
+    assert len(parts.rest) <= most
+    assert all(
+        hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest() == at for at, data in parts.spills.items()
+    )
+
+
+@given(bodies=st.lists(TEXTS, min_size=1, max_size=3))
+async def test_any_text_is_kept(bodies: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A body comes back byte for byte, also with what is no UTF-8."""
+    journal = SqliteJournal(tmp_path_factory.mktemp("journal") / "j.db", spill_bytes=64, synchronous="normal")
+    records = await appended(journal, "e", *bodies)
+    assert list(await journal.read("e")) == records
+    assert await journal.verify() == ()
+    await journal.aclose()
+
+
+def files(folder: Path) -> list[tuple[str, int]]:
+    return [(path.name, path.stat().st_size) for path in folder.iterdir()]
+
+
+async def test_a_long_value_is_kept_once_for_an_execution(tmp_path: Path) -> None:
+    """The same long text in many records takes the room of one, and goes with its execution."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    text = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(256)) * 10
+    for execution_id in ("e", "f"):
+        await appended(
+            journal, execution_id, *[format_json({"number": number, "result": text}).decode() for number in range(20)]
+        )
+    assert sum(size for _, size in files(tmp_path)) < 4 * len(text)
+    with closing(sqlite3.connect(journal.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM spills").fetchone() == (2,)
+        await journal.delete("e")
+        assert connection.execute("SELECT DISTINCT execution_id FROM spills").fetchall() == [("f",)]
+    assert len(await journal.read("f")) == 20
+    await journal.aclose()
+
+
+async def test_nothing_is_left_after_aclose(tmp_path: Path) -> None:
+    """The threads end with the journal, which can be used again."""
+    before = set(threading.enumerate())
+    journal = SqliteJournal(tmp_path / "j.db")
+    assert set(threading.enumerate()) == before
+    assert not files(tmp_path)
+    for number in range(3):
+        await appended(journal, f"e{number}", "{}")
+        assert len(await journal.list()) == number + 1
+        assert {thread.name for thread in set(threading.enumerate()) - before} == {
+            "agentloop journal writer",
+            "agentloop journal reader",
+        }
+        await journal.aclose()
+        assert set(threading.enumerate()) == before
+        await journal.aclose()
+
+
+def test_event_loops_one_after_the_other_and_at_once(tmp_path: Path) -> None:
+    """One journal serves a fresh event loop per call, and loops in several threads."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    records = asyncio.run(appended(journal, "e", "{}"))
+    assert asyncio.run(appended(journal, "e", "{}", after=records))
+    assert asyncio.run(_count(journal, "e")) == 2
+
+    def work(name: str) -> None:
+        for number in range(20):
+            asyncio.run(appended(journal, f"{name} {number}", "{}", "{}"))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("ada", "bob")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asyncio.run(journal.verify()) == ()
+    assert len(asyncio.run(_all(journal))) == 41
+    asyncio.run(journal.aclose())
+
+
+async def _count(journal: SqliteJournal, execution_id: str) -> int:
+    return len(await journal.read(execution_id))
+
+
+async def _all(journal: SqliteJournal) -> list[str]:
+    return [head.execution_id for head in await journal.list()]
+
+
+async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> None:
+    """Without aclose, the threads end when nobody has the journal any more."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    before = set(threading.enumerate())
+    await appended(journal, "e", "{}")
+    (thread,) = set(threading.enumerate()) - before
+    del journal
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
+    """The threads do not keep a program alive, and what it appended is there."""
+    program = (
+        "import asyncio, sys\nfrom agentloop.journal import SqliteJournal\nfrom tests.journal.records import appended\n"
+        "journal = SqliteJournal(sys.argv[1])\nasyncio.run(appended(journal, 'e', '{}'))\n"
+    )
+    path = tmp_path / "j.db"
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, timeout=30)
+    journal = SqliteJournal(path)
+    assert asyncio.run(_count(journal, "e")) == 1
+    asyncio.run(journal.aclose())
+
+
+async def test_waiting_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """While an append waits for another writer, the event loop turns, and others read."""
+    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=30)
+    records = await appended(journal, "e", "{}")
+    with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(appended(journal, "e", "{}", after=records))
+        for _ in range(50):
+            assert len(await journal.read("e")) == 1
+        assert not waiting.done()
+        other.execute("ROLLBACK")
+        await waiting
+    assert len(await journal.read("e")) == 2
+    await journal.aclose()
+
+
+async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
+    """A hundred executions that append at once take a few transactions, not a hundred."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    commits: list[str] = []
+    await journal._writer.do(lambda connection: connection.set_trace_callback(commits.append))
+    await asyncio.gather(*[appended(journal, f"e{number}", "{}") for number in range(100)])
+    assert commits.count("COMMIT") < 10
+    assert len(await journal.list()) == 100
+    await journal.aclose()
+
+
+async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
+    """Each way to list uses an index: no table is read whole, and nothing is sorted."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    await appended(journal, "e", "{}")
+    asked: list[str] = []
+    await journal._reader.do(lambda connection: connection.set_trace_callback(asked.append))
+    await journal.list(limit=5)
+    await journal.list(status=ExecutionStatus.IN_PROGRESS, limit=5)
+    await journal.list(agent_id="agent of e", limit=5)
+    await journal.aclose()
+    queries = [one for one in asked if one.startswith("SELECT")]
+    assert len(queries) == 3
+    with closing(sqlite3.connect(journal.path)) as connection:
+        plans = [" ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")) for query in queries]
+    assert all("USING INDEX" in plan for plan in plans)
+    assert not any("TEMP B-TREE" in plan for plan in plans[:2])
+
+
+async def test_purging_takes_what_is_over_and_unclaimed(tmp_path: Path) -> None:
+    """What goes on, what was changed lately and what is claimed stays; the rest goes, many at a time."""
+    journal = SqliteJournal(tmp_path / "j.db", synchronous="normal")
+    over = [records_of(f"over {number}", "{}") for number in range(450)]
+    await asyncio.gather(*[journal.append(head_after(one, status=ExecutionStatus.FAILED), one) for one in over])
+    await appended(journal, "goes on", "{}")
+    late = records_of("late", "{}")
+    moment = late[0].at + timedelta(hours=1)
+    await journal.append(evolve(head_after(late, status=ExecutionStatus.STOPPED), updated_at=moment), late)
+    claim = await journal.claim("over 7")
+    assert await journal.purge(moment) == 449
+    assert {head.execution_id for head in await journal.list()} == {"goes on", "late", "over 7"}
+    await claim.release()
+    assert await journal.purge(moment) == 1
+    assert await journal.verify() == ()
+    await journal.aclose()
+
+
+@pytest.mark.parametrize("kind", [OpenFileLocks, ProcessLocks])
+async def test_two_kinds_of_locks(tmp_path: Path, kind: type[ByteLocks]) -> None:
+    """With either kind, objects of a process exclude each other, each keeps what it has, and closing gives back all."""
+    path = tmp_path / "claims"
+    first, second = Claims(path, kind), Claims(path, kind)
+    claims = [first.claim("a"), second.claim("b")]
+    for one, execution_id in ((first, "a"), (first, "b"), (second, "a")):
+        with pytest.raises(JournalConflict, match="another writer of this process"):
+            one.claim(execution_id)
+    await claims[0].release()
+    taken = second.claim("a")
+    await claims[0].release()
+    first.close()
+    with pytest.raises(JournalConflict):
+        first.claim("a")
+    second.close()
+    second.close()
+    await taken.release()
+    mine = first.claim("a")
+    await claims[1].release()
+    with pytest.raises(JournalConflict):
+        second.claim("a")
+    await mine.release()
+    for one in (first, second):
+        one.close()
