@@ -59,6 +59,11 @@ def tools(asked: dict[str, Any], manner: str) -> None:
         case "invalid schema":
             bad = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}}
             answer(asked, {"tools": [bad, TOOL, TOOL]})
+        case "hardly any tools":
+            answer(
+                asked,
+                {"tools": [1, {"name": "bad"}, {"name": "bad", "inputSchema": None}, {**TOOL, "inputSchema": {}}]},
+            )
         case "changes when listed":
             send({"method": "notifications/tools/list_changed"})
             answer(asked, {"tools": [TOOL]})

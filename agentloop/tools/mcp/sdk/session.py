@@ -27,6 +27,7 @@ from agentloop.tools.mcp.lost import SENDING, ConnectionLost, Ending, Sending
 from agentloop.tools.mcp.offers import OfferedTool, Progress
 from agentloop.tools.mcp.sdk.callbacks import elicitation, logged, sampling
 from agentloop.tools.mcp.sdk.http_streams import http_streams
+from agentloop.tools.mcp.sdk.sifting import sifted
 from agentloop.tools.mcp.sdk.stdio_streams import stdio_streams
 from agentloop.tools.mcp.server_session import ServerSession, SessionSettings
 from agentloop.tools.mcp.servers import StdioServer
@@ -166,7 +167,7 @@ async def opened(settings: SessionSettings, on_changed: Callable[[], None]) -> A
         else http_streams(server, longest, ending)
     )
     client = Client(
-        transport,
+        sifted(settings.name, transport),
         cache=None,
         client_info=Implementation(name="agentloop", version=_version()),
         message_handler=on_message,
