@@ -83,9 +83,8 @@ async def appended(
     ]
     best = Cost(float("inf"), float("inf"), 0)
     for number in range(ROUNDS):
-        journal = SqliteJournal(
-            Path(folder) / f"{synchronous} {group} {len(chains)} {number}.db", synchronous=synchronous
-        )
+        name = f"{chains[0][0].execution_id} {synchronous} {group} {number}.db"
+        journal = SqliteJournal(Path(folder) / name, synchronous=synchronous)
         await journal.head("nothing yet")
         wall, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*[_one_execution(journal, of_one) for of_one in groups])
