@@ -150,7 +150,6 @@ def test_hostile_texts_are_masked_in_time(hostile: str) -> None:
 def test_secrets_do_not_show() -> None:
     """Neither the journal nor an error shows what is declared to it; what is too short is refused, what is empty left out."""
     journal = MemoryJournal(secrets=[Secret(KEY), "other secret", "", " \n"], secret_fields=["password"])
-    assert "KEY" not in repr(journal)
     assert KEY not in f"{journal!r} {journal._redaction!r}"
     assert journal.redacted({"a": f"x{KEY}y other secret"}) == {"a": "x***y ***"}
     with pytest.raises(ConfigurationError) as caught:

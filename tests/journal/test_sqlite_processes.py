@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -87,4 +89,24 @@ async def test_a_locked_file_is_busy(tmp_path: Path) -> None:
         holder.wait()
     await appended(journal, "e", "{}", after=records)
     assert await journal.verify() == ()
+    await journal.aclose()
+
+
+async def test_many_that_find_it_locked_wait_once(tmp_path: Path) -> None:
+    """Appends that wait together give up together, and those that come later can still be written."""
+    path, wait = tmp_path / "j.db", 0.2
+    journal = SqliteJournal(path, busy_timeout=wait)
+    await appended(journal, "e", "{}")
+    with process(path, "lock") as holder:
+        assert line(holder) == "locked"
+        begin = monotonic()
+        results = await asyncio.gather(
+            *[appended(journal, f"e{number}", "{}") for number in range(50)], return_exceptions=True
+        )
+        assert {type(one) for one in results} == {JournalBusy}
+        assert monotonic() - begin < 25 * wait
+        tell(holder)
+        holder.wait()
+    await asyncio.gather(*[appended(journal, f"e{number}", "{}") for number in range(50)])
+    assert len(await journal.list()) == 51
     await journal.aclose()

@@ -110,6 +110,7 @@ class Opening:
         if version > SCHEMA_VERSION:
             raise SchemaTooNew(version, SCHEMA_VERSION)
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute("PRAGMA fullfsync = 1")  # on macOS, a disk is only asked to keep what it has with this
 
     def _made(self, connection: sqlite3.Connection) -> int:
         """Make the tables, unless somebody else just did; return the version of those that are there."""

@@ -35,12 +35,25 @@ def write(connection: sqlite3.Connection, jobs: Jobs) -> None:
             job.action.prepare()
     try:
         _in_transaction(connection, jobs)
-    except Exception:  # noqa: BLE001  # what was wrong is found out below
-        for job in jobs:
-            try:
-                _in_transaction(connection, [job])
-            except Exception as error:  # noqa: BLE001  # it is raised where it is waited for
-                job.error = error
+    except Exception as error:  # noqa: BLE001  # what was wrong is found out below
+        _each_alone(connection, jobs, error)
+
+
+def _each_alone(connection: sqlite3.Connection, jobs: Jobs, why: Exception) -> None:
+    """Do each job in a transaction of its own; who waited for others in vain does not wait for them again."""
+    kept_out = why if _is_busy(why) else None
+    for job in jobs:
+        try:
+            if kept_out is not None:
+                raise kept_out  # noqa: TRY301  # it is this job's error, too
+            _in_transaction(connection, [job])
+        except Exception as error:  # noqa: BLE001  # it is raised where it is waited for
+            job.error = error
+            kept_out = error if _is_busy(error) else None
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _in_transaction(connection: sqlite3.Connection, jobs: Jobs) -> None:
