@@ -32,6 +32,7 @@ ENTRIES: Mapping[str, Entry] = {
     "demo": Entry("agentloop.cli.demo_command", "Watch an agent at work: no key, no network, a scripted model."),
     "mcp": Entry("agentloop.cli.mcp_command", "Offer tools, or an agent, as an MCP server."),
     "run": Entry("agentloop.cli.run_command", "Let a model answer a question with your tools."),
+    "runs": Entry("agentloop.cli.runs_command", "Look at recorded executions, go on with them, check them."),
     "tools": Entry("agentloop.cli.tools_command", "List tools and ensembles, or check how they are defined."),
 }
 """The commands by name, in the order in which they are listed."""

@@ -1,0 +1,77 @@
+"""The loop of a person's program, by its name."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from agentloop.cli.bad_usage import BadUsage
+from agentloop.cli.runs_journal import journal_path
+from agentloop.cli.tool_files import importable, imported_file
+from agentloop.errors import ConfigurationError
+from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.tools.ensembles.import_path import ImportPath
+from agentloop.tools.ensembles.tool_override import closest
+
+
+def loop_of(path: str) -> AgentLoop:
+    """Return the loop that `module:name` or `file.py:name` names; a function without parameters is called for one.
+
+    What the module prints while it is imported goes to stderr.
+
+    Raises:
+        ConfigurationError: when there is none, or the module cannot be imported.
+    """
+    with redirect_stdout(sys.stderr), importable(Path.cwd()):
+        module, name = _module(path)
+        loops = [known for known, held in vars(module).items() if isinstance(held, AgentLoop)]
+        if not hasattr(module, name):
+            raise ConfigurationError(f"there is no {name!r} in {module.__file__}{closest(name, loops)}")
+        value: object = getattr(module, name)
+        if callable(value) and not isinstance(value, type):
+            try:
+                value = value()
+            except Exception as error:
+                raise ConfigurationError(f"{path} made no loop: {type(error).__name__}: {error}") from error
+    if not isinstance(value, AgentLoop):
+        raise ConfigurationError(
+            f"{path} is of type {type(value).__name__}, not an AgentLoop, nor a function that makes one"
+        )
+    return value
+
+
+def _module(path: str) -> tuple[ModuleType, str]:
+    place, _, name = path.rpartition(":")
+    if place.endswith(".py") and name.isidentifier():
+        return imported_file(Path(place).resolve()), name
+    found = ImportPath.parse(path)
+    try:
+        return import_module(found.module), found.name
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"the module {found.module} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def journaled(loop: AgentLoop, given: str | None) -> AgentLoop:
+    """Return a loop with the journal that the command speaks of: its own where it has one, else the named one.
+
+    Its own may keep secrets out of what is written; so it is never replaced.
+
+    Args:
+        loop: the loop.
+        given: what `--journal` says; None when it was left out.
+
+    Raises:
+        BadUsage: when it has another journal than the one that is named, or there is none.
+    """
+    own = loop.journal
+    if own is None:
+        return loop.with_journal(SqliteJournal(journal_path(given)))
+    if given is not None and not (isinstance(own, SqliteJournal) and own.path.resolve() == Path(given).resolve()):
+        raise BadUsage(f"the loop has a journal of its own, {own!r}, and --journal names {given}; leave --journal out")
+    return loop
