@@ -14,6 +14,7 @@ import pytest
 from agentloop.errors import (
     ConfigurationError,
     ContractViolation,
+    JournalBusy,
     JournalConflict,
     JournalCorrupt,
     JournalError,
@@ -22,6 +23,7 @@ from agentloop.errors import (
 )
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
+from agentloop.journal.sqlite.translation import translated
 from tests.journal.records import appended, head_after, records_of
 
 
@@ -248,3 +250,26 @@ def test_options_without_meaning(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="spill_bytes"):
         SqliteJournal(tmp_path / "j.db", spill_bytes=0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, JournalFull),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, JournalFull),
+        (sqlite3.SQLITE_IOERR_WRITE, JournalError),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, JournalBusy),
+        (sqlite3.SQLITE_CORRUPT_INDEX, JournalCorrupt),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, JournalError),
+        (sqlite3.SQLITE_TOOBIG, JournalError),
+    ],
+)
+def test_every_error_of_sqlite_has_a_meaning(code: int, kind: type[JournalError]) -> None:
+    """Codes with details mean what their kind means, unless they mean more; the cause and the file are told."""
+    error = sqlite3.OperationalError("why")
+    error.sqlite_errorcode = code
+    raised = translated(error, "runs.db")
+    assert type(raised) is kind
+    assert "runs.db" in str(raised)
+    assert "why" in str(raised)
+    assert raised.__cause__ is error

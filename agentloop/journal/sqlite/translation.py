@@ -14,6 +14,7 @@ _MEANINGS: Mapping[int, tuple[Callable[[str], JournalError], str]] = {
     sqlite3.SQLITE_BUSY: (JournalBusy, "somebody else kept it locked for longer than busy_timeout"),
     sqlite3.SQLITE_LOCKED: (JournalBusy, "somebody else kept it locked"),
     sqlite3.SQLITE_FULL: (JournalFull, "there is no room to write; nothing of this was written, make room and go on"),
+    sqlite3.SQLITE_IOERR_SHMSIZE: (JournalFull, "there is no room to open it; make room and go on"),
     sqlite3.SQLITE_CORRUPT: (
         JournalCorrupt,
         "the file is damaged; copy it before anything else, then look at `verify`",
@@ -38,7 +39,8 @@ def translated(error: Exception, path: str) -> Exception:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None and "decode" in str(error).lower():  # a text that is no longer UTF-8 has no code of its own
         code = sqlite3.SQLITE_CORRUPT
-    kind, meaning = _MEANINGS.get((code or 0) & _PRIMARY, (JournalError, "it cannot be used"))
+    code = code or 0
+    kind, meaning = _MEANINGS.get(code) or _MEANINGS.get(code & _PRIMARY) or (JournalError, "it cannot be used")
     raised = kind(f"the journal {path}: {meaning} ({error})")
     raised.__cause__ = error
     return raised
