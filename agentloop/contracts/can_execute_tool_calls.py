@@ -20,6 +20,8 @@ class CanExecuteToolCalls(ABC):
     - A call whose interceptor raised does not run (law 11).
     - A call whose tool raises `CallSuspended` is pending, begun, with what the tool left; when it comes again among the
       `begun` of a batch, the tool gets that as `ToolContext.resumed`.
+    - With an `ExecutionScope.log`, a call's intent is noted before its tool runs and its outcome before the batch ends; what
+      is recorded of a call is not done again (law 14).
     - Arguments that reach a tool satisfy its schema (law 17).
     - Its own tasks and threads end with the batch or with the execution (law 19).
     """

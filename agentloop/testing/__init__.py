@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
+    from agentloop.testing.chronicle import Chronicle as Chronicle
     from agentloop.testing.clocks import CountingIds as CountingIds
     from agentloop.testing.clocks import LoopClock as LoopClock
     from agentloop.testing.clocks import ManualClock as ManualClock
@@ -39,6 +40,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
+            "agentloop.testing.chronicle": "Chronicle",
             "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
             "agentloop.testing.driver_kit": "DriverKit Journey",
             "agentloop.testing.equivalence_kit": "Account EquivalenceKit account_of",

@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
@@ -36,6 +37,7 @@ class ExecutorBench:
         dependencies: what the program gives to tools.
         clock: where times come from.
         events: what it emitted.
+        log: where the calls are written down; None for nowhere.
     """
 
     tools: Iterable[Tool]
@@ -44,6 +46,7 @@ class ExecutorBench:
     dependencies: Any = None
     clock: Clock = field(factory=LoopClock)
     events: list[Event] = field(factory=list)
+    log: ExecutionLog | None = None
 
     async def run(
         self,
@@ -64,7 +67,9 @@ class ExecutorBench:
             Exception: whatever the executor raises.
         """
         own = Resources()
-        scope = ExecutionScope(clock=self.clock, ids=CountingIds(), dependencies=self.dependencies, own=own, shared=own)
+        scope = ExecutionScope(
+            clock=self.clock, ids=CountingIds(), dependencies=self.dependencies, own=own, shared=own, log=self.log
+        )
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
         tools = Tools.of(self.tools)

@@ -16,6 +16,7 @@ from agentloop.events.tool_events import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
 from agentloop.testing.clocks import LoopClock, ManualClock, run_virtual
 from agentloop.testing.executor_bench import ExecutorBench, begun_state
+from agentloop.testing.journaled_batch import require_effects_accounted
 from agentloop.testing.kit import Kit
 from agentloop.testing.laws import require
 from agentloop.testing.toy_batches import BATCHES, PLAIN_BATCHES, Gatekeeper
@@ -101,7 +102,7 @@ class ExecutorKit(Kit):
         examples: how many examples are tried for each law.
     """
 
-    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 17, 19)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 17, 19)
 
     def __init__(self, make: Callable[[], CanExecuteToolCalls], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
@@ -197,6 +198,17 @@ class ExecutorKit(Kit):
         batches = st.lists(st.builds(call, st.sampled_from(["echo", "alone", "whoami"]), st.integers(0, 9)), min_size=1)
         points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
         self.for_all(st.tuples(batches, points), holds)
+
+    def law_14(self) -> None:
+        """What a journal holds of a batch is not done again; what has begun and not ended is in doubt, not run."""
+
+        def holds(given: tuple[list[str], float]) -> None:
+            names, share = given
+            calls = [call(name, place) for place, name in enumerate(names)]
+            run_virtual(require_effects_accounted(self.make, calls, share))
+
+        names = st.lists(st.sampled_from(["echo", "whoami", "alone", "keyed"]), min_size=1, max_size=5)
+        self.for_all(st.tuples(names, st.floats(0, 1)), holds)
 
     def law_17(self) -> None:
         """Tools get arguments that satisfy their schema, and no others."""

@@ -25,6 +25,7 @@ from agentloop.interception import Approval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verified
 from agentloop.journal.fold import folded
+from agentloop.testing import Chronicle
 from agentloop.values import (
     AfterToolUse,
     ExecutionStatus,
@@ -34,7 +35,7 @@ from agentloop.values import (
     ToolStatus,
     approve,
 )
-from tests.loop.recovery_bench import Chronicle, Model, Turn, World
+from tests.loop.recovery_bench import Model, Turn, World
 
 
 def pay_tool(world: World) -> Any:

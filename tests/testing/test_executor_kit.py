@@ -10,7 +10,8 @@ import pytest
 from attrs import evolve, frozen
 
 from agentloop import ToolExecutor
-from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanIntercept, Tool, Tools
+from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
+from agentloop.journal.journal_log import JournalLog
 from agentloop.testing import ExecutorKit, LawBroken
 from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus
 
@@ -156,6 +157,24 @@ async def _forever() -> None:
     await asyncio.Event().wait()
 
 
+@frozen
+class WritesNothingDown(ToolExecutor):
+    """Breaks law 14: its calls run without an intent."""
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        return super().with_execution_scope(evolve(scope, log=None))
+
+
+@frozen
+class RunsAgain(ToolExecutor):
+    """Breaks law 14: what is recorded is run again."""
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        if isinstance(scope.log, JournalLog) and scope.log.recorded is not None:
+            scope.log.recorded.calls.clear()
+        return super().with_execution_scope(scope)
+
+
 BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
     (1, LosesFailures),
     (1, Reorders),
@@ -164,6 +183,8 @@ BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
     (9, KeepsTheState),
     (10, ChangesAfterTelling),
     (11, PassesNoInterceptor),
+    (14, WritesNothingDown),
+    (14, RunsAgain),
     (17, ValidatesNothing),
     (19, LeavesATask),
 ]
