@@ -219,6 +219,19 @@ async def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
     await journal.aclose()
 
 
+async def test_a_program_that_goes_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is one of the folder in which the journal was made."""
+    monkeypatch.chdir(tmp_path)
+    journal = SqliteJournal("j.db")
+    monkeypatch.chdir("/")
+    records = await appended(journal, "e", "{}")
+    await (await journal.claim("e")).release()
+    await journal.aclose()
+    assert list(await journal.read("e")) == records
+    assert journal.path == tmp_path / "j.db"
+    await journal.aclose()
+
+
 def take_all_away(folder: Path) -> None:
     for left in folder.iterdir():
         left.unlink()
@@ -249,6 +262,9 @@ def test_options_without_meaning(tmp_path: Path) -> None:
         SqliteJournal(tmp_path / "j.db", busy_timeout=-1)
     with pytest.raises(ConfigurationError, match="spill_bytes"):
         SqliteJournal(tmp_path / "j.db", spill_bytes=0)
+    for nowhere in ("", ":memory:"):
+        with pytest.raises(ConfigurationError, match="MemoryJournal"):
+            SqliteJournal(nowhere)
     assert not list(tmp_path.iterdir())
 
 

@@ -70,7 +70,11 @@ class SqliteJournal(Journal):
             raise ConfigurationError(f"synchronous is 'full' or 'normal', not {synchronous!r}")
         if busy_timeout < 0 or spill_bytes < 1:
             raise ConfigurationError("busy_timeout is a number of seconds, and spill_bytes is at least 1")
-        self.path: Path = Path(path)
+        if os.fspath(path) in {"", ":memory:"}:
+            raise ConfigurationError(
+                "a SqliteJournal needs the path of a file; what need not last goes into a MemoryJournal"
+            )
+        self.path: Path = Path(path).absolute()
         self._synchronous = synchronous
         self._spill_bytes = spill_bytes
         connect = Opening(path=self.path, synchronous=synchronous, busy_timeout=busy_timeout).open
