@@ -99,12 +99,16 @@ class ServerProcess:
                 raise ConnectionLost(f"it sent a message of more than {longest} bytes")
             await asyncio.sleep(0)  # a server that never stops writing does not keep others from their turn
 
-    async def last_words(self) -> tuple[str, str]:
-        """Return how it has ended, as in "its …", and the last line of its standard error; waits a moment for both."""
+    async def last_words(self, seen: str) -> tuple[str, str]:
+        """Return how it has ended, as in "its …", and the last line of its standard error; waits a moment for both.
+
+        Args:
+            seen: what to return of one that has not ended.
+        """
         await self._ended_within(_LAST_WORDS_SECONDS)
         await asyncio.wait((self._stderr,), timeout=_LAST_WORDS_SECONDS)
         code = self._process.returncode
-        return "its output was closed" if code is None else f"its process has ended with exit code {code}", self._said
+        return seen if code is None else f"its process has ended with exit code {code}", self._said
 
     async def write(self, line: bytes) -> None:
         """Write a line.

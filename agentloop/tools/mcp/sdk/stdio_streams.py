@@ -108,7 +108,7 @@ async def _hear(
                 noise = 0 if message is not None else _noted(name, line, noise)
                 if message is not None:
                     await heard.send(SessionMessage(message))
-            reason, ending.said = await process.last_words()
+            reason, ending.said = await process.last_words("its output was closed")
         except ConnectionLost as lost:
             reason = str(lost)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
@@ -142,4 +142,7 @@ async def _tell(process: ServerProcess, outgoing: Outgoing, ending: Ending) -> N
         try:
             await process.write(line)
         except OSError:
-            ending.end("it does not read its input")
+            reason, said = await process.last_words("it does not read its input")
+            if not ending.ended.is_set():
+                ending.said = said
+            ending.end(reason)
