@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 0.7  # after the second that it has from the end of its input: less than two in all
 _POLL_SECONDS = 0.01
 _NOT_FOUND = 127
 _BY_SIGNAL = 128  # as shells tell it
