@@ -102,6 +102,7 @@ async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog:
     assert unknown.error.type == "UnknownTool"
     assert mine.value == "mine"
     assert "the MCP server hostile" in caplog.text
+    assert ("it answered 500 Internal Server Error" in caplog.text) is (manner == "an error")
 
 
 @pytest.mark.parametrize("manner", BROKEN)
