@@ -6,7 +6,7 @@ CORPUS ?= ../shared/corpus
 MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
 	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
-.PHONY: demo test bench corpus clean
+.PHONY: demo test bench kill-test corpus clean
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo
@@ -25,6 +25,10 @@ bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/text_formats.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
+
+# Runs in processes that are killed at every moment, gone on with by others; the table says what became of their effects.
+kill-test: $(VENV)/ready
+	$(BIN)/python -m tests.durability.kill_table
 
 # The judge of recorded exchanges, conversations, texts and schemas, wherever CORPUS names them.
 corpus: $(VENV)/ready
