@@ -1,0 +1,195 @@
+"""What a journal costs a run: recovery, CPU per turn against the same run without one, size on disk, time to the first record.
+
+python benchmarks/journal_runs.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from attrs import frozen
+from measuring import Row, cpu_each, show
+
+from agentloop import AgentLoop, ToolCall, ToolCallingDriver, tool
+from agentloop.contracts import CanInfer
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.values import ExecutionHead, InferenceRequest, InferenceResponse, JournalRecord, RecordKind, Text, Usage
+
+RECOVERY_SECONDS = 0.5
+GROWTH = 1.1
+MOST = {"memory": 2.5, "sqlite": 4.0}
+FIRST_RECORD_MS = 25
+NUMBERS = count()
+USAGE = Usage(input_tokens=1_000, output_tokens=20)
+
+
+@frozen
+class Counting(CanInfer):
+    """Calls the tool until enough turns are there, and answers then.
+
+    Attributes:
+        turns: how many calls.
+    """
+
+    turns: int
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Look how many turns there are."""
+        number = sum(message.role == "assistant" for message in request.messages)
+        if number >= self.turns:
+            return InferenceResponse((Text("done"),), usage=USAGE)
+        call = ToolCall(f"call_{number}", "look_up", f'{{"number": {number}}}')
+        return InferenceResponse((Text("Let me look that up."), call), usage=USAGE)
+
+
+class TellingJournal(SqliteJournal):
+    """A journal that tells when something is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.appended = asyncio.Event()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+        """Append and tell."""
+        await super().append(head, records)
+        self.appended.set()
+
+
+@tool(effect="pure")
+async def look_up(number: int) -> dict[str, object]:
+    """Look something up."""
+    return {"number": number, "found": "a text of some length, as results of tools have it, " * 6}
+
+
+def loop_of(turns: int, journal: CanJournal | None) -> AgentLoop:
+    """Make a loop whose agent calls a tool so many times."""
+    return AgentLoop(ToolCallingDriver(inference=Counting(turns)), [look_up], journal=journal, max_steps=None)
+
+
+async def run(turns: int, journal: CanJournal | None) -> str:
+    """Run, and return the id of the execution."""
+    execution_id = f"run_{next(NUMBERS)}"
+    state = await loop_of(turns, journal).execute("go", execution_id=execution_id)
+    assert state.tool_call_count == turns
+    return execution_id
+
+
+async def cut_off(journal: CanJournal, execution_id: str, to: CanJournal) -> None:
+    """Copy an execution as if its process had died before its last step was complete."""
+    head, records = await journal.head(execution_id), list(await journal.read(execution_id))
+    assert head is not None
+    while records[-1].kind is not RecordKind.CALL_INTENT:
+        records.pop()
+    cut = ExecutionHead(
+        execution_id=execution_id,
+        agent_id=head.agent_id,
+        number=head.number,
+        status="in_progress",
+        record_count=len(records),
+        last_hash=records[-1].hash,
+        started_at=head.started_at,
+        updated_at=records[-1].at,
+    )
+    await to.append(cut, records)
+
+
+async def recovery(folder: Path, steps: int) -> float:
+    """Return the seconds that it takes to go on with a run of so many steps in a file: the best of some."""
+    whole = MemoryJournal()
+    execution_id = await run(steps, whole)
+    best = float("inf")
+    for at in range(5):
+        journal = SqliteJournal(folder / f"recovery_{at}.db")
+        await cut_off(whole, execution_id, journal)
+        before = time.perf_counter()
+        state = await loop_of(steps, journal).recover(execution_id)
+        best = min(best, time.perf_counter() - before)
+        assert state.tool_call_count == steps
+        await journal.aclose()
+    return best
+
+
+async def recovery_row(folder: Path) -> Row:
+    """Measure recovery."""
+    took = await recovery(folder, 1_000)
+    return Row(
+        "recovery of a run of 1,000 steps", f"{took:.3f} s", f"<= {RECOVERY_SECONDS} s", took <= RECOVERY_SECONDS
+    )
+
+
+async def ratio_rows(folder: Path, turns: int) -> list[Row]:
+    """Measure a run's CPU per turn with a journal against the same run without."""
+    journals: dict[str, Callable[[], CanJournal]] = {
+        "memory": MemoryJournal,
+        "sqlite": lambda: SqliteJournal(folder / f"ratio_{turns}.db", synchronous="normal"),
+    }
+    rows = []
+    for name, make in journals.items():
+        journal = make()
+        without, with_journal = await cpu_each([lambda: run(turns, None), lambda: run(turns, journal)], turns, 15)  # noqa: B023  # awaited here
+        await journal.aclose()
+        ratio = with_journal / without
+        shown = f"{with_journal * 1e6:6.0f} µs = {ratio:.2f} x without ({without * 1e6:.0f} µs)"
+        rows.append(Row(f"CPU per turn, {turns} turns, {name}", shown, f"<= {MOST[name]:.2f} x", ratio <= MOST[name]))
+    return rows
+
+
+async def size_of(folder: Path, steps: int) -> tuple[float, float]:
+    """Return the bytes per step on disk, and those of the records alone."""
+    path = folder / f"size_{steps}.db"
+    journal = SqliteJournal(path)
+    execution_id = await run(steps, journal)
+    records = await journal.read(execution_id)
+    await journal.aclose()
+    return path.stat().st_size / steps, sum(len(record.body) for record in records) / steps
+
+
+async def size_rows(folder: Path) -> list[Row]:
+    """Measure the size on disk: a step of a long run is as large as one of a short run."""
+    first, rows = 0.0, []
+    for steps in (50, 200, 1_000):
+        on_disk, bodies = await size_of(folder, steps)
+        first = first or bodies
+        growth = bodies / first
+        shown = f"{bodies:6.0f} bytes of records, {on_disk:.0f} on disk"
+        rows.append(Row(f"size per step, {steps} steps", shown, f"<= {GROWTH} x of 50 steps", growth <= GROWTH))
+    return rows
+
+
+async def first_record_row(folder: Path) -> Row:
+    """Measure the time until the first record of a run is on disk, in a file that is made for it."""
+    best = float("inf")
+    for at in range(10):
+        journal = TellingJournal(folder / f"first_{at}.db")
+        before = time.perf_counter()
+        going = asyncio.create_task(run(1, journal))
+        await journal.appended.wait()
+        best = min(best, time.perf_counter() - before)
+        await going
+        await journal.aclose()
+    took = best * 1000
+    return Row(
+        "the first record on disk, new file", f"{took:.1f} ms", f"<= {FIRST_RECORD_MS} ms", took <= FIRST_RECORD_MS
+    )
+
+
+async def main() -> None:
+    """Measure all of it."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [await recovery_row(folder)]
+        for turns in (10, 200):
+            rows += await ratio_rows(folder, turns)
+        rows += await size_rows(folder)
+        rows.append(await first_record_row(folder))
+    show("runs that are written down", rows)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
