@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from agentloop.cli.runs_export import export
 from agentloop.cli.runs_list import list_runs
 from agentloop.cli.runs_resume import resume
 from agentloop.cli.runs_show import show
@@ -18,5 +19,5 @@ def runs() -> None:
     """
 
 
-for _command in (list_runs, show, resume, verify):
+for _command in (list_runs, show, resume, verify, export):
     runs.add_command(_command)

@@ -47,6 +47,8 @@ def loop_of(path: str) -> AgentLoop:
 def _module(path: str) -> tuple[ModuleType, str]:
     place, _, name = path.rpartition(":")
     if place.endswith(".py") and name.isidentifier():
+        if not Path(place).is_file():
+            raise ConfigurationError(f"there is no file {place}; a loop is named as module:loop or file.py:loop")
         return imported_file(Path(place).resolve()), name
     found = ImportPath.parse(path)
     try:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from agentloop.journal.chain import hash_of as hash_of
     from agentloop.journal.chain import verified as verified
     from agentloop.journal.conversations import Conversation as Conversation
+    from agentloop.journal.exporting import pytest_source as pytest_source
+    from agentloop.journal.exporting_reading import recording_of as recording_of
+    from agentloop.journal.exporting_recording import Outcome as Outcome
+    from agentloop.journal.exporting_recording import Recording as Recording
     from agentloop.journal.journal import Journal as Journal
     from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
     from agentloop.journal.redaction import Redaction as Redaction
@@ -23,6 +27,9 @@ else:
         {
             "agentloop.journal.chain": "chained hash_of verified",
             "agentloop.journal.conversations": "Conversation",
+            "agentloop.journal.exporting": "pytest_source",
+            "agentloop.journal.exporting_reading": "recording_of",
+            "agentloop.journal.exporting_recording": "Outcome Recording",
             "agentloop.journal.journal": "Journal",
             "agentloop.journal.memory_journal": "MemoryJournal",
             "agentloop.journal.redaction": "Redaction",

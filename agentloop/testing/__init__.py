@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentloop.testing.laws import LawBroken as LawBroken
     from agentloop.testing.laws import require as require
     from agentloop.testing.notations import NOTATIONS as NOTATIONS
+    from agentloop.testing.playing import play as play
     from agentloop.testing.scenario import SCENARIOS as SCENARIOS
     from agentloop.testing.scenario import VALID_SCENARIOS as VALID_SCENARIOS
     from agentloop.testing.scenario import Scenario as Scenario
@@ -51,6 +52,7 @@ else:
             "agentloop.testing.kit": "Kit",
             "agentloop.testing.laws": "LAWS LawBroken require",
             "agentloop.testing.notations": "NOTATIONS",
+            "agentloop.testing.playing": "play",
             "agentloop.testing.scenario": "SCENARIOS VALID_SCENARIOS Scenario Turn valid_scenarios",
             "agentloop.testing.toy_tools": "Ledger Toy call toys",
         },

@@ -1,0 +1,162 @@
+"""Tools and rules that do as was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Self
+
+from attrs import evolve, field, frozen
+
+from agentloop.contracts.tool import CanAccessToolContext, Tool
+from agentloop.contracts.tool_context import ToolContext
+from agentloop.contracts.tool_policy import ToolPolicy
+from agentloop.drivers.recorded_error import recorded_error
+from agentloop.errors import ContractViolation, ToolInDoubt
+from agentloop.interception.interceptor import Interceptor
+from agentloop.journal.exporting_recording import Outcome, Recording
+from agentloop.values.json_value import JsonObject
+from agentloop.values.pending_call import CallSuspended
+from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
+from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_spec import Effect, ToolSpec
+
+_UNLIMITED = ToolPolicy(max_result_bytes=1 << 40)
+"""What the model was shown is recorded as it was cut."""
+
+
+@frozen(kw_only=True)
+class StandIn(Tool, CanAccessToolContext):
+    """Stands where a tool was: offered as it was, it ends each call as that ended.
+
+    Attributes:
+        offered: the tool as the model sees it.
+        outcomes: what came of calls, by key.
+        waits: how often each call has waited here, by key.
+    """
+
+    offered: ToolSpec
+    outcomes: Mapping[str, Outcome] = field(repr=False)
+    waits: Counter[str] = field(factory=Counter, repr=False)
+    _context: ToolContext | None = field(default=None, repr=False, eq=False)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.offered.name
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+        return self.offered.description
+
+    @property
+    def parameters(self) -> JsonObject:
+        """Its schema."""
+        return self.offered.parameters
+
+    @property
+    def effect(self) -> Effect:
+        """What calling it did to the world; calling it here does nothing."""
+        return self.offered.effect
+
+    @property
+    def policy(self) -> ToolPolicy:
+        """Nothing is cut."""
+        return _UNLIMITED
+
+    def with_tool_context(self, context: ToolContext) -> Self:
+        """Return a copy that serves this call."""
+        return evolve(self, context=context)
+
+    async def use(self, *_: Any, **arguments: Any) -> ToolResult:
+        """End as the call ended.
+
+        Raises:
+            ContractViolation: when no such call was recorded.
+            CallSuspended: when it waited.
+            Exception: an error of the recorded class, with the recorded message.
+        """
+        key = "" if self._context is None else self._context.idempotency_key
+        outcome = self.outcomes.get(key)
+        if outcome is None:
+            raise ContractViolation(f"no call {key} of {self.name!r} was recorded, and it was called with {arguments}")
+        begun = [call for call in outcome.waited if call.begun]
+        if self.waits[key] < len(begun):
+            self.waits[key] += 1
+            call = begun[self.waits[key] - 1]
+            raise CallSuspended(call.reason, inner=call.inner)
+        if outcome.status is ToolStatus.IN_DOUBT:
+            raise ToolInDoubt("" if outcome.error is None else outcome.error.message)
+        if outcome.error is not None and not outcome.forced:
+            raise recorded_error(outcome.error)
+        return ToolResult(outcome.value, outcome.content)
+
+
+@frozen(kw_only=True)
+class RecordedRules(Interceptor):
+    """Does what the rules of an execution did: lets calls wait, blocks and changes them, and stops it.
+
+    Attributes:
+        recording: the execution.
+        has_own: whether the loop has rules of its own; then only those ends are put in place that nothing can bring about.
+    """
+
+    recording: Recording = field(repr=False)
+    has_own: bool = False
+    priority: int = field(default=-1_000_000, kw_only=True)
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        """Take the messages that the step took; stop an execution that took no step."""
+        state, recording = point.state, self.recording
+        if state.open_turn is None:
+            for message in recording.messages.get(state.step_count + 1, ()):
+                state = state.with_message(message)
+        if not recording.script:
+            for signal in recording.stops:
+                state = state.with_stop_signal(signal)
+        return point.with_state(state)
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Let a call wait, block it or change it, as was recorded."""
+        outcome = self.recording.outcomes.get(point.key)
+        if outcome is None or self.has_own:
+            return point
+        waited = next((call for call in outcome.waited if not call.begun), None)
+        if waited is not None:
+            return point.with_call(waited.call).suspend(waited.reason) if point.decision is None else point.suspend()
+        if outcome.ran is not None:
+            point = point.with_call(outcome.ran)
+        if outcome.status is ToolStatus.BLOCKED and point.decision is None:
+            return point.block("" if outcome.error is None else outcome.error.message)
+        return point
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        """Put the recorded end in place where nothing can bring it about."""
+        execution = point.execution
+        outcome = self.recording.outcomes.get(execution.key)
+        if outcome is None or not outcome.forced or outcome.error is None:
+            return point
+        ended = execution.with_error(outcome.error, outcome.status)
+        return point.with_execution(evolve(ended, may_have_run=outcome.may_have_run))
+
+    def after_step(self, point: AfterStep) -> AfterStep:
+        """Go on, or stop, as was recorded."""
+        recording, count = self.recording, point.state.step_count
+        if count in recording.continued:
+            return point.request_continuation()
+        last = recording.state.step_count + len(recording.script)
+        if self.has_own or count < last or point.state.open_turn is not None:
+            return point
+        state = point.state
+        for signal in recording.stops:
+            state = state.with_stop_signal(signal)
+        return point.with_state(state)
+
+    def on_error(self, point: OnError) -> OnError:
+        """Go on after an error after which it went on."""
+        last = point.state.last_step
+        held = last is not None and (bool(last.errors) or last.number in self.recording.failed)
+        number = point.state.step_count + (0 if held else 1)
+        return point.recover() if number in self.recording.recovered else point

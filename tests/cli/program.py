@@ -1,0 +1,95 @@
+"""A program of a user, whose executions are written down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+APP = '''
+import os
+import signal
+from pathlib import Path
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.interception import Approval
+from agentloop.journal import SqliteJournal
+from agentloop.values import InferenceResponse
+
+HERE = Path(__file__).parent
+
+
+@tool(effect="pure")
+def look(x: int) -> int:
+    """Look."""
+    return x * 2
+
+
+@tool
+def pay(x: int) -> str:
+    """Pay."""
+    with (HERE / "ledger").open("a") as ledger:
+        ledger.write(f"{x}\\n")
+    if (HERE / "die").exists():
+        (HERE / "die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "paid"
+
+
+CALLS = [ToolCall("1", "look", '{"x": 1}'), ToolCall("2", "pay", '{"x": 2}')]
+
+
+def line(request):
+    """Go on from the conversation, as a model does; a script would begin anew."""
+    if any(message.exchanges for message in request.messages):
+        return "done\\nreally"
+    return InferenceResponse(tuple(CALLS))
+
+
+script = ScriptedInference(line, line, line)
+plain = AgentLoop.for_model(script, tools=[look, pay])
+loop = AgentLoop.for_model(script, tools=[look, pay], journal=SqliteJournal(HERE / "runs.db"))
+child = AgentLoop.for_model(ScriptedInference(CALLS[0], "seen"), tools=[look])
+PARENT = ScriptedInference(ToolCall("1", "helper", '{"task": "look"}'), "it says so")
+parent = AgentLoop.for_model(PARENT, tools=[child.as_tool("helper", "Helps.")], journal=loop.journal)
+broken = AgentLoop.for_model(ScriptedInference(ValueError("boom")), journal=loop.journal)
+not_a_loop = 7
+
+
+def waiting():
+    return loop.with_interceptors(Approval())
+
+
+def failing_to_make():
+    raise RuntimeError("no way")
+
+
+if __name__ == "__main__":
+    import sys
+
+    module = sys.modules["__main__"]
+    made = getattr(module, sys.argv[1])
+    made = made() if callable(made) else made
+    made.execute_sync(sys.argv[2], execution_id=sys.argv[3])
+'''
+
+
+class Program:
+    """A program of a user, with a journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = str(folder / "app.py")
+        self.journal = str(folder / "runs.db")
+        Path(self.file).write_text(APP, encoding="utf-8")
+
+    def run(self, name: str, question: str, execution_id: str, *, dies: bool = False) -> None:
+        if dies:
+            (self.folder / "die").touch()
+        command = [sys.executable, self.file, name, question, execution_id]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == (-9 if dies else 0), ended.stderr
+
+    @property
+    def paid(self) -> list[str]:
+        return (self.folder / "ledger").read_text().split()
