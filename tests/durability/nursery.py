@@ -24,7 +24,7 @@ from agentloop.values import AgentState, Approve, ExecutionHead, JournalRecord, 
 from agentloop.values.decision import Answer
 from tests.durability.job import CONFLICT, CRASHED, ENDED, Job
 from tests.durability.place import Place
-from tests.durability.workloads import RUN, WORKLOADS
+from tests.durability.workloads import HELD, RUN, WORKLOADS, held
 
 
 class MortalJournal(SqliteJournal):
@@ -48,7 +48,8 @@ class MortalJournal(SqliteJournal):
 async def drive(job: Job, place: Place) -> None:
     """Begin the run or go on with it, to its end; make the decisions that it waits for."""
     journal = MortalJournal(place)
-    loop = WORKLOADS[job["workload"]].build(place, journal)
+    build = held if job["workload"] == HELD else WORKLOADS[job["workload"]].build
+    loop = build(place, journal)
     monitor = ProtocolMonitor()
     loop.wiretap(monitor)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
-from agentloop import AgentLoop, ToolCallingDriver
+from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
@@ -105,6 +105,23 @@ def steered(place: Place, journal: CanJournal) -> AgentLoop:
     loop.on(AgentStepCompleted, send)
     return loop
 
+
+def held(place: Place, journal: CanJournal) -> AgentLoop:
+    """Make a loop whose first call goes on when somebody has opened a pipe and closed it again."""
+
+    @tool(name="wait_effect")
+    def wait(number: int, context: ToolContext) -> str:
+        """Wait in the middle of an effect."""
+        place.have_effect(context.idempotency_key, "wait_effect", "effect")
+        (place.folder / "gate").read_bytes()
+        return f"did {number}"
+
+    plan = Plan(place, (["wait_effect"], ["work_effect"]))
+    return AgentLoop(ToolCallingDriver(inference=plan), [wait, *all_tools(place)], journal=journal)
+
+
+HELD = "held"
+"""A workload that waits; somebody has to let it go on."""
 
 WORKLOADS: Mapping[str, Workload] = {
     "pure": Workload(of_kinds(["pure"])),
