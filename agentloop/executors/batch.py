@@ -15,6 +15,7 @@ from agentloop.executors.kept_intent import keep_intent
 from agentloop.executors.recorded_run import RecordedRun
 from agentloop.executors.tool_run import ToolRun
 from agentloop.executors.toolbox import ReadyTool, Toolbox
+from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Answer, Approve, Deny, Edit
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.points import AfterToolUse, BeforeToolUse
@@ -29,11 +30,15 @@ class Batch(BatchOutcomes):
     """The calls of one `execute_tools`. It lives as long as that call and is seen by nobody else.
 
     Attributes:
+        state: the state as the interceptors have made it so far.
+        failure: the first error of an interceptor or of the journal; nothing is admitted after it.
         slots: one per call, in call order.
         toolbox: the tools.
         max_concurrency: how many calls run at once; None for all.
     """
 
+    state: AgentState = field(kw_only=True)
+    failure: Exception | None = field(default=None, init=False)
     slots: list[CallSlot] = field(kw_only=True)
     toolbox: Toolbox = field(kw_only=True)
     max_concurrency: int | None = field(default=None, kw_only=True)

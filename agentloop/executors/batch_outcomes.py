@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from attrs import define
+from attrs import define, field
 
 from agentloop.errors import InterceptorFailed, JournalError
 from agentloop.executors.call_slot import CallSlot
@@ -28,11 +28,11 @@ class BatchOutcomes:
         halted: why nothing is admitted any more; empty while calls are.
     """
 
-    state: AgentState
-    settings: RunSettings
-    stop_on_block: bool = False
-    failure: Exception | None = None
-    halted: str = ""
+    state: AgentState = field(kw_only=True)
+    settings: RunSettings = field(kw_only=True)
+    stop_on_block: bool = field(default=False, kw_only=True)
+    failure: Exception | None = field(default=None, init=False)
+    halted: str = field(default="", init=False)
 
     def block(self, slot: CallSlot, reason: str) -> None:
         """Keep a call from running, and those after it too if that is what a blocked call does."""

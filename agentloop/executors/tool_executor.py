@@ -139,9 +139,9 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         ]
         settings = RunSettings(self._interceptor, self._events, scope, self.default_timeout, self.max_result_bytes)
         return Batch(
-            state,
-            settings,
-            self.stop_on_tool_block,
+            state=state,
+            settings=settings,
+            stop_on_block=self.stop_on_tool_block,
             slots=slots,
             toolbox=self._toolbox or Toolbox(NO_TOOLS),
             max_concurrency=self.max_concurrency,

@@ -270,7 +270,15 @@ class AgentLoop(LoopAsTool):
         )
         handoffs = Handoffs(self, self.events.for_execution(), scope)
         state, parts = handoffs.begun(state)
-        return Run(state, parts, handoffs, inboxes=self._inboxes, resumed=resumed, starts=starts, log=log)
+        return Run(
+            state=state,
+            parts=parts,
+            handoffs=handoffs,
+            inboxes=self._inboxes,
+            resumed=resumed,
+            starts=starts,
+            log=log,
+        )
 
 
 async def _last(run: Run) -> AgentState:

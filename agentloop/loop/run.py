@@ -18,6 +18,7 @@ from agentloop.events.execution_events import (
 )
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
+from agentloop.loop.bound_parts import BoundParts
 from agentloop.loop.ending import status_of, tell_end, with_output_read
 from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.inbox import Inboxes
@@ -39,12 +40,18 @@ class Run(RunSignals):
     """One execution on its way. It lives as long as the execution and is seen by one loop only.
 
     Attributes:
+        state: the state, after everything that has happened so far.
+        parts: the parts of the loop that the conversation is with, bound.
+        step_number: the number of the step that is being taken, or was the last.
         inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
         starts: whether the point `before_execution` is to be passed.
         log: what the execution writes down; None without a journal.
     """
 
+    state: AgentState = field(kw_only=True)
+    parts: BoundParts = field(kw_only=True)
+    step_number: int = field(default=0, init=False)
     inboxes: Inboxes = field(kw_only=True)
     resumed: bool = field(kw_only=True)
     starts: bool = field(kw_only=True)

@@ -26,9 +26,9 @@ class RunSignals:
         signals_told: how many of the signals have been told.
     """
 
-    state: AgentState
-    parts: BoundParts
-    handoffs: Handoffs
+    state: AgentState = field(kw_only=True)
+    parts: BoundParts = field(kw_only=True)
+    handoffs: Handoffs = field(kw_only=True)
     events: CanHandleEvents = field(init=False)
     scope: ExecutionScope = field(init=False)
     step_number: int = field(default=0, init=False)
