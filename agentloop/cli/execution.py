@@ -12,7 +12,15 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.agent_state import AgentState
 
 
-def concluded(loop: AgentLoop, question: str, decide: Decider, dependencies: object = None) -> AgentState:
+def concluded(
+    loop: AgentLoop,
+    question: str,
+    decide: Decider,
+    dependencies: object = None,
+    *,
+    execution_id: str | None = None,
+    goes_on: bool = False,
+) -> AgentState:
     """Run a loop to its end; where calls wait, have them decided about and go on.
 
     Args:
@@ -20,11 +28,16 @@ def concluded(loop: AgentLoop, question: str, decide: Decider, dependencies: obj
         question: what it is asked.
         decide: what decides about calls that wait.
         dependencies: what tools get as `ToolContext.dependencies`.
+        execution_id: the id of the execution; drawn when left out.
+        goes_on: whether the execution is in the loop's journal, and is gone on with.
 
     Raises:
         Interrupted: by Ctrl-C, also while a person is being asked.
     """
-    state = executed(loop.execute(question, dependencies=dependencies))
+    if goes_on and execution_id is not None:
+        state = executed(loop.recover(execution_id, dependencies=dependencies))
+    else:
+        state = executed(loop.execute(question, execution_id=execution_id, dependencies=dependencies))
     try:
         while decisions := decided(state, decide):
             state = executed(loop.resume(state, decisions, dependencies=dependencies))

@@ -16,6 +16,7 @@ from agentloop.cli.manner import Manner, manner_options
 from agentloop.cli.mcp_servers import mcp_option, servers_from
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
+from agentloop.cli.runs_recorded import Recorded
 from agentloop.cli.subject import Subject, subject_of
 from agentloop.cli.terminal import console, on_one_terminal
 from agentloop.cli.terminal_text import printable
@@ -33,6 +34,7 @@ Examples:
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
   agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
   agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve ask
+  agentloop run "Book the trip." --model openai:gpt-5 --tools travel.py --journal runs.db
 
 \b
 Exit codes:
@@ -73,6 +75,20 @@ Exit codes:
     help="Hold back the calls of tools that change something, and ask about each on the terminal, let all run, or deny "
     "all. When left out, tools just run; only calls that an ensemble holds back are asked about.",
 )
+@click.option(
+    "--journal",
+    "journal_file",
+    metavar="FILE",
+    help="Write down what happens, in a SQLite file that is made when it is not there: `agentloop runs` shows it, and an "
+    "interrupted execution can be gone on with.",
+)
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="ID",
+    help="Go on with this execution of the journal, interrupted or waiting, instead of asking a question. The other options are "
+    "those that it began with.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress: only the answer, on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Write the final state, as JSON, instead of the answer.")
 @click.pass_context
@@ -89,6 +105,8 @@ def run(  # noqa: PLR0913  # an option each
     manner: Manner,
     limits: Limits,
     approve: str | None,
+    journal_file: str | None,
+    resumed: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -100,6 +118,8 @@ def run(  # noqa: PLR0913  # an option each
     """
     if manner.streaming and quiet:
         raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
+    recorded = Recorded.of(journal_file, resumed, question)
+    question = "go on" if resumed is not None else question
     with ExitStack() as stack:
         with redirect_stdout(sys.stderr), told_as_bad_usage():
             subject = subject_of(model, question, places, stack, allow=allow, base_url=base_url, system=system)
@@ -114,9 +134,12 @@ def run(  # noqa: PLR0913  # an option each
                 system_prompt=subject.system_prompt,
                 max_steps=limits.max_steps,
                 interceptors=interceptors,
+                journal=None if recorded is None else recorded.journal(subject.secrets),
             )
-            state, shown = _executed(loop, subject, _decider(approve), quiet=quiet)
+            state, shown = _executed(loop, subject, _decider(approve), recorded, quiet=quiet)
         _tell(state, subject, shown, quiet=quiet, as_json=as_json)
+        if state.pending and recorded is not None:
+            click.echo(f"It waits in the journal; {recorded.way_on}.", err=True)
     context.exit(exit_code(state))
 
 
@@ -128,15 +151,33 @@ def _decider(approve: str | None) -> Decider:
     return Asking(console(stderr=True)) if can_ask() else undecided
 
 
-def _executed(loop: AgentLoop, subject: Subject, decide: Decider, *, quiet: bool) -> tuple[AgentState, str]:
+def _executed(
+    loop: AgentLoop, subject: Subject, decide: Decider, recorded: Recorded | None, *, quiet: bool
+) -> tuple[AgentState, str]:
     """Return the final state, and the last text of the model that was shown while it was written."""
     if quiet:
-        return concluded(loop, subject.question, decide, subject.dependencies), ""
+        return _concluded(loop, subject, decide, recorded), ""
     click.echo(subject.notice, err=True, nl=bool(subject.notice))
+    if recorded is not None:
+        recorded.tell()
     with Progress(console(stderr=True)) as progress:
         loop.wiretap(progress)
-        state = concluded(loop, subject.question, decide, subject.dependencies)
+        state = _concluded(loop, subject, decide, recorded)
     return state, progress.written
+
+
+def _concluded(loop: AgentLoop, subject: Subject, decide: Decider, recorded: Recorded | None) -> AgentState:
+    if recorded is None:
+        return concluded(loop, subject.question, decide, subject.dependencies)
+    with recorded.told():
+        return concluded(
+            loop,
+            subject.question,
+            decide,
+            subject.dependencies,
+            execution_id=recorded.execution_id,
+            goes_on=recorded.goes_on,
+        )
 
 
 def _tell(state: AgentState, subject: Subject, shown: str, *, quiet: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from agentloop.values.journal_record import ExecutionHead
 _STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
 STYLES = {"completed": "green", "failed": "red", INTERRUPTED: "yellow", "suspended": "yellow", "in_progress": "cyan"}
 _SHOWN_INPUT = 60
+_SHOWN_ID = 44
 
 
 @frozen(kw_only=True)
@@ -103,7 +104,8 @@ def _kept_status(status: str) -> ExecutionStatus:
 
 def _table(rows: Sequence[tuple[ExecutionHead, str]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("id", overflow="fold")
+    longest = max([len(head.execution_id) for head, _ in rows])
+    table.add_column("id", overflow="fold", min_width=min(longest, _SHOWN_ID))
     for column in ("status", "steps", "last change"):
         table.add_column(column, no_wrap=True, justify="right" if column == "steps" else "left")
     table.add_column("input", overflow="ellipsis", no_wrap=True)

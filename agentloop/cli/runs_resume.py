@@ -115,11 +115,16 @@ def gone_on(
     return state
 
 
-def how_to_go_on(execution_id: str) -> str:
-    """Say what can be done about an execution that Ctrl-C has stopped."""
+def how_to_go_on(execution_id: str, journal: str = "") -> str:
+    """Say what can be done about an execution that Ctrl-C has stopped.
+
+    Args:
+        execution_id: the execution.
+        journal: the option that names the journal, if the commands need it.
+    """
     return (
-        f"It is recorded as {execution_id}: `agentloop runs show {execution_id}` tells what it did, and `agentloop runs fork "
-        f"{execution_id} --step N` goes on from one of its steps."
+        f"It is recorded as {execution_id}: `agentloop runs show {execution_id}{journal}` tells what it did, and `agentloop "
+        f"runs fork {execution_id}{journal} --step N` makes another that goes on from one of its steps."
     )
 
 

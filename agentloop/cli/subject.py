@@ -22,6 +22,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
 from agentloop.inference.model_table.capability_row import CapabilityRow
+from agentloop.inference.secret import Secret
 
 DEMO = "demo"
 """The model that needs no key and no network."""
@@ -38,6 +39,7 @@ class Subject:
         model_name: its name, without its provider.
         tools: what it may call.
         system_prompt: the instructions before the question.
+        secrets: what is not to be written down.
         models: what models are able to do, before what is known of the published ones.
         rules: what holds for the tools.
         dependencies: what the tools get as `ToolContext.dependencies`.
@@ -50,6 +52,7 @@ class Subject:
     model_name: str
     tools: Tools
     system_prompt: str
+    secrets: Sequence[Secret] = ()
     models: Sequence[CapabilityRow] = ()
     rules: Sequence[CanIntercept] = ()
     dependencies: object = None
@@ -92,7 +95,12 @@ def subject_of(
     asked, tools = _read(question), tools_from(places, allow)
     config = LLMConfig.parse(model, base_url=base_url)
     return Subject(
-        question=asked, inference=HttpInference(config), model_name=config.model, tools=tools, system_prompt=system
+        question=asked,
+        inference=HttpInference(config),
+        model_name=config.model,
+        tools=tools,
+        system_prompt=system,
+        secrets=config.secrets,
     )
 
 
