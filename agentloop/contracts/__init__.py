@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
     from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
     from agentloop.contracts.can_accept import OutputCheck as OutputCheck
+    from agentloop.contracts.can_answer_calls import CallAnswer as CallAnswer
+    from agentloop.contracts.can_answer_calls import CanAnswerCalls as CanAnswerCalls
     from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
     from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
     from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
@@ -32,11 +34,14 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_report_retries import FailedAttempt as FailedAttempt
     from agentloop.contracts.can_report_retries import RetryReport as RetryReport
     from agentloop.contracts.can_tell_model import CanTellModel as CanTellModel
+    from agentloop.contracts.can_use_mode import CanTellOffer as CanTellOffer
     from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
     from agentloop.contracts.can_use_mode import ModeStream as ModeStream
     from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
     from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
+    from agentloop.contracts.can_witness import CanWitness as CanWitness
     from agentloop.contracts.execution_log import ExecutionLog as ExecutionLog
+    from agentloop.contracts.execution_log import Offer as Offer
     from agentloop.contracts.execution_log import RunLog as RunLog
     from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
     from agentloop.contracts.execution_scope import Resources as Resources
@@ -60,6 +65,7 @@ else:
         __name__,
         {
             "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck",
+            "agentloop.contracts.can_answer_calls": "CallAnswer CanAnswerCalls",
             "agentloop.contracts.can_compile_messages": "CanCompileMessages",
             "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
             "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
@@ -69,10 +75,11 @@ else:
             "agentloop.contracts.can_keep_state": "CanKeepState Change Shelf",
             "agentloop.contracts.can_redact_records": "CanRedactRecords",
             "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
-            "agentloop.contracts.can_use_mode": "CanUseMode ModeStream ToolCallValidation",
+            "agentloop.contracts.can_use_mode": "CanTellOffer CanUseMode ModeStream ToolCallValidation",
             "agentloop.contracts.can_tell_model": "CanTellModel",
             "agentloop.contracts.can_use_tools": "CanUseTools",
-            "agentloop.contracts.execution_log": "ExecutionLog RunLog",
+            "agentloop.contracts.can_witness": "CanWitness",
+            "agentloop.contracts.execution_log": "ExecutionLog Offer RunLog",
             "agentloop.contracts.execution_scope": "ExecutionScope Resources",
             "agentloop.contracts.tool": (
                 "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments "

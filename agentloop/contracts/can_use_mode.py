@@ -31,6 +31,14 @@ class ToolCallValidation(Value):
     arguments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
+class CanTellOffer(ABC):
+    """A model that is asked in another way than it is given, and can tell how. It is pure."""
+
+    @abstractmethod
+    def offered(self, request: InferenceRequest) -> InferenceRequest:
+        """Return a request as the model gets it."""
+
+
 class ModeStream(ABC):
     """Translates the pieces of one streamed answer while they come."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.values.agent_state import AgentState
 from agentloop.values.in_doubt import InDoubt
@@ -14,6 +16,9 @@ from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_execution import ToolExecution
+
+Offer: TypeAlias = Callable[[InferenceRequest], InferenceRequest]
+"""Returns a request as the model gets it, where a driver puts it in its own way; pure."""
 
 
 class ExecutionLog(ABC):
@@ -33,26 +38,47 @@ class ExecutionLog(ABC):
     def in_doubt(self) -> InDoubt:
         """What becomes of interrupted calls with an effect that cannot be asked about."""
 
+    @property
     @abstractmethod
-    def next_inference(self, request: InferenceRequest) -> RecordedInference | None:
+    def answers(self) -> CanAnswerCalls | None:
+        """What answers calls in place of their tools, also those of agents that serve calls of this execution."""
+
+    @abstractmethod
+    def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:
         """Return what came of the next inference of the step; None when it has to be made.
 
         It is called before each inference, and `note_inference` after each that was made.
+
+        Args:
+            request: what is to be asked.
+            offer: makes of it what the model gets; None when that is the same.
         """
 
     @abstractmethod
-    def note_inference(self, request: InferenceRequest, recorded: RecordedInference) -> None:
-        """Write down what came of an inference. It lasts before anything is done about it."""
+    def note_inference(
+        self, request: InferenceRequest, recorded: RecordedInference, offer: Offer | None = None
+    ) -> None:
+        """Write down what came of an inference. It lasts before anything is done about it.
+
+        Args:
+            request: what was asked.
+            recorded: what came of it.
+            offer: makes of the request what the model got; None when that was the same.
+        """
 
     @abstractmethod
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is known of a call of the step that has begun before; None when it has not."""
 
     @abstractmethod
-    async def next_call(self, intent: CallIntent) -> ToolExecution | None:
-        """Return the outcome of a call that is not to run although it was not recorded; None when it is to run.
+    async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
+        """Return what is to come of a call that is not to run although it has not begun; None when it is to run.
 
         It is called before each intent.
+
+        Args:
+            intent: the call.
+            delegates: whether its tool is an agent, whose own calls are asked about like this.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from attrs import define, field, frozen
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
+from agentloop.contracts.can_use_mode import CanTellOffer
 from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.drivers.recorded_error import recorded_error
 from agentloop.drivers.step_draft import StepDraft
@@ -92,7 +93,8 @@ class Asking:
         """Ask the model, unless it was asked before the execution was interrupted; what comes of it is written down."""
         if self.log is None:
             return await self._asked(request)
-        recorded = self.log.next_inference(request)
+        offer = self.inference.offered if isinstance(self.inference, CanTellOffer) else None
+        recorded = self.log.next_inference(request, offer)
         if recorded is not None:
             return await self._reused(recorded)
         draft = self.draft
@@ -100,10 +102,10 @@ class Asking:
         try:
             response = await self._asked(request)
         except Exception as error:
-            self.log.note_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage))
+            self.log.note_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), offer)
             raise
         else:
-            self.log.note_inference(request, RecordedInference(response=response, usage=draft.usage))
+            self.log.note_inference(request, RecordedInference(response=response, usage=draft.usage), offer)
         finally:
             draft.usage = _sum(before, draft.usage)
         return response

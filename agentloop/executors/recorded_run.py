@@ -63,12 +63,22 @@ class RecordedRun:
     async def _begin(self) -> None:
         slot = self._slot
         intent = CallIntent(key=slot.key, id=slot.id, call=slot.call, effect=self._effect, at=self._now())
-        answered = await self._log.next_call(intent)
+        answered = await self._log.next_call(intent, delegates=_delegates(self._tool))
         if answered is not None:
-            slot.execution = slot.finished(answered, self._now())
+            self._take(answered)
             return
         await self._log.note_intent(intent)
         await self._ran()
+
+    def _take(self, answered: RecordedCall) -> None:
+        """Take what is to come of a call that does not run."""
+        slot = self._slot
+        slot.stop = answered.stop
+        if answered.execution is not None:
+            slot.started_at = answered.intent.at
+            slot.execution = slot.finished(answered.execution, answered.execution.ended_at)
+        else:
+            slot.pending = answered.pending
 
     async def _ran(self) -> None:
         self._slot.to_note = True
@@ -87,7 +97,7 @@ class RecordedRun:
         effects = {recorded.intent.effect, self._effect}
         if tool is None:
             await self._doubt(f"{_INTERRUPTED}; its tool is not there any more")
-        elif isinstance(tool, CanContinueCall) and tool.continues_calls:
+        elif _delegates(tool):
             await self._tell(Recovery.CONTINUED)
             await self._ran()
         elif recorded.redacted:
@@ -159,3 +169,8 @@ class RecordedRun:
         if events.due(ToolCallRecovered):
             head = events.head(self._state, step_number=slot.step)
             await events.emit(ToolCallRecovered(head, slot.key, slot.call.name, recovery, reason))
+
+
+def _delegates(tool: Tool | None) -> bool:
+    """Say whether a tool is an agent, which goes on from its own record."""
+    return tool is not None and isinstance(tool, CanContinueCall) and tool.continues_calls

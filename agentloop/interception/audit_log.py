@@ -36,6 +36,8 @@ class AuditLog(Interceptor):
         priority: where it stands among the interceptors.
     """
 
+    touches_world: bool = True
+
     def __init__(
         self,
         to: Sink | None = None,

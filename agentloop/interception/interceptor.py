@@ -51,9 +51,12 @@ class Interceptor(CanIntercept):
     Attributes:
         priority: higher goes first on the way in and last on the way out; equal ones keep the order in which they were
             given.
+        touches_world: whether it reads or writes anything beside the run: a file, a network, another program. A replay
+            leaves it out, since it must not do so again.
     """
 
     priority: int = 0
+    touches_world: bool = False
     _points: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

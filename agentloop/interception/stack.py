@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_witness import CanWitness
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ContractViolation, InterceptorFailed
 from agentloop.events.interceptor_events import InterceptorRan
@@ -56,6 +57,7 @@ class InterceptorStack(CanIntercept):
     layers: tuple[CanIntercept, ...]
     _compiled: Mapping[str, tuple[Layer, ...]] = field(repr=False, eq=False)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
+    _witness: CanWitness | None = field(default=None, repr=False, eq=False)
 
     @classmethod
     def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> InterceptorStack:
@@ -78,10 +80,13 @@ class InterceptorStack(CanIntercept):
 
     def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution: layers that want its scope or its events have them."""
-        layers = tuple([self._bind(layer, events, scope) for layer in self.layers])
-        unchanged = all(map(is_, layers, self.layers))
+        log = scope.log
+        witness = log if log is not None and isinstance(log, CanWitness) else None
+        admitted = self.layers if witness is None else filter(witness.admits, self.layers)
+        layers = tuple([self._bind(layer, events, scope) for layer in admitted])
+        unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))
         compiled = self._compiled if unchanged else _compile(layers)
-        return evolve(self, layers=layers, compiled=compiled, events=events)
+        return evolve(self, layers=layers, compiled=compiled, events=events, witness=witness)
 
     def _bind(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
         bound = layer
@@ -153,7 +158,11 @@ class InterceptorStack(CanIntercept):
 
     async def _pass(self, name: str, point: P, until: Callable[[P], bool] | None = None) -> P:
         for interceptor, method in self._compiled.get(name, ()):
+            if self._witness is not None:
+                self._witness.entering(interceptor, name)
             made = await _run(interceptor, name, method, point)
+            if self._witness is not None:
+                self._witness.passed(interceptor, name, point, made)
             if self._events is not None:
                 await _tell(self._events, interceptor, name, made.state, changed=made is not point and made != point)
             point = made

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from agentloop.journal.exporting_reading import recording_of as recording_of
     from agentloop.journal.exporting_recording import Outcome as Outcome
     from agentloop.journal.exporting_recording import Recording as Recording
+    from agentloop.journal.fork_effects import ForkPolicy as ForkPolicy
+    from agentloop.journal.forking import fork as fork
     from agentloop.journal.journal import Journal as Journal
     from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
     from agentloop.journal.redaction import Redaction as Redaction
     from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
+    from agentloop.journal.time_travel import state_at as state_at
     from agentloop.journal.verification import JournalFinding as JournalFinding
     from agentloop.journal.verification import VerifiedExecution as VerifiedExecution
 else:
@@ -30,10 +33,13 @@ else:
             "agentloop.journal.exporting": "pytest_source",
             "agentloop.journal.exporting_reading": "recording_of",
             "agentloop.journal.exporting_recording": "Outcome Recording",
+            "agentloop.journal.fork_effects": "ForkPolicy",
+            "agentloop.journal.forking": "fork",
             "agentloop.journal.journal": "Journal",
             "agentloop.journal.memory_journal": "MemoryJournal",
             "agentloop.journal.redaction": "Redaction",
             "agentloop.journal.sqlite.sqlite_journal": "SqliteJournal",
+            "agentloop.journal.time_travel": "state_at",
             "agentloop.journal.verification": "JournalFinding VerifiedExecution",
         },
     )

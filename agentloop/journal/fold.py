@@ -29,6 +29,7 @@ class RecordedExecution:
         state: the state after the last record that changed it.
         origin: what the first record tells besides the state: of a fork, where it comes from and what becomes of effects.
         request: the newest request.
+        offered: what was told of how the model gets it; None when it gets requests as they are.
         inferences: those of the step that is not complete, in order; None for one that was not written down whole.
         calls: those of the step that is not complete, by key.
         taken: the messages that the step took which is not complete.
@@ -38,6 +39,7 @@ class RecordedExecution:
     state: AgentState | None = None
     origin: dict[str, Any] = field(factory=dict)
     request: InferenceRequest | None = None
+    offered: dict[str, Any] | None = None
     inferences: list[RecordedInference | None] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken: list[Message] = field(factory=list)
@@ -86,6 +88,7 @@ class RecordedExecution:
     def _infer(self, body: dict[str, Any]) -> None:
         conversation = () if self.state is None else self.state.messages
         self.request = request_with(self.request, body["request"], conversation)
+        self.offered = body["request"].get("offered", self.offered)
         del self.inferences[body["index"] :]
         self.inferences.append(None if REDACTED in body else bodies.inference_of(body))
 

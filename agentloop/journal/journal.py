@@ -10,8 +10,12 @@ from agentloop.contracts.can_redact_records import CanRedactRecords
 from agentloop.errors import JournalCorrupt, SchemaTooNew
 from agentloop.inference.secret import Secret
 from agentloop.journal.conversations import Conversation, conversations_of
+from agentloop.journal.fork_effects import ForkPolicy
+from agentloop.journal.forking import fork as forked
 from agentloop.journal.redaction import Redaction
+from agentloop.journal.time_travel import state_at
 from agentloop.journal.verification import JournalFinding, VerifiedExecution, findings_in
+from agentloop.values.agent_state import AgentState
 from agentloop.values.journal_record import ExecutionHead
 
 
@@ -46,6 +50,49 @@ class Journal(CanJournal, CanRedactRecords):
     async def conversation(self, agent_id: str) -> Conversation | None:
         """Return what is known of an agent; None when it has no execution."""
         return next(iter(conversations_of(await self.list(agent_id=agent_id))), None)
+
+    async def state(self, execution_id: str, at_step: int | None = None) -> AgentState:
+        """Return the state of an execution after a step, as it was then.
+
+        Args:
+            execution_id: the execution.
+            at_step: the step; 0 for the state that it began with, None for the newest that is recorded.
+
+        Raises:
+            UnknownExecution: when no execution of this id is recorded.
+            JournalError: when it has no such step.
+            JournalCorrupt: when its records are not as they were written.
+        """
+        return await state_at(self, execution_id, at_step)
+
+    async def fork(
+        self,
+        execution_id: str,
+        at_step: int,
+        *,
+        effects: ForkPolicy | str = ForkPolicy.REUSE,
+        fork_id: str | None = None,
+    ) -> str:
+        """Begin an execution with the state that another one had after a step; `await loop.recover(fork)` goes on with it.
+
+        Args:
+            execution_id: the execution to fork; it is only read, and may be in progress.
+            at_step: the step; 0 for its beginning. Where calls of the step wait for decisions, those of the fork do too.
+            effects: what becomes of calls that are not `pure`, in the fork and in the agents that serve its calls: `reuse`,
+                `simulate` or `forbid`; see `ForkPolicy`.
+            fork_id: the id of the fork; `<execution_id>/fork-1` or the next that is free when left out.
+
+        Returns:
+            The id of the fork.
+
+        Raises:
+            UnknownExecution: when no execution of this id is recorded.
+            JournalError: when it has no such step.
+            JournalConflict: when an execution of the fork's id is recorded.
+            JournalCorrupt: when its records are not as they were written.
+            ValueError: when there is no such policy.
+        """
+        return await forked(self, execution_id, at_step, effects=effects, fork_id=fork_id)
 
     async def verify(self, execution_id: str | None = None) -> tuple[JournalFinding, ...]:
         """Return what is not as it was written; nothing when all is well.

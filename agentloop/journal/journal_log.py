@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import define, field
 
+from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.contracts.execution_log import RunLog
+from agentloop.contracts.execution_log import Offer, RunLog
 from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.journal import bodies
+from agentloop.journal.beginning import new_head
 from agentloop.journal.chain import verified
 from agentloop.journal.conversation_places import ConversationPlaces
 from agentloop.journal.fold import RecordedExecution, folded
+from agentloop.journal.fork_effects import ForkEffects
+from agentloop.journal.offered import offered_form
 from agentloop.journal.record_writer import RecordWriter
 from agentloop.journal.request_delta import request_delta
 from agentloop.journal.state_delta import state_delta
@@ -22,15 +27,13 @@ from agentloop.values.decision import Decision
 from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.in_doubt import InDoubt
 from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.journal_record import ExecutionHead, RecordKind
+from agentloop.values.journal_record import RecordKind
 from agentloop.values.message import Message
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 from agentloop.values.serialisation import to_plain
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_execution import ToolExecution
-
-_SHOWN_CHARACTERS = 200
 
 
 @define(eq=False)
@@ -42,23 +45,37 @@ class JournalLog(RunLog):
         in_doubt: what becomes of interrupted calls with an effect that cannot be asked about.
         clock: tells when records are made.
         recorded: the execution as it was found; None for one that is new.
+        answers: what answers calls in place of their tools; given by the execution whose call this one serves, and found in
+            the record of a fork.
+        origin: what is told of a new execution besides its state, as plain JSON data.
     """
 
     journal: CanJournal
     in_doubt: InDoubt
     clock: Clock
     recorded: RecordedExecution | None = None
+    answers: CanAnswerCalls | None = None
+    origin: Mapping[str, Any] = field(factory=dict)
     _claim: Claim | None = None
     _writer: RecordWriter | None = None
     _state: AgentState | None = None
     _request: InferenceRequest | None = None
+    _offered: dict[str, Any] | None = None
+    _offer_told: bool = False
     _step: int = 0
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
     _places: ConversationPlaces = field(factory=ConversationPlaces)
 
     @classmethod
-    async def reopened(cls, journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock) -> JournalLog:
+    async def reopened(
+        cls,
+        journal: CanJournal,
+        execution_id: str,
+        in_doubt: InDoubt,
+        clock: Clock,
+        answers: CanAnswerCalls | None = None,
+    ) -> JournalLog:
         """Claim an execution that is recorded, and read it.
 
         Raises:
@@ -66,7 +83,7 @@ class JournalLog(RunLog):
             JournalConflict: when somebody else drives it.
             JournalCorrupt: when its records are not as they were written.
         """
-        log = cls(journal, in_doubt, clock)
+        log = cls(journal, in_doubt, clock, answers=answers)
         log._claim = await journal.claim(execution_id)
         try:
             await log._read(execution_id)
@@ -158,7 +175,7 @@ class JournalLog(RunLog):
 
     # --- inferences and calls -----------------------------------------------------------------------------------
 
-    def next_inference(self, request: InferenceRequest) -> RecordedInference | None:  # noqa: ARG002  # of the contract
+    def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:  # noqa: ARG002  # of the contract
         """Return what came of the next inference of the step; None when it failed, or was not made or written down whole."""
         found = self.recorded.inferences if self.recorded is not None else []
         recorded = found[self._inferences] if self._inferences < len(found) else None
@@ -168,10 +185,16 @@ class JournalLog(RunLog):
         self._inferences += 1
         return recorded
 
-    def note_inference(self, request: InferenceRequest, recorded: RecordedInference) -> None:
+    def note_inference(
+        self, request: InferenceRequest, recorded: RecordedInference, offer: Offer | None = None
+    ) -> None:
         """Write down what came of an inference; it lasts before the next call runs, or the execution ends."""
         kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
         delta = request_delta(self._request, request, self._places.of)
+        if "request" in delta or not self._offer_told:
+            offered, self._offer_told = offered_form(offer, request), True
+            if offered != self._offered:
+                delta["offered"] = self._offered = offered
         self._written.put(kind, bodies.inference_body(recorded, delta, step=self._step, index=self._inferences))
         self._request = request
         self._inferences += 1
@@ -180,9 +203,16 @@ class JournalLog(RunLog):
         """Return what is known of a call of the step that has begun before."""
         return self.recorded.calls.get(key) if self.recorded is not None else None
 
-    async def next_call(self, intent: CallIntent) -> ToolExecution | None:  # noqa: ARG002  # of the contract
-        """Let every call run."""
-        return None
+    async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
+        """Let every call run, but those of a fork that its policy about effects speaks of; what comes of these is written down."""
+        answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
+        if answer is None:
+            return None
+        outcome = bodies.outcome_body(answer.execution, None, intent.call)
+        self._written.put(RecordKind.CALL_INTENT, {**bodies.intent_body(intent), "answered": answer.how})
+        self._written.put(RecordKind.CALL_OUTCOME, {**outcome, "answered": answer.how, "source": answer.source})
+        await self._written.flush()
+        return RecordedCall(intent=intent, execution=answer.execution)
 
     async def note_intent(self, intent: CallIntent) -> None:
         """Write down that a call is about to run."""
@@ -219,6 +249,9 @@ class JournalLog(RunLog):
         self.recorded = folded(records, execution_id)
         self._writer = RecordWriter(self.journal, head, self.clock)
         self._state, self._request = self.recorded.state, self.recorded.request
+        self._offered = self.recorded.offered
+        if self.answers is None and "fork" in self.recorded.origin:
+            self.answers = await ForkEffects.loaded(self.journal, execution_id, self.recorded.origin["fork"])
 
     async def _join(self, state: AgentState) -> None:
         """Go on with an execution whose state somebody kept, if it is the one that the journal ends with."""
@@ -231,19 +264,10 @@ class JournalLog(RunLog):
             )
 
     def _start(self, state: AgentState) -> None:
-        head = ExecutionHead(
-            execution_id=state.execution_id,
-            agent_id=state.agent_id,
-            parent_agent_id=state.parent_agent_id,
-            number=state.execution_count,
-            status=state.status,
-            step_count=state.step_count,
-            input=_input_of(state),
-            started_at=self.clock.now(),
-            updated_at=self.clock.now(),
-        )
+        head = new_head(state, self.clock.now())
         self._writer = RecordWriter(self.journal, head, self.clock)
-        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state)})
+        origin = {**self.origin, "fork": self.answers.told} if isinstance(self.answers, ForkEffects) else self.origin
+        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin})
         self._moved(state)
 
     def _go_on(self, state: AgentState) -> None:
@@ -271,8 +295,3 @@ class JournalLog(RunLog):
 
 def _step_of(state: AgentState) -> int:
     return state.step_count + (0 if state.open_turn is not None else 1)
-
-
-def _input_of(state: AgentState) -> str:
-    asked = next((message for message in reversed(state.messages) if message.role == "user"), None)
-    return asked.text[:_SHOWN_CHARACTERS] if asked is not None else ""

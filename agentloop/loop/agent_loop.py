@@ -130,7 +130,9 @@ class AgentLoop(LoopAsTool):
         if self.journal is not None:
             from agentloop.loop.recovering import suspended
 
-            going, log = await suspended(self.journal, state, decisions, self.in_doubt, self.clock)
+            going, log = await suspended(
+                self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
+            )
             if log is None:
                 return going
         elif isinstance(state, str):
@@ -172,7 +174,7 @@ class AgentLoop(LoopAsTool):
         from agentloop.loop.recovering import interrupted
 
         policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
-        state, log = await interrupted(self.journal, execution_id, policy, self.clock)
+        state, log = await interrupted(self.journal, execution_id, policy, self.clock, self._answers)
         if log is None:
             return self._typed(state)
         return await _last(self._run(state, dependencies, resumed=True, starts=state.step_count == 0, log=log))
@@ -257,8 +259,10 @@ class AgentLoop(LoopAsTool):
         own, above = Resources(), self._above
         if log is None and self.journal is not None:
             from agentloop.journal.journal_log import JournalLog
+            from agentloop.loop.composition import composition_of
 
-            log = JournalLog(self.journal, self.in_doubt, self.clock)
+            origin = {"loop": composition_of(self, state)}
+            log = JournalLog(self.journal, self.in_doubt, self.clock, answers=self._answers, origin=origin)
         scope = ExecutionScope(
             clock=self.clock,
             ids=self.ids,
@@ -271,13 +275,7 @@ class AgentLoop(LoopAsTool):
         handoffs = Handoffs(self, self.events.for_execution(), scope)
         state, parts = handoffs.begun(state)
         return Run(
-            state=state,
-            parts=parts,
-            handoffs=handoffs,
-            inboxes=self._inboxes,
-            resumed=resumed,
-            starts=starts,
-            log=log,
+            state=state, parts=parts, handoffs=handoffs, inboxes=self._inboxes, resumed=resumed, starts=starts, log=log
         )
 
 

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_accept import CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.can_witness import CanWitness
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
 from agentloop.interception.stack import InterceptorStack
@@ -43,6 +44,9 @@ class BoundParts:
         """
         if not self.tools.groups:
             return self
+        log = scope.log
+        if log is not None and isinstance(log, CanWitness):  # nothing is started for those who only watch
+            return evolve(self, driver=self.driver_of(log.known_tools(self.tools)))
         await hold_groups(self.tools.groups, scope.own)
         if not must_discover(self.tools):
             return self

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from attrs import evolve, frozen
 
+from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tool_context import ToolContext
@@ -105,3 +106,9 @@ class LoopAsTool(LoopSurroundings):
             interceptors=(*self.interceptors, *interceptors),
             above=context.scope,
         )
+
+    @property
+    def _answers(self) -> CanAnswerCalls | None:
+        """What answers calls in place of their tools, in the execution whose call this loop serves."""
+        log = self._above.log if self._above is not None else None
+        return log.answers if log is not None else None

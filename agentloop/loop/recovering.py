@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.drivers.open_turns import decided, ready_calls
 from agentloop.errors import DecisionError, UnknownExecution
@@ -16,16 +17,23 @@ from agentloop.values.in_doubt import InDoubt
 
 
 async def interrupted(
-    journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock
+    journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock, answers: CanAnswerCalls | None = None
 ) -> tuple[AgentState, JournalLog | None]:
     """Return the newest recorded state of an execution, and its log if it is to be gone on with.
+
+    Args:
+        journal: where it is recorded.
+        execution_id: the execution.
+        in_doubt: as for `AgentLoop`.
+        clock: tells when records are made.
+        answers: what answers calls in place of their tools, as the execution has it whose call this one serves.
 
     Raises:
         UnknownExecution: when none of this id is recorded.
         JournalConflict: when somebody else drives it.
         JournalCorrupt: when its records are not as they were written.
     """
-    log = await JournalLog.reopened(journal, execution_id, in_doubt, clock)
+    log = await JournalLog.reopened(journal, execution_id, in_doubt, clock, answers)
     state = log.state
     if state.status is ExecutionStatus.IN_PROGRESS:
         return state, log
@@ -34,7 +42,13 @@ async def interrupted(
 
 
 async def suspended(
-    journal: CanJournal, given: AgentState | str, decisions: Mapping[str, Decision], in_doubt: InDoubt, clock: Clock
+    journal: CanJournal,
+    given: AgentState | str,
+    decisions: Mapping[str, Decision],
+    in_doubt: InDoubt,
+    clock: Clock,
+    *,
+    answers: CanAnswerCalls | None = None,
 ) -> tuple[AgentState, JournalLog | None]:
     """Return the state with these decisions noted, and its log if the execution goes on with them.
 
@@ -44,6 +58,7 @@ async def suspended(
         decisions: as for `AgentLoop.resume`.
         in_doubt: as for `AgentLoop`.
         clock: tells when records are made.
+        answers: as for `interrupted`.
 
     Raises:
         DecisionError: when a decision cannot be used, as when it was used before.
@@ -51,11 +66,13 @@ async def suspended(
     """
     execution_id = given if isinstance(given, str) else given.execution_id
     try:
-        log = await JournalLog.reopened(journal, execution_id, in_doubt, clock)
+        log = await JournalLog.reopened(journal, execution_id, in_doubt, clock, answers)
     except UnknownExecution:
         if isinstance(given, str):
             raise
-        return decided(given, decisions), JournalLog(journal, in_doubt, clock)  # it was suspended without a journal
+        return decided(given, decisions), JournalLog(
+            journal, in_doubt, clock, answers=answers
+        )  # it was suspended without a journal
     try:
         state = _waiting(given, log.state)
         going = decided(state, decisions)

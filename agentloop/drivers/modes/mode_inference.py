@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, RetryReport
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import CanTellOffer, CanUseMode
 from agentloop.drivers.modes.strict_form import FormStream, strict_form
 from agentloop.values.inference_delta import InferenceDelta
 from agentloop.values.inference_request import InferenceRequest
@@ -17,7 +17,7 @@ from agentloop.values.inference_response import InferenceResponse
 
 
 @frozen(eq=False)
-class ModeInference(CanInfer, CanReportRetries):
+class ModeInference(CanInfer, CanReportRetries, CanTellOffer):
     """Translates requests on their way to a model, and its answers on their way back.
 
     Attributes:
@@ -33,6 +33,12 @@ class ModeInference(CanInfer, CanReportRetries):
         if not isinstance(self.inference, CanReportRetries):
             return self
         return evolve(self, inference=self.inference.with_retry_report(report))
+
+    def offered(self, request: InferenceRequest) -> InferenceRequest:
+        """Return a request as the model gets it."""
+        offered = self.mode.offer(request)
+        form = strict_form(offered, request)
+        return offered if form is None else offered.with_response_format(form.sent)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Ask the model in its mode.

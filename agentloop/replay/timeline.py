@@ -1,0 +1,143 @@
+"""A recorded execution, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from attrs import define, field
+
+from agentloop.journal import bodies
+from agentloop.journal.fold import RecordedExecution
+from agentloop.values.agent_state import AgentState
+from agentloop.values.decision import Decision
+from agentloop.values.inference_request import InferenceRequest
+from agentloop.values.journal_record import JournalRecord, RecordKind
+from agentloop.values.json_text import parse_json
+from agentloop.values.message import Message
+from agentloop.values.recorded import RecordedCall, RecordedInference
+from agentloop.values.serialisation import from_plain
+
+
+@define(eq=False, kw_only=True)
+class Asked:
+    """An inference as it was recorded.
+
+    Attributes:
+        request: what was asked.
+        recorded: what came of it.
+        offered: how the model got it, as plain JSON data; None when as it is.
+        at: when it was written down.
+    """
+
+    request: InferenceRequest
+    recorded: RecordedInference
+    offered: dict[str, Any] | None
+    at: datetime
+
+
+@define(eq=False)
+class Turn:
+    """What was recorded between two states: a step, what came before the end, or the decisions before it went on.
+
+    Attributes:
+        before: the state before it.
+        closing: what the record tells that closes it; None when there is none, because the execution was interrupted or
+            has not come further.
+        state: the state after it; None when there is none.
+        at: when it was closed, or its last record was made.
+        inferences: those that count, in order: of what was repeated after an interruption, the last.
+        calls: the calls, by key.
+        taken: the messages that were taken.
+        decisions: what was decided about calls that waited, by key.
+    """
+
+    before: AgentState
+    closing: RecordKind | None = None
+    state: AgentState | None = None
+    at: datetime | None = None
+    inferences: list[Asked] = field(factory=list)
+    calls: dict[str, RecordedCall] = field(factory=dict)
+    taken: list[Message] = field(factory=list)
+    decisions: dict[str, Decision] = field(factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The number of the step that it is of."""
+        return self.before.step_count + (0 if self.before.open_turn is not None else 1)
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether a step was taken in it, or one that waited was settled."""
+        after = self.state
+        return after is not None and (
+            after.step_count > self.before.step_count or after.last_step != self.before.last_step
+        )
+
+
+class Timeline:
+    """Reads a recorded execution turn by turn.
+
+    Attributes:
+        start: the state with which it began.
+        origin: what its first record tells besides.
+        started_at: when it began to be recorded.
+    """
+
+    def __init__(self, records: Iterable[JournalRecord]) -> None:
+        self._records = iter(records)
+        self._execution = RecordedExecution()
+        first = next(self._records)
+        self._execution.feed(first)
+        self.start: AgentState = self._state
+        self.origin: Mapping[str, Any] = self._execution.origin
+        self.started_at: datetime = first.at
+
+    @property
+    def _state(self) -> AgentState:
+        state = self._execution.state
+        assert state is not None  # noqa: S101  # the first record tells one
+        return state
+
+    def next_turn(self) -> Turn:
+        """Return what was recorded next; a turn that nothing closes is the last.
+
+        Raises:
+            JournalCorrupt: when a record cannot be read.
+        """
+        turn = Turn(self._state)
+        for record in self._records:
+            body = parse_json(record.body)
+            turn.at = record.at
+            if "delta" in body:
+                self._execution.feed(record)
+                turn.closing, turn.state = record.kind, self._state
+                break
+            self._execution.feed(record)
+            self._read(turn, record, body)
+        turn.taken = list(turn.taken)
+        return turn
+
+    def _read(self, turn: Turn, record: JournalRecord, body: dict[str, Any]) -> None:
+        match record.kind:
+            case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
+                request = self._execution.request
+                assert request is not None  # noqa: S101  # the record tells one
+                del turn.inferences[body["index"] :]
+                turn.inferences.append(
+                    Asked(
+                        request=request,
+                        recorded=bodies.inference_of(body),
+                        offered=self._execution.offered,
+                        at=record.at,
+                    )
+                )
+            case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
+                turn.calls = dict(self._execution.calls)
+            case RecordKind.MESSAGES_TAKEN:
+                turn.taken += [from_plain(data, Message) for data in body["messages"]]
+            case RecordKind.DECISION_USED:
+                turn.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
+            case _:
+                pass  # what was sent is told again when it is taken
