@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import singledispatchmethod
 from typing import Self
@@ -24,6 +25,7 @@ from agentloop.events.inference_events import (
     InferenceResponseReceived,
     InferenceRetried,
 )
+from agentloop.events.recovery_events import InferenceReused, Recovery, ToolCallRecovered
 from agentloop.events.resilience_events import ToolCallCached, ToolCallRetried
 from agentloop.events.step_events import AgentStepStarted
 from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
@@ -32,6 +34,14 @@ from agentloop.values.json_text import format_json
 from agentloop.values.parts import Reasoning
 from agentloop.values.tool_execution import ToolExecution, ToolStatus
 from agentloop.values.tool_executions import key_place
+
+_RECOVERIES: Mapping[Recovery, str] = {
+    Recovery.REUSED: "had ended: the recorded outcome is used",
+    Recovery.REPEATED: "was interrupted: it runs again, with the same key",
+    Recovery.CONTINUED: "was interrupted: it goes on from its own record",
+    Recovery.PROBED: "was interrupted: its tool says that it has run, and what came of it",
+    Recovery.IN_DOUBT: "was interrupted: it may have run, and is not run again",
+}
 
 
 class Progress:
@@ -51,6 +61,7 @@ class Progress:
         self._symbols = Symbols.of(console.encoding)
         self._waiting = Waiting(console)
         self._asked_at: dict[str, datetime] = {}
+        self._reused: set[str] = set()
         self._running: dict[str, str] = {}
         self._last_step: dict[str, int] = {}
         self._written = WrittenText(console, self._symbols.note)
@@ -102,12 +113,19 @@ class Progress:
     def _answered(self, event: InferenceResponseReceived) -> None:
         self._waiting.hide()
         was_shown = event.parent_agent_id is None and self._written.end()
-        self._line(event, self._symbols.note, "dim", f"model  {self._thought(event)}", tokens(event.response.usage))
+        reused = event.execution_id in self._reused
+        self._reused.discard(event.execution_id)
+        took = "the recorded answer is used" if reused else self._thought(event)
+        self._line(event, self._symbols.note, "dim", f"model  {took}", tokens(event.response.usage))
         thoughts = " ".join([part.text for part in event.response.parts if isinstance(part, Reasoning)])
         if thoughts.strip():
             self._line(event, self._symbols.note, "dim", "thinks", thoughts)
         if event.response.tool_calls and event.response.text.strip() and not was_shown:
             self._line(event, self._symbols.note, "dim", "says", event.response.text)
+
+    @_tell.register
+    def _answer_reused(self, event: InferenceReused) -> None:
+        self._reused.add(event.execution_id)
 
     @_tell.register
     def _not_answered(self, event: InferenceFailed) -> None:
@@ -127,6 +145,11 @@ class Progress:
         self._running[event.key] = event.call.name
         self._line(event, self._symbols.call, "cyan", f"{_place(event.key)} {call_text(event.call)}")
         self._show_running()
+
+    @_tell.register
+    def _call_recovered(self, event: ToolCallRecovered) -> None:
+        said = f"{_place(event.key)} {event.name}  {_RECOVERIES[event.recovery]}"
+        self._line(event, self._symbols.retry, "yellow", said, event.reason)
 
     @_tell.register
     def _call_progressed(self, event: ToolCallProgressed) -> None:
