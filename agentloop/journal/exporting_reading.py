@@ -107,7 +107,7 @@ def _take(record: JournalRecord, known: RecordedExecution, read: _Read) -> None:
 def _recording(execution_id: str, state: AgentState, read: _Read) -> Recording:
     began = read.began
     assert began is not None  # noqa: S101  # checked by the caller
-    steps = state.steps[began.step_count :]
+    steps = state.steps[began.step_count - (1 if began.open_turn is not None else 0) :]
     for step in steps:
         for execution in step.executions:
             if execution.status is not ToolStatus.REJECTED:
@@ -118,7 +118,7 @@ def _recording(execution_id: str, state: AgentState, read: _Read) -> Recording:
     return Recording(
         execution_id=execution_id,
         state=_beginning(began),
-        script=[_line(step, read.inferences.get(step.number)) for step in steps],
+        script=[_line(step, read.inferences.get(step.number)) for step in steps if step.number > began.step_count],
         tools=specs,
         outcomes=outcomes_of(steps, read.waited, called, decided={key for one in read.rounds for key in one}),
         decisions=read.rounds,

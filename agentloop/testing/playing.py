@@ -36,8 +36,11 @@ def play(recording: Recording, loop: AgentLoop | None = None) -> AgentState:
     """
     playing = _loop(recording, loop)
     script = ScriptedInference(*map(_line, recording.script))
-    begun = partial(_asking(playing, script, recording).execute, recording.state, execution_id=recording.execution_id)
-    state = run_sync(begun)
+    state = recording.state
+    if state.status is not ExecutionStatus.SUSPENDED:  # as a fork may begin
+        state = run_sync(
+            partial(_asking(playing, script, recording).execute, state, execution_id=recording.execution_id)
+        )
     for decisions in recording.decisions:
         if state.status is not ExecutionStatus.SUSPENDED:
             break
