@@ -44,6 +44,24 @@ def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
         assert not monitor.violations, monitor.violations
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let every run of the suite be replayed."""
+    parser.addoption("--replay", action="store_true", help="record every run of a loop, and replay it after its test")
+
+
+@pytest.fixture(autouse=True)
+def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--replay`, replay what ran in a test; nothing may differ, since the code is the same."""
+    if not request.config.getoption("--replay") or "unreplayed" in request.keywords:
+        yield
+        return
+    from tests.replay.every_run import check_runs, recorded_runs
+
+    with recorded_runs(monkeypatch) as runs:
+        yield
+    check_runs(runs)
+
+
 @pytest.fixture(scope="session")
 def corpus() -> Path:
     """Return the folder of the corpus of real exchanges; tests that need it are skipped where it is absent."""

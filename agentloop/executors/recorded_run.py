@@ -16,7 +16,7 @@ from agentloop.values.agent_state import AgentState
 from agentloop.values.in_doubt import CannotTell, DidNotHappen, Happened, InDoubt, Probed
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall
-from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_result import ToolResult
 from agentloop.values.tool_spec import Effect
 
@@ -77,6 +77,7 @@ class RecordedRun:
         if answered.execution is not None:
             slot.started_at = answered.intent.at
             slot.execution = slot.finished(answered.execution, answered.execution.ended_at)
+            slot.started = _has_run(answered.execution)
         else:
             slot.pending = answered.pending
 
@@ -89,6 +90,7 @@ class RecordedRun:
         slot = self._slot
         slot.execution, slot.stop = recorded.execution, recorded.stop
         slot.started_at = recorded.intent.at
+        slot.started = recorded.execution is not None and _has_run(recorded.execution)
 
     # --- calls that were interrupted ----------------------------------------------------------------------------
 
@@ -169,6 +171,11 @@ class RecordedRun:
         if events.due(ToolCallRecovered):
             head = events.head(self._state, step_number=slot.step)
             await events.emit(ToolCallRecovered(head, slot.key, slot.call.name, recovery, reason))
+
+
+def _has_run(execution: ToolExecution) -> bool:
+    """Say whether the tool of a recorded call has, or may have, begun."""
+    return execution.may_have_run or execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.TIMED_OUT}
 
 
 def _delegates(tool: Tool | None) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from agentloop.errors import ToolInDoubt
+import re
+
+from agentloop.errors import AgentLoopError, InterceptorFailed, ToolInDoubt
 from agentloop.replay.timeline import Asked, Turn
+from agentloop.values.recorded import RecordedCall
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 
 _EXTERNAL = frozenset({StopReason.USER_REQUESTED, StopReason.TIME_LIMIT})
@@ -33,10 +36,33 @@ def recorded_stop(asked: Asked, turn: Turn) -> AgentStop | None:
     error, state = asked.recorded.error, turn.state
     if error is None or state is None or state.execution is None:
         return None
-    signal = next((one for one in state.execution.continuation.signals if _tells(one, error.message)), None)
+    signals = [one for one in state.execution.continuation.signals if one.reason is not StopReason.ERROR]
+    signal = next((one for one in signals if _tells(one, error.message)), None)
     if signal is None:
         return None
     return AgentStop(signal.message, reason=signal.reason, source=signal.source, context=signal.context)
+
+
+def recorded_failure(recorded: RecordedCall, turn: Turn) -> Exception | None:
+    """Return the error of what stood around a call, with which its step failed; None when nothing around it failed.
+
+    A tool's own error is an outcome; one that the step has too is that of an interceptor or a listener.
+    """
+    error = recorded.execution.error if recorded.execution is not None else None
+    step = turn.state.last_step if turn.state is not None else None
+    if error is None or step is None or error not in step.errors:
+        return None
+    found = _FAILED.match(error.message)
+    if error.type == InterceptorFailed.__name__ and found is not None:
+        failed = InterceptorFailed.__new__(InterceptorFailed, error.message)
+        failed.interceptor, failed.point = found["interceptor"], found["point"]
+        failed.args = (error.message,)
+        return failed
+    like_it: type[AgentLoopError] = type(error.type, (AgentLoopError,), {})
+    return like_it(error.message)
+
+
+_FAILED = re.compile(r"the interceptor (?P<interceptor>.+?) failed at (?P<point>\w+): ", re.DOTALL)
 
 
 def _tells(signal: StopSignal, message: str) -> bool:

@@ -42,6 +42,10 @@ class QuietLog(RunLog):
 
     # --- messages -----------------------------------------------------------------------------------------------
 
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return none: nothing was interrupted."""
+        return ()
+
     def taken_messages(self) -> Sequence[Message]:
         """Return nothing: messages come by the inbox."""
         return ()

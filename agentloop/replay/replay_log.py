@@ -14,7 +14,7 @@ from agentloop.interception.interceptor import name_of
 from agentloop.journal.offered import offered_form
 from agentloop.replay.comparison import Comparison, Mask, touched
 from agentloop.replay.divergence import Divergence
-from agentloop.replay.external import recorded_stop, stopped_from_outside
+from agentloop.replay.external import recorded_failure, recorded_stop, stopped_from_outside
 from agentloop.replay.guard import Guard
 from agentloop.replay.quiet_log import QuietLog
 from agentloop.replay.stand_ins import with_stand_ins
@@ -144,6 +144,9 @@ class ReplayLog(QuietLog, CanWitness):
         self._found(self._comparison.calls(recorded, intent))
         self._called.add(intent.key)
         self.calls += 1
+        failure = recorded_failure(recorded, turn)
+        if failure is not None:
+            raise failure
         return recorded
 
     async def note_intent(self, intent: CallIntent) -> None:
@@ -235,9 +238,8 @@ class ReplayLog(QuietLog, CanWitness):
         recorded = turn.state
         assert recorded is not None  # noqa: S101  # it is closed
         if self._index < len(turn.inferences):
-            reason = (
-                f"the model was asked {len(turn.inferences)} times in this step, and is asked {self._index} times now"
-            )
+            asked = f"{len(turn.inferences)} times in this step, and is asked {self._index} times now"
+            reason = f"the model was asked {asked}{_error_of(state)}"
             self._found(Divergence(step=turn.step, index=self._index, place="inference", reason=reason))
         missing = next((call for key, call in turn.calls.items() if key not in self._called), None)
         if missing is not None:
@@ -279,3 +281,8 @@ def _index_of(key: str) -> int:
 def _why(state: AgentState) -> str:
     signal = state.stop_signal
     return signal.reason.value if signal is not None else state.status.value
+
+
+def _error_of(state: AgentState) -> str:
+    errors = state.errors
+    return f"; {errors[-1].type}: {errors[-1].message}" if errors else ""

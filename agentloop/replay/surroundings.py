@@ -85,6 +85,11 @@ class ReplayInboxes(Inboxes):
         """Say whether no message waits that is taken next."""
         return not self._untaken
 
+    def close(self, execution_id: str) -> list[Message]:
+        """Return what was taken when the execution ended."""
+        late = self._turn.taken_late if self._turn is not None else []
+        return [*self.take(execution_id), *late]
+
     def _show(self) -> None:
         """Let a message be seen to wait where the recorded run saw one at the end of its step."""
         state = self._turn.state if self._turn is not None else None

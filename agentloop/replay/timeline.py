@@ -49,7 +49,8 @@ class Turn:
         at: when it was closed, or its last record was made.
         inferences: those that count, in order: of what was repeated after an interruption, the last.
         calls: the calls, by key.
-        taken: the messages that were taken.
+        taken: the messages that were taken when it began.
+        taken_late: those that were taken when it was cut off.
         decisions: what was decided about calls that waited, by key.
     """
 
@@ -60,6 +61,7 @@ class Turn:
     inferences: list[Asked] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken: list[Message] = field(factory=list)
+    taken_late: list[Message] = field(factory=list)
     decisions: dict[str, Decision] = field(factory=dict)
 
     @property
@@ -116,7 +118,6 @@ class Timeline:
                 break
             self._execution.feed(record)
             self._read(turn, record, body)
-        turn.taken = list(turn.taken)
         return turn
 
     def _read(self, turn: Turn, record: JournalRecord, body: dict[str, Any]) -> None:
@@ -136,7 +137,8 @@ class Timeline:
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
                 turn.calls = dict(self._execution.calls)
             case RecordKind.MESSAGES_TAKEN:
-                turn.taken += [from_plain(data, Message) for data in body["messages"]]
+                taken = turn.taken_late if turn.inferences or turn.calls else turn.taken
+                taken += [from_plain(data, Message) for data in body["messages"]]
             case RecordKind.DECISION_USED:
                 turn.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
             case _:

@@ -1,0 +1,53 @@
+"""Recording and replaying every run of a test: `pytest --replay`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from agentloop import AgentLoop, AgentState
+from agentloop.contracts import CanJournal
+from agentloop.journal import MemoryJournal
+from agentloop.replay import Replay, replay
+
+
+@contextmanager
+def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJournal, str, AgentLoop, Any]]]:
+    """Give every loop that runs a journal, unless it has one, and note what it ran; each run has a journal of its own."""
+    runs: list[tuple[CanJournal, str, AgentLoop, Any]] = []
+    begin = AgentLoop._run
+
+    def begin_recorded(self: AgentLoop, state: AgentState, dependencies: Any, **parts: Any) -> Any:
+        loop = self if self.journal is not None else evolve(self, journal=MemoryJournal())
+        assert loop.journal is not None
+        runs.append((loop.journal, state.execution_id, self, dependencies))
+        made = begin(self, state, dependencies, **parts)
+        if made.log is None:
+            given = begin(loop, state, dependencies, **parts)
+            given.handoffs = evolve(given.handoffs, root=self)
+            return given
+        return made
+
+    monkeypatch.setattr(AgentLoop, "_run", begin_recorded)
+    yield runs
+
+
+async def _replayed(runs: list[tuple[CanJournal, str, AgentLoop, Any]]) -> list[Replay]:
+    done: dict[tuple[int, str], Replay] = {}
+    for journal, execution_id, loop, dependencies in runs:
+        if (id(journal), execution_id) in done or await journal.head(execution_id) is None:
+            continue
+        done[id(journal), execution_id] = await replay(journal, execution_id, loop, dependencies=dependencies)
+    return list(done.values())
+
+
+def check_runs(runs: list[tuple[CanJournal, str, AgentLoop, Any]]) -> None:
+    """Replay what was recorded with the code that ran; nothing may differ."""
+    found = asyncio.run(_replayed(runs))
+    differ = [one.explain() for one in found if not one.is_equal]
+    assert not differ, "\n".join(differ)
