@@ -9,6 +9,7 @@ from attrs import define, field
 
 from agentloop.errors import JournalCorrupt, UnknownExecution
 from agentloop.journal import bodies
+from agentloop.journal.downtime import with_downtime
 from agentloop.journal.record_writer import REDACTED
 from agentloop.journal.request_delta import request_with
 from agentloop.journal.state_delta import with_delta
@@ -31,9 +32,10 @@ class RecordedExecution:
         request: the newest request.
         offered: what was told of how the model gets it; None when it gets requests as they are.
         inferences: those of the step that is not complete, in order; None for one that was not written down whole.
-        calls: those of the step that is not complete, by key.
+        calls: those that have begun and that no step has settled, by key.
         taken: the messages that the step took which is not complete.
         waiting: the messages that were sent and not taken.
+        redacted: whether something secret was masked in any record.
     """
 
     state: AgentState | None = None
@@ -44,6 +46,7 @@ class RecordedExecution:
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken: list[Message] = field(factory=list)
     waiting: list[Message] = field(factory=list)
+    redacted: bool = False
 
     def feed(self, record: JournalRecord) -> None:
         """Take the next record.
@@ -61,6 +64,7 @@ class RecordedExecution:
             ) from error
 
     def _feed(self, kind: RecordKind, body: dict[str, Any]) -> None:
+        self.redacted = self.redacted or REDACTED in body
         match kind:
             case RecordKind.EXECUTION_STARTED:
                 self.state = with_delta(None, body.pop("state"))
@@ -80,10 +84,12 @@ class RecordedExecution:
                 self.waiting += [from_plain(data, Message) for data in body["messages"]]
             case RecordKind.MESSAGES_TAKEN:
                 self._take([from_plain(data, Message) for data in body["messages"]])
+            case RecordKind.EXECUTION_RECOVERED if self.state is not None:
+                self.state = with_downtime(self.state, body.get("downtime", 0.0))
             case _ if "delta" in body:
                 self._complete(body["delta"])
             case _:
-                pass  # that a decision was used, or the execution recovered, changes nothing in the state
+                pass  # that a decision was used changes nothing in the state
 
     def _infer(self, body: dict[str, Any]) -> None:
         conversation = () if self.state is None else self.state.messages
@@ -100,7 +106,14 @@ class RecordedExecution:
 
     def _complete(self, delta: dict[str, Any]) -> None:
         self.state = with_delta(self.state, delta)
-        self.inferences, self.calls, self.taken = [], {}, []
+        self.settle(self.state)
+
+    def settle(self, state: AgentState) -> None:
+        """Take the state that a step has come to: what was known of the step is of no use any more, but calls it has not come to."""
+        self.inferences, self.taken = [], []
+        if self.calls and (step := state.last_step) is not None:
+            settled = {one.key for one in step.executions} | {one.key for one in step.pending}
+            self.calls = {key: call for key, call in self.calls.items() if key not in settled}
 
 
 def folded(records: Iterable[JournalRecord], execution_id: str) -> RecordedExecution:

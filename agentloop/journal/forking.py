@@ -86,7 +86,9 @@ async def _begin(
                 inner_id = _moved_id(inner.execution_id, original, fork_id)
                 await _begin(journal, inner, inner_id, within, clock, parent=_agent_id(state, fork_id))
         made = _moved(state, original, fork_id, parent)
-        head = evolve(new_head(made, clock.now()), input=_input(await journal.head(original)), forked_from=original)
+        head = evolve(
+            new_head(made, clock.now(), journal), input=_input(await journal.head(original)), forked_from=original
+        )
         writer = RecordWriter(journal, head, clock)
         writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, made), **origin})
         await writer.flush()

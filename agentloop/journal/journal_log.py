@@ -15,8 +15,10 @@ from agentloop.journal import bodies
 from agentloop.journal.beginning import new_head
 from agentloop.journal.chain import verified
 from agentloop.journal.conversation_places import ConversationPlaces
+from agentloop.journal.downtime import downtime, with_downtime
 from agentloop.journal.fold import RecordedExecution, folded
 from agentloop.journal.fork_effects import ForkEffects
+from agentloop.journal.masked import refusal, same_but_for_masks
 from agentloop.journal.offered import offered_form
 from agentloop.journal.record_writer import RecordWriter
 from agentloop.journal.request_delta import request_delta
@@ -62,6 +64,7 @@ class JournalLog(RunLog):
     _request: InferenceRequest | None = None
     _offered: dict[str, Any] | None = None
     _offer_told: bool = False
+    _downtime: float = 0.0
     _step: int = 0
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
@@ -87,6 +90,7 @@ class JournalLog(RunLog):
         log._claim = await journal.claim(execution_id)
         try:
             await log._read(execution_id)
+            log._note_downtime()
         except BaseException:
             await log.aclose()
             raise
@@ -115,8 +119,7 @@ class JournalLog(RunLog):
             self._start(state)
         else:
             self._go_on(state)
-        assert self._writer is not None  # noqa: S101  # it was begun or found
-        await self._writer.flush()
+        await self._written.flush()
 
     async def step_completed(self, state: AgentState) -> None:
         """Write down what a step has made of the state."""
@@ -152,6 +155,10 @@ class JournalLog(RunLog):
         for key, decision in decisions.items():
             body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
             self._written.put(RecordKind.DECISION_USED, body)
+
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the calls that had begun when the execution was interrupted and that no step has settled."""
+        return () if self.recorded is None else tuple(self.recorded.calls.values())
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -205,11 +212,12 @@ class JournalLog(RunLog):
 
     async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Let every call run, but those of a fork that its policy about effects speaks of; what comes of these is written down."""
+        if self.recorded is not None and self.recorded.redacted and (refused := refusal(intent)) is not None:
+            return refused
         answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
         if answer is None:
             return None
-        outcome = bodies.outcome_body(answer.execution, None, intent.call)
-        self._written.put(RecordKind.CALL_INTENT, {**bodies.intent_body(intent), "answered": answer.how})
+        outcome = bodies.outcome_body(answer.execution, None, None)
         self._written.put(RecordKind.CALL_OUTCOME, {**outcome, "answered": answer.how, "source": answer.source})
         await self._written.flush()
         return RecordedCall(intent=intent, execution=answer.execution)
@@ -253,18 +261,25 @@ class JournalLog(RunLog):
         if self.answers is None and "fork" in self.recorded.origin:
             self.answers = await ForkEffects.loaded(self.journal, execution_id, self.recorded.origin["fork"])
 
+    def _note_downtime(self) -> None:
+        """Take the time since the last record as waited, if nobody has driven the execution meanwhile."""
+        head = self._written.head
+        if head.status is ExecutionStatus.IN_PROGRESS:
+            self._downtime = downtime(head.updated_at, self.clock.now())
+            self._state = with_downtime(self.state, self._downtime)
+
     async def _join(self, state: AgentState) -> None:
         """Go on with an execution whose state somebody kept, if it is the one that the journal ends with."""
         await self._read(state.execution_id)
         known = self._state
-        if known != state:
+        if not same_but_for_masks(state, known, self.journal):
             raise JournalConflict(
                 f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; go on "
                 "with it by `recover`, or choose another id"
             )
 
     def _start(self, state: AgentState) -> None:
-        head = new_head(state, self.clock.now())
+        head = new_head(state, self.clock.now(), self.journal)
         self._writer = RecordWriter(self.journal, head, self.clock)
         origin = {**self.origin, "fork": self.answers.told} if isinstance(self.answers, ForkEffects) else self.origin
         self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin})
@@ -275,7 +290,7 @@ class JournalLog(RunLog):
         if waited:
             self._put_delta(RecordKind.EXECUTION_RESUMED, state)
             return
-        self._written.put(RecordKind.EXECUTION_RECOVERED, {})
+        self._written.put(RecordKind.EXECUTION_RECOVERED, {"downtime": self._downtime})
         self._state, self._step = state, _step_of(state)
         self._places.move(state.messages)
 
@@ -287,7 +302,7 @@ class JournalLog(RunLog):
     def _moved(self, state: AgentState) -> None:
         """Take a state as the recorded one: what was found of the step before it is of no use any more."""
         if self.recorded is not None:
-            self.recorded.inferences, self.recorded.calls, self.recorded.taken = [], {}, []
+            self.recorded.settle(state)
         self._state, self._inferences, self._step = state, 0, _step_of(state)
         self._intents = {}
         self._places.move(state.messages)

@@ -9,6 +9,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.drivers.open_turns import decided, ready_calls
 from agentloop.errors import DecisionError, UnknownExecution
 from agentloop.journal.journal_log import JournalLog
+from agentloop.journal.masked import same_but_for_masks
 from agentloop.values.agent_state import AgentState
 from agentloop.values.clock import Clock
 from agentloop.values.decision import Decision
@@ -74,7 +75,7 @@ async def suspended(
             journal, in_doubt, clock, answers=answers
         )  # it was suspended without a journal
     try:
-        state = _waiting(given, log.state)
+        state = _waiting(given, log.state, journal)
         going = decided(state, decisions)
         if going.open_turn is None or not len(ready_calls(going.open_turn)):
             await log.aclose()
@@ -86,7 +87,7 @@ async def suspended(
     return going, log
 
 
-def _waiting(given: AgentState | str, recorded: AgentState) -> AgentState:
+def _waiting(given: AgentState | str, recorded: AgentState, journal: CanJournal) -> AgentState:
     """Return the state to go on from, if it is the one that the journal ends with and waits for decisions."""
     if recorded.status is not ExecutionStatus.SUSPENDED:
         goes_on = "; go on with it by `recover`" if recorded.status is ExecutionStatus.IN_PROGRESS else ""
@@ -96,7 +97,7 @@ def _waiting(given: AgentState | str, recorded: AgentState) -> AgentState:
         )
     if isinstance(given, str):
         return recorded
-    if given.execution != recorded.execution:
+    if not same_but_for_masks(given.execution, recorded.execution, journal):
         raise DecisionError(
             f"this state is not the newest of execution {recorded.execution_id!r}: its decisions were used; resume the "
             "execution by its id"

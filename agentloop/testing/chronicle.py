@@ -63,4 +63,11 @@ def _head_after(whole: ExecutionHead, records: Sequence[JournalRecord]) -> Execu
         elif record.kind is RecordKind.EXECUTION_ENDED:
             status = whole.status
     last = records[-1]
-    return evolve(whole, status=status, step_count=steps, record_count=last.sequence, last_hash=last.hash)
+    return evolve(
+        whole,
+        status=status,
+        step_count=steps,
+        record_count=last.sequence,
+        last_hash=last.hash,
+        updated_at=last.at,
+    )
