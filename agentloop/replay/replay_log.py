@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from agentloop.contracts.can_intercept import CanIntercept
@@ -135,6 +135,13 @@ class ReplayLog(QuietLog, CanWitness):
             raise stop
         return asked.recorded
 
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the recorded calls that no step has come to, where the execution ended."""
+        turn = self._turn
+        if turn.closing is not RecordKind.EXECUTION_ENDED:
+            return ()
+        return [call for key, call in turn.calls.items() if key not in self._called]
+
     async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:  # noqa: ARG002  # of the contract
         """Compare a call with the recorded one, and return what came of that."""
         turn = self._check()
@@ -241,7 +248,11 @@ class ReplayLog(QuietLog, CanWitness):
             asked = f"{len(turn.inferences)} times in this step, and is asked {self._index} times now"
             reason = f"the model was asked {asked}{_error_of(state)}"
             self._found(Divergence(step=turn.step, index=self._index, place="inference", reason=reason))
-        missing = next((call for key, call in turn.calls.items() if key not in self._called), None)
+        settled = {one.key for one in state.last_step.executions} if state.last_step is not None else set[str]()
+        uncalled = [call for key, call in turn.calls.items() if key not in self._called]
+        if turn.closing is RecordKind.EXECUTION_ENDED:  # what was interrupted is settled without being asked about
+            uncalled = [call for call in uncalled if call.intent.key not in settled]
+        missing = next(iter(uncalled), None)
         if missing is not None:
             self._found(self._comparison.not_run(missing, state, turn.step))
         self._found(self._comparison.states(recorded, state))
