@@ -119,6 +119,10 @@ class RunLog(ExecutionLog):
         """
 
     @abstractmethod
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the calls that had begun when the execution was interrupted and that no step has settled, in order."""
+
+    @abstractmethod
     def taken_messages(self) -> Sequence[Message]:
         """Return the messages that the next step had taken when it was interrupted."""
 

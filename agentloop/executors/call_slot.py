@@ -92,8 +92,22 @@ class CallSlot:
         self.execution = self.end(ToolStatus.BLOCKED, ErrorInfo("ToolBlocked", reason), at)
 
     def cancel(self, reason: str, at: datetime) -> None:
-        """Settle it as cancelled."""
-        self.execution = self.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", reason), at)
+        """Settle it as cancelled; one that had begun before an interruption as what is known of it."""
+        recorded = self.recorded
+        if recorded is None or self.started:
+            self.execution = self.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", reason), at)
+            return
+        self.started_at = recorded.intent.at
+        if recorded.execution is not None:
+            self.execution, self.stop = recorded.execution, recorded.stop
+            return
+        self.to_note = True
+        why = f"it was interrupted, and then {reason}"
+        if recorded.intent.effect is Effect.EFFECT:
+            self.doubt(ErrorInfo("ToolInDoubt", why), at)
+        else:
+            cancelled = self.end(ToolStatus.CANCELLED, ErrorInfo("Cancelled", why), at)
+            self.execution = evolve(cancelled, may_have_run=recorded.intent.effect is not Effect.PURE)
 
     def fail(self, error: Exception, at: datetime) -> None:
         """Settle it as failed because of what is around it."""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
+from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_log import RunLog
+from agentloop.events.execution_events import AgentExecutionStarted
 from agentloop.loop.inbox import Inboxes
 from agentloop.values.agent_state import AgentState
 from agentloop.values.message import Message
 
 
-async def open_log(log: RunLog, state: AgentState, inboxes: Inboxes) -> None:
-    """Write down the beginning, and from then on every message that is sent to the execution.
+async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> None:
+    """Take messages for the execution; where there is a log, write down the beginning, and from then on every message.
 
     Raises:
         JournalError: when it cannot be written, or somebody else drives the execution.
     """
+    if log is None:
+        inboxes.open(state.execution_id)
+        return
     await log.begin(state)
     execution_id, loop = state.execution_id, asyncio.get_running_loop()
     inboxes.open(execution_id)
@@ -30,3 +35,10 @@ async def open_log(log: RunLog, state: AgentState, inboxes: Inboxes) -> None:
         loop.call_soon_threadsafe(note, message)
 
     inboxes.open(execution_id, note_soon)
+
+
+async def tell_begun(events: CanHandleEvents, state: AgentState, step_number: int, *, resumed: bool) -> None:
+    """Emit the event that begins a run."""
+    if events.due(AgentExecutionStarted):
+        newest = state.messages[-1] if state.messages else None
+        await events.emit(AgentExecutionStarted(events.head(state, step_number=step_number), newest, resumed))

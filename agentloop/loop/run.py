@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from attrs import define, field
@@ -11,10 +11,8 @@ from attrs import define, field
 from agentloop.contracts.execution_log import RunLog
 from agentloop.errors import JournalError
 from agentloop.events.execution_events import (
-    AgentExecutionStarted,
     ContinuationEvaluated,
     ConversationHandedOver,
-    MessageReceived,
 )
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
@@ -22,7 +20,9 @@ from agentloop.loop.bound_parts import BoundParts
 from agentloop.loop.ending import status_of, tell_end, with_output_read
 from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.inbox import Inboxes
-from agentloop.loop.opening import open_log
+from agentloop.loop.interrupted_calls import unsettled, with_interrupted
+from agentloop.loop.opening import opened, tell_begun
+from agentloop.loop.receiving import tell_received, with_received
 from agentloop.loop.run_signals import RunSignals
 from agentloop.values.agent_state import AgentState
 from agentloop.values.message import Message
@@ -56,6 +56,7 @@ class Run(RunSignals):
     resumed: bool = field(kw_only=True)
     starts: bool = field(kw_only=True)
     log: RunLog | None = field(default=None, kw_only=True)
+    _begun: bool = False
     _in_step: bool = False
     _driving: bool = False
     _ended: bool = False
@@ -95,14 +96,9 @@ class Run(RunSignals):
 
     async def _begin(self) -> None:
         self.step_number = self.state.step_count
-        if self.log is None:
-            self.inboxes.open(self.state.execution_id)
-        else:
-            await open_log(self.log, self.state, self.inboxes)
-        if self.events.due(AgentExecutionStarted):
-            head = self.events.head(self.state, step_number=self.step_number)
-            newest = self.state.messages[-1] if self.state.messages else None
-            await self.events.emit(AgentExecutionStarted(head, newest, self.resumed))
+        await opened(self.log, self.state, self.inboxes)
+        self._begun = True
+        await tell_begun(self.events, self.state, self.step_number, resumed=self.resumed)
         self.parts = await self.parts.held(self.scope)
         if self.starts:
             await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
@@ -121,7 +117,8 @@ class Run(RunSignals):
         self.state = self.state.with_continuation_cleared()
         self.signals_told = 0
         if self.log is not None and (taken := self.log.taken_messages()):
-            await self._receive(taken, self.state.step_count + 1)
+            self.state = with_received(self.state, taken)
+            await tell_received(self.state, taken, self.events, self.state.step_count + 1)
         if self.inboxes.waiting and self.state.open_turn is None:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
@@ -139,14 +136,8 @@ class Run(RunSignals):
     async def _take(self, messages: list[Message], step_number: int) -> None:
         if messages and self.log is not None:
             self.log.note_taken(messages, step_number)
-        await self._receive(messages, step_number)
-
-    async def _receive(self, messages: Sequence[Message], step_number: int) -> None:
-        for message in messages:
-            self.state = self.state.with_message(message)
-            if self.events.due(MessageReceived):
-                head = self.events.head(self.state, step_number=step_number)
-                await self.events.emit(MessageReceived(head, message))
+        self.state = with_received(self.state, messages)
+        await tell_received(self.state, messages, self.events, step_number)
 
     async def _step(self) -> None:
         before = self.state
@@ -193,6 +184,7 @@ class Run(RunSignals):
         await self._pass(OnStop, "on_stop", self.parts.interceptor.on_stop)
         if status_of(self.state.stop_signal).is_terminal:
             self.close_open_turn("the execution has ended")
+            await self._settle_interrupted()
             await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
             await self._pass(AfterExecution, "after_execution", self.parts.interceptor.after_execution)
         await self._tell_end()
@@ -201,13 +193,26 @@ class Run(RunSignals):
         """End an execution whose task is being cancelled: no interceptor is asked any more."""
         if self._ended:
             return
+        if not self._begun:
+            await tell_begun(self.events, self.state, self.step_number, resumed=self.resumed)
         self.state = self.state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "asyncio"))
         self.close_open_turn(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
+        await self._settle_interrupted()
         await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
         await self.tell_signals()
         await self._tell_end()
+
+    async def _settle_interrupted(self) -> None:
+        """Add a step of the calls that had begun before an interruption, where no step has come to them any more."""
+        calls = unsettled(self.log.unsettled_calls(), self.state) if self.log is not None else ()
+        if not calls:
+            return
+        if not self._in_step:
+            await self._start_step()
+        self.state = await with_interrupted(self.state, calls, self.events, self.scope)
+        await self._complete_step()
 
     async def _tell_end(self) -> None:
         self._ended = True

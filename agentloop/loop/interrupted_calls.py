@@ -1,0 +1,71 @@
+"""Calls that had begun before an interruption, in an execution that ends before it has come to them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ToolInDoubt
+from agentloop.events.recovery_events import Recovery, ToolCallRecovered
+from agentloop.events.tool_events import ToolCallCompleted
+from agentloop.values.agent_state import AgentState
+from agentloop.values.agent_step import AgentStep
+from agentloop.values.message import Message
+from agentloop.values.recorded import RecordedCall
+from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.tool_spec import Effect
+
+_CUT_SHORT = "the program was interrupted while this call ran, and the execution ended before it was gone on with"
+
+
+def unsettled(calls: Sequence[RecordedCall], state: AgentState) -> Sequence[RecordedCall]:
+    """Return those of the calls that no step of the state has come to."""
+    if not calls:
+        return ()
+    known = {execution.key for step in state.steps for execution in step.executions}
+    return [call for call in calls if call.intent.key not in known]
+
+
+async def with_interrupted(
+    state: AgentState, calls: Sequence[RecordedCall], events: CanHandleEvents, scope: ExecutionScope
+) -> AgentState:
+    """Return the state with a step of these calls: what is recorded of them, or that nobody knows. Each is told.
+
+    Args:
+        state: the state.
+        calls: the calls, in order.
+        events: where it is told.
+        scope: where id and time come from.
+    """
+    now = scope.clock.now()
+    executions = [_outcome(call, now) for call in calls]
+    number = state.step_count + 1
+    for call, execution in zip(calls, executions, strict=True):
+        known = call.execution is not None
+        if (known or execution.status is ToolStatus.IN_DOUBT) and events.due(ToolCallRecovered):
+            head = events.head(state, step_number=number)
+            how = Recovery.REUSED if known else Recovery.IN_DOUBT
+            await events.emit(ToolCallRecovered(head, execution.key, execution.name, how, execution.error_message))
+        if events.due(ToolCallCompleted):
+            await events.emit(ToolCallCompleted(events.head(state, step_number=number), execution))
+    message = Message.assistant(*[ToolExchange(execution.call, execution) for execution in executions])
+    step = AgentStep(id=scope.ids.new_id("step"), number=number, message=message, started_at=now, ended_at=now)
+    return state.with_step(step)
+
+
+def _outcome(call: RecordedCall, now: datetime) -> ToolExecution:
+    if call.execution is not None:
+        return call.execution
+    intent, doubtful = call.intent, call.intent.effect is Effect.EFFECT
+    return ToolExecution(
+        id=intent.id,
+        key=intent.key,
+        call=intent.call,
+        status=ToolStatus.IN_DOUBT if doubtful else ToolStatus.CANCELLED,
+        error=ErrorInfo(ToolInDoubt.__name__ if doubtful else "Cancelled", _CUT_SHORT),
+        may_have_run=intent.effect is not Effect.PURE,
+        started_at=intent.at,
+        ended_at=now,
+    )
