@@ -11,7 +11,6 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt
 from agentloop.contracts.can_use_mode import CanTellOffer
 from agentloop.contracts.execution_log import ExecutionLog
-from agentloop.drivers.recorded_error import recorded_error
 from agentloop.drivers.step_draft import StepDraft
 from agentloop.errors import ContractViolation, InvalidResponse
 from agentloop.events.inference_events import (
@@ -23,6 +22,7 @@ from agentloop.events.inference_events import (
     TokenUsageReported,
 )
 from agentloop.events.recovery_events import InferenceReused
+from agentloop.interception.recorded_error import recorded_error
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import NO_USAGE

@@ -13,9 +13,11 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.events.context_events import ContextSummarised
+from agentloop.interception.asking_aside import asked_aside
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.message_tokens import message_tokens
 from agentloop.interception.transcript import transcript
@@ -86,6 +88,7 @@ class Summarise(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     priority: int = field(default=0, kw_only=True)
     _sizes: Sizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
+    _log: ExecutionLog | None = field(default=None, repr=False, eq=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if self.keep is not None and not 0 <= self.keep < self.tokens:
@@ -96,7 +99,7 @@ class Summarise(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         inference = self.inference
         if isinstance(inference, CanAcceptExecutionScope):
             inference = inference.with_execution_scope(scope)
-        return evolve(self, inference=inference, sizes=Sizes(self.estimate))
+        return evolve(self, inference=inference, sizes=Sizes(self.estimate), log=scope.log)
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # asks outside the points
         """Return a copy that tells its summaries to this bus."""
@@ -147,4 +150,5 @@ class Summarise(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
             if place >= length or not message.exchanges
         ]
         asked = Message.user(transcript([*before, *new]))
-        return await self.inference.infer(InferenceRequest((asked,), self.instructions, options=self.options))
+        request = InferenceRequest((asked,), self.instructions, options=self.options)
+        return await asked_aside(self.inference, request, self._log)

@@ -8,10 +8,10 @@ from functools import partial
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tools import Tools
-from agentloop.drivers.recorded_error import recorded_error
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.events.bus import EventBus
 from agentloop.inference.scripted import ScriptedInference
+from agentloop.interception.recorded_error import recorded_error
 from agentloop.journal.exporting_recording import RecordedLine, Recording
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_sync

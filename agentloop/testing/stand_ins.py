@@ -11,9 +11,9 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.tool import CanAccessToolContext, Tool
 from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tool_policy import ToolPolicy
-from agentloop.drivers.recorded_error import recorded_error
 from agentloop.errors import ContractViolation, ToolInDoubt
 from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.recorded_error import recorded_error
 from agentloop.journal.exporting_recording import Outcome, Recording
 from agentloop.values.json_value import JsonObject
 from agentloop.values.pending_call import CallSuspended
@@ -136,10 +136,17 @@ class RecordedRules(Interceptor):
         """Put the recorded end in place where nothing can bring it about."""
         execution = point.execution
         outcome = self.recording.outcomes.get(execution.key)
-        if outcome is None or not outcome.forced or outcome.error is None:
+        if outcome is None or not outcome.forced:
             return point
-        ended = execution.with_error(outcome.error, outcome.status)
-        return point.with_execution(evolve(ended, may_have_run=outcome.may_have_run))
+        ended = evolve(
+            execution,
+            status=outcome.status,
+            value=outcome.value,
+            content=outcome.content,
+            error=outcome.error,
+            may_have_run=outcome.may_have_run,
+        )
+        return point.with_execution(ended)
 
     def after_step(self, point: AfterStep) -> AfterStep:
         """Go on, or stop, as was recorded."""
