@@ -60,8 +60,18 @@ def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
     return state.with_last_step(evolve(step, open_turn=OpenTurn(step.open_turn.parts, tuple(slots))))
 
 
-def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> AgentState:
-    """Return the state with every call that still waits settled as cancelled, so that its conversation is whole."""
+def closed(
+    state: AgentState, reason: str, at: datetime, ids: IdSource, known: Mapping[str, ToolExecution] | None = None
+) -> AgentState:
+    """Return the state with every call that still waits settled as cancelled, so that its conversation is whole.
+
+    Args:
+        state: the state.
+        reason: why they are cancelled.
+        at: when.
+        ids: where ids come from.
+        known: the outcomes of calls that have run nevertheless, by key.
+    """
     step = state.last_step
     if step is None or step.open_turn is None:
         return state
@@ -78,7 +88,7 @@ def closed(state: AgentState, reason: str, at: datetime, ids: IdSource) -> Agent
         )
         for call in step.pending
     }
-    turn = step.open_turn.with_settled(cancelled, {})
+    turn = step.open_turn.with_settled(cancelled | dict(known or {}), {})
     return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.drivers.open_turns import closed
 from agentloop.errors import ToolInDoubt
 from agentloop.events.recovery_events import Recovery, ToolCallRecovered
 from agentloop.events.tool_events import ToolCallCompleted
@@ -28,34 +29,55 @@ def unsettled(calls: Sequence[RecordedCall], state: AgentState) -> Sequence[Reco
     return [call for call in calls if call.intent.key not in known]
 
 
-async def with_interrupted(
-    state: AgentState, calls: Sequence[RecordedCall], events: CanHandleEvents, scope: ExecutionScope
+async def tell_interrupted(
+    calls: Sequence[RecordedCall], events: CanHandleEvents, state: AgentState, step_number: int
+) -> None:
+    """Tell what has become of these calls.
+
+    Args:
+        calls: the calls, in order.
+        events: where it is told.
+        state: the state without them.
+        step_number: the step in which it is told.
+    """
+    for call in calls:
+        execution, known = _outcome(call, call.intent.at), call.execution is not None
+        if (known or execution.status is ToolStatus.IN_DOUBT) and events.due(ToolCallRecovered):
+            head = events.head(state, step_number=step_number)
+            how = Recovery.REUSED if known else Recovery.IN_DOUBT
+            await events.emit(ToolCallRecovered(head, execution.key, execution.name, how, execution.error_message))
+        if events.due(ToolCallCompleted):
+            await events.emit(ToolCallCompleted(events.head(state, step_number=step_number), execution))
+
+
+def with_interrupted(
+    state: AgentState, calls: Sequence[RecordedCall], reason: str, scope: ExecutionScope
 ) -> AgentState:
-    """Return the state with a step of these calls: what is recorded of them, or that nobody knows. Each is told.
+    """Return the state with these calls in it: what is recorded of them, or that nobody knows.
+
+    Those that waited once are settled in their turn, which is closed; a step of their own is made for the others.
 
     Args:
         state: the state.
         calls: the calls, in order.
-        events: where it is told.
+        reason: why calls are cancelled that wait still.
         scope: where id and time come from.
     """
     now = scope.clock.now()
-    executions = [_outcome(call, now) for call in calls]
+    waiting = {call.key for call in state.last_step.pending} if state.last_step is not None else set()
+    outcomes = {call.intent.key: _outcome(call, call.intent.at) for call in calls}
+    in_turn = {key: one for key, one in outcomes.items() if key in waiting}
+    others = [one for key, one in outcomes.items() if key not in waiting]
+    state = closed(state, reason, now, scope.ids, in_turn)
+    if not others:
+        return state
+    message = Message.assistant(*[ToolExchange(execution.call, execution) for execution in others])
     number = state.step_count + 1
-    for call, execution in zip(calls, executions, strict=True):
-        known = call.execution is not None
-        if (known or execution.status is ToolStatus.IN_DOUBT) and events.due(ToolCallRecovered):
-            head = events.head(state, step_number=number)
-            how = Recovery.REUSED if known else Recovery.IN_DOUBT
-            await events.emit(ToolCallRecovered(head, execution.key, execution.name, how, execution.error_message))
-        if events.due(ToolCallCompleted):
-            await events.emit(ToolCallCompleted(events.head(state, step_number=number), execution))
-    message = Message.assistant(*[ToolExchange(execution.call, execution) for execution in executions])
     step = AgentStep(id=scope.ids.new_id("step"), number=number, message=message, started_at=now, ended_at=now)
     return state.with_step(step)
 
 
-def _outcome(call: RecordedCall, now: datetime) -> ToolExecution:
+def _outcome(call: RecordedCall, at: datetime) -> ToolExecution:
     if call.execution is not None:
         return call.execution
     intent, doubtful = call.intent, call.intent.effect is Effect.EFFECT
@@ -67,5 +89,5 @@ def _outcome(call: RecordedCall, now: datetime) -> ToolExecution:
         error=ErrorInfo(ToolInDoubt.__name__ if doubtful else "Cancelled", _CUT_SHORT),
         may_have_run=intent.effect is not Effect.PURE,
         started_at=intent.at,
-        ended_at=now,
+        ended_at=at,
     )

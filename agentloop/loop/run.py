@@ -20,7 +20,7 @@ from agentloop.loop.bound_parts import BoundParts
 from agentloop.loop.ending import status_of, tell_end, with_output_read
 from agentloop.loop.failures import attached, checked, with_error
 from agentloop.loop.inbox import Inboxes
-from agentloop.loop.interrupted_calls import unsettled, with_interrupted
+from agentloop.loop.interrupted_calls import tell_interrupted, unsettled, with_interrupted
 from agentloop.loop.opening import opened, tell_begun
 from agentloop.loop.receiving import tell_received, with_received
 from agentloop.loop.run_signals import RunSignals
@@ -183,8 +183,7 @@ class Run(RunSignals):
     async def _end(self) -> None:
         await self._pass(OnStop, "on_stop", self.parts.interceptor.on_stop)
         if status_of(self.state.stop_signal).is_terminal:
-            self.close_open_turn("the execution has ended")
-            await self._settle_interrupted()
+            await self._close_calls("the execution has ended")
             await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
             await self._pass(AfterExecution, "after_execution", self.parts.interceptor.after_execution)
         await self._tell_end()
@@ -196,23 +195,23 @@ class Run(RunSignals):
         if not self._begun:
             await tell_begun(self.events, self.state, self.step_number, resumed=self.resumed)
         self.state = self.state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "asyncio"))
-        self.close_open_turn(reason)
+        await self._close_calls(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
-        await self._settle_interrupted()
         await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
         await self.tell_signals()
         await self._tell_end()
 
-    async def _settle_interrupted(self) -> None:
-        """Add a step of the calls that had begun before an interruption, where no step has come to them any more."""
+    async def _close_calls(self, reason: str) -> None:
+        """Settle the calls that wait, and in a step those that had begun before an interruption and no step has come to since."""
         calls = unsettled(self.log.unsettled_calls(), self.state) if self.log is not None else ()
-        if not calls:
-            return
-        if not self._in_step:
-            await self._start_step()
-        self.state = await with_interrupted(self.state, calls, self.events, self.scope)
-        await self._complete_step()
+        if calls:
+            if not self._in_step:
+                await self._start_step()
+            await tell_interrupted(calls, self.events, self.state, self.step_number)
+            self.state = with_interrupted(self.state, calls, reason, self.scope)
+            await self._complete_step()
+        self.close_open_turn(reason)
 
     async def _tell_end(self) -> None:
         self._ended = True
@@ -286,7 +285,7 @@ class Run(RunSignals):
             except Exception as failure:  # noqa: BLE001  # the handler failed: that is the error now, this one its cause
                 error = failure
         if not self._in_step:
-            self.close_open_turn("the execution has failed")
+            await self._close_calls("the execution has failed")
             await self._start_step()
         self.state = with_error(self.state, raised, error, self.scope, step_taken=self._step_taken)
         self._step_taken = True

@@ -19,6 +19,7 @@ from agentloop.values import (
     ExecutionStatus,
     RecordKind,
     ToolStatus,
+    approve,
 )
 from agentloop.values.json_text import parse_json
 from tests.durability.world import RUN, MortalJournal, World, loop_of
@@ -114,6 +115,24 @@ async def test_a_recovery_that_ends_early_knows_what_had_begun(where: str, outco
     found = folded(await journal.read(RUN), RUN).state
     assert found is not None
     assert to_json(found) == to_json(state)
+
+
+@pytest.mark.parametrize("where", ["before_step", "cancelled in before_step"])
+async def test_a_call_that_was_approved_and_had_begun_is_not_lost(where: str) -> None:
+    """A call that waited, was approved and had begun is in doubt, also where the recovery ends before it has come to it."""
+    world, whole = World(), MemoryJournal()
+    loop = loop_of(world, [[("asked", "a"), ("asked", "b")]], (), whole)
+    state = await loop.execute("go", execution_id=RUN)
+    await loop.resume(state, {"run/1/0": approve()})
+    kinds = [record.kind for record in await whole.read(RUN)]
+    journal = await cut(whole, RUN, kinds.index(RecordKind.CALL_INTENT) + 1)
+    ending = Ending(where)
+    state = await ended(loop_of(world, [], (), journal, ending), ending)
+    begun, waiting = state.steps[-1].executions
+    assert (begun.status, begun.may_have_run) == (ToolStatus.IN_DOUBT, True)
+    assert (waiting.status, waiting.may_have_run) == (ToolStatus.CANCELLED, False)
+    assert state.open_turn is None
+    assert world.runs == {"run/1/0": 1}
 
 
 async def test_a_run_that_is_cancelled_before_it_begins_tells_that_it_began() -> None:

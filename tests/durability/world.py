@@ -61,6 +61,11 @@ class MortalJournal(MemoryJournal):
         """
         self.left, self.last_is_kept, self.cancels = appends, last_is_kept, cancels
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has died."""
+        return self.left is not None and self.left < 0
+
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         """Append, or die."""
         if self.left is not None:
