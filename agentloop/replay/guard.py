@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -49,7 +51,6 @@ _EVENTS: Final = frozenset(
         "open",
         "sqlite3.connect",
         "pty.spawn",
-        "_thread.start_new_thread",
     }
 )
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -95,11 +96,12 @@ class Guard:
     Attributes:
         touches: what was about to.
         interceptor: the interceptor that is at work, and the point.
+        is_over: whether the replay has ended; threads that it has started may do what they like then.
     """
 
     touches: list[Touch] = field(factory=list)
     interceptor: tuple[str, str] = ("", "")
-    _excused: bool = False
+    is_over: bool = False
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
         """Refuse what touches the world.
@@ -107,30 +109,22 @@ class Guard:
         Raises:
             WorldTouched: in the code that does it.
         """
-        if self._excused or _is_harmless(event, args):
+        if _is_harmless(event, args):
             return
         touch = Touch(event, _details(args), *self.interceptor)
         self.touches.append(touch)
         raise WorldTouched(touch)
 
-    @contextmanager
-    def excusing(self) -> Iterator[None]:
-        """Let pass what the event loop does itself."""
-        before, self._excused = self._excused, True
-        try:
-            yield
-        finally:
-            self._excused = before
-
 
 _GUARD: ContextVar[Guard | None] = ContextVar("agentloop_replay_guard", default=None)
+_IN_THREAD: ContextVar[bool] = ContextVar("agentloop_replay_thread", default=False)
 _installed: list[bool] = []
 _patched: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 
 
 @contextmanager
 def guarded(guard: Guard) -> Iterator[None]:
-    """Guard what runs inside, with the tasks that it starts and the functions that it has run in threads.
+    """Guard what runs inside, with the tasks and the threads that it starts, and the functions that the event loop has run in others.
 
     Threads that are there already, and do what they are told by a queue of their own, are not seen.
     """
@@ -139,31 +133,35 @@ def guarded(guard: Guard) -> Iterator[None]:
         sys.addaudithook(_audit)
     token = _GUARD.set(guard)
     try:
-        with _threads_guarded(asyncio.get_running_loop()):
+        with _executors_guarded(asyncio.get_running_loop()), _threads_guarded():
             yield
     finally:
+        guard.is_over = True
         _GUARD.reset(token)
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if event in _EVENTS and (guard := _GUARD.get()) is not None:
+    if event not in _EVENTS:
+        return
+    guard = _GUARD.get()
+    if guard is not None and not (guard.is_over and _IN_THREAD.get()):
         guard.check(event, args)
 
 
 @contextmanager
-def _threads_guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let functions that are run in threads by the event loop keep the context, and so the guard, of who has them run."""
+def _executors_guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let functions that the event loop has run in threads keep the context, and so the guard, of who has them run."""
     _patched[loop] = _patched.get(loop, 0) + 1
     if _patched[loop] == 1:
         plain = loop.run_in_executor
 
         def run_in_executor(executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-            guard = _GUARD.get()
-            if guard is None:
-                return plain(executor, function, *args)
             context = copy_context()
-            with guard.excusing():  # a thread of the executor may have to be started
+            token = _GUARD.set(None)  # a thread that is started for it lives on
+            try:
                 return plain(executor, lambda: context.run(function, *args))
+            finally:
+                _GUARD.reset(token)
 
         loop.run_in_executor = run_in_executor  # type: ignore[assignment,method-assign]  # undone below
     try:
@@ -172,6 +170,35 @@ def _threads_guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         _patched[loop] -= 1
         if not _patched[loop]:
             del loop.run_in_executor
+
+
+@contextmanager
+def _threads_guarded() -> Iterator[None]:
+    """Let threads keep the context, and so the guard, of who starts them, as long as a replay is under way."""
+    with _lock:
+        _replays.append(True)
+        if len(_replays) == 1:
+            threading.Thread.start = _start  # type: ignore[assignment,method-assign]  # undone below
+    try:
+        yield
+    finally:
+        with _lock:
+            _replays.pop()
+            if not _replays:
+                threading.Thread.start = _plain_start  # type: ignore[method-assign]  # what it was
+
+
+_lock = threading.Lock()
+_replays: list[bool] = []
+_plain_start = threading.Thread.start
+
+
+def _start(thread: threading.Thread) -> None:
+    if _GUARD.get() is not None:
+        context = copy_context()
+        context.run(_IN_THREAD.set, True)  # noqa: FBT003  # a variable is set to it
+        thread.run = partial(context.run, thread.run)  # type: ignore[method-assign]  # of this thread alone
+    _plain_start(thread)
 
 
 def _is_harmless(event: str, args: tuple[Any, ...]) -> bool:

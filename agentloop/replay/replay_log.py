@@ -27,6 +27,8 @@ from agentloop.values.journal_record import RecordKind
 from agentloop.values.points import Point
 from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 
+_CUT_OFF = "the record ends here: the execution was interrupted, or goes on"
+
 
 class ReplayEnded(JournalError):
     """Nothing more is compared: something differs, or the record is at its end."""
@@ -130,6 +132,8 @@ class ReplayLog(QuietLog, CanWitness):
         self._index += 1
         self.inferences += 1
         self.clock.at = asked.at
+        if asked.has_masked_calls:
+            self._end("something secret was masked in a call that the model made, so that it cannot be repeated")
         stop = recorded_stop(asked, turn)
         if stop is not None:
             raise stop
@@ -208,33 +212,30 @@ class ReplayLog(QuietLog, CanWitness):
 
     def _not_recorded(self, turn: Turn, place: str, index: int, intent: CallIntent | None = None) -> NoReturn:
         if turn.closing is None:
-            self._end("the record ends here: the execution was interrupted, or goes on")
+            self._end(_CUT_OFF)
         if not turn.takes_step:
             self._went_on(turn.before)
         told = f"{intent.call.name}({intent.call.arguments_json})" if intent is not None else "the model"
-        what = f"{told} is called now" if intent is not None else f"{told} is asked once more"
-        self._diverge(
-            Divergence(step=turn.step, index=index, place=place, replayed=told, reason=f"{what}, and was not")
-        )
+        reason = f"{told} is {'called now' if intent is not None else 'asked once more'}, and was not"
+        self._diverge(Divergence(step=turn.step, index=index, place=place, replayed=told, reason=reason))
 
     def _went_on(self, state: AgentState) -> NoReturn:
         """End where the record says that the execution stopped."""
         turn = self._turn
         if turn.state is None or turn.closing is None:
-            self._end("the record ends here: the execution was interrupted, or goes on")
-        reason = f"the run went on where it stopped ({_why(turn.state)})"
+            self._end(_CUT_OFF)
         recorded = _why(turn.state)
+        reason = f"the run went on where it stopped ({recorded})"
         step = min(turn.state.step_count, state.step_count)
         self._diverge(Divergence(step=step, place="stop", recorded=recorded, reason=reason))
 
     def _stopped(self, turn: Turn, state: AgentState) -> NoReturn:
         if turn.closing is None:
-            self._end("the record ends here: the execution was interrupted, or goes on")
-        reason = f"the run stopped ({_why(state)}) where it went on"
+            self._end(_CUT_OFF)
+        step, why = state.step_count, _why(state)
+        reason = f"the run stopped ({why}) where it went on"
         source = state.stop_signal.source if state.stop_signal is not None else ""
-        self._diverge(
-            Divergence(step=state.step_count, place="stop", replayed=_why(state), interceptor=source, reason=reason)
-        )
+        self._diverge(Divergence(step=step, place="stop", replayed=why, interceptor=source, reason=reason))
 
     def _diverge(self, divergence: Divergence) -> NoReturn:
         self._found(divergence)

@@ -8,8 +8,10 @@ from typing import Any
 
 from attrs import define, field
 
+from agentloop.interception.secret_fields import MASK
 from agentloop.journal import bodies
 from agentloop.journal.fold import RecordedExecution
+from agentloop.journal.record_writer import REDACTED
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
 from agentloop.values.inference_request import InferenceRequest
@@ -29,12 +31,20 @@ class Asked:
         recorded: what came of it.
         offered: how the model got it, as plain JSON data; None when as it is.
         at: when it was written down.
+        redacted: whether something secret was masked in it.
     """
 
     request: InferenceRequest
     recorded: RecordedInference
     offered: dict[str, Any] | None
     at: datetime
+    redacted: bool = False
+
+    @property
+    def has_masked_calls(self) -> bool:
+        """Whether something secret was masked in a call that was made, so that it is not the call that was made."""
+        response = self.recorded.response
+        return self.redacted and response is not None and any(MASK in one.arguments_json for one in response.tool_calls)
 
 
 @define(eq=False)
@@ -132,6 +142,7 @@ class Timeline:
                         recorded=bodies.inference_of(body),
                         offered=self._execution.offered,
                         at=record.at,
+                        redacted=REDACTED in body,
                     )
                 )
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:

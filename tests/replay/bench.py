@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
-from agentloop.contracts import CanIntercept
+from agentloop.contracts import CanIntercept, CanJournal
 from agentloop.journal import MemoryJournal
 from agentloop.values import Effect
 from tests.loop.recovery_bench import Model, Turn
@@ -46,7 +46,7 @@ def tools(ledger: Ledger, *, look: str = "Look an order up.", pay: str = "Pay an
 
 def loop_of(
     *turns: Turn,
-    journal: MemoryJournal | None = None,
+    journal: CanJournal | None = None,
     interceptors: Iterable[CanIntercept] = (),
     ledger: Ledger | None = None,
     driver: Any = None,

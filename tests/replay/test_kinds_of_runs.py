@@ -1,0 +1,304 @@
+"""Runs of every kind, replayed by the code that made them: nothing differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, Cancellation, Interceptor, ReActDriver, ToolCallingDriver, handoff_to, tool
+from agentloop.contracts import CanIntercept, CanUseTools
+from agentloop.errors import RateLimited
+from agentloop.inference import ScriptedInference
+from agentloop.interception import Approval, Budget, NoProgress, Resilience, Summarise
+from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.replay import replay
+from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, Turn
+from agentloop.testing.toy_tools import Ledger, call, toys
+from agentloop.values import AfterStep, AgentStop, ExecutionStatus, OnError, StopReason, ToolCall, approve, deny, edit
+from tests.loop.recovery_bench import Model
+from tests.replay.bench import SCRIPT, loop_of, recorded, tools
+from tests.replay.bench import Ledger as Done
+
+SCENARIO = Scenario(
+    turns=(
+        Turn("Let me look.", (call("echo", 1), call("fail", 2, id="a"), call("keyed", 1, id="b"))),
+        Turn("", (call("alone", 1), call("broken", 3), call("whoami", 4))),
+        Turn("done"),
+    )
+)
+"""What any driver can be made to follow."""
+
+
+async def _equal(journal: Any, execution_id: str, loop: AgentLoop, *, complete: bool = True) -> None:
+    found = await replay(journal, execution_id, loop)
+    assert found.is_equal, found.explain()
+    assert found.complete is complete, found
+    assert found.touches == ()
+
+
+def _driver(notation: str, *, streaming: bool) -> CanUseTools:
+    model = SCENARIO.inference(NOTATIONS[notation])
+    if notation.startswith("react"):
+        return ReActDriver(model, output="json" if notation.endswith("json") else "text", streaming=streaming)
+    return ToolCallingDriver(model, mode=notation, streaming=streaming)  # type: ignore[arg-type]  # a name of a mode
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("notation", sorted(NOTATIONS))
+async def test_drivers_and_modes(notation: str, *, streaming: bool) -> None:
+    """Whatever notation the model writes in, whole or in pieces."""
+    journal = MemoryJournal()
+
+    def loop() -> AgentLoop:
+        driver = _driver(notation, streaming=streaming)
+        return AgentLoop(driver, toys(Ledger()), journal=journal, clock=ManualClock(), ids=CountingIds())
+
+    state = await loop().execute(SCENARIO.question, execution_id="run")
+    assert state.final_text == "done"
+    await _equal(journal, "run", loop())
+
+
+async def test_a_script_without_a_model() -> None:
+    """A driver that asks nobody decides again."""
+    journal = MemoryJournal()
+    loop = AgentLoop(SCENARIO.driver(), toys(Ledger()), journal=journal)
+    await loop.execute(SCENARIO.question, execution_id="run")
+    await _equal(journal, "run", loop)
+
+
+async def test_calls_that_wait_and_are_decided() -> None:
+    """Decisions are recorded, and used again; each time that it waited, the states are compared."""
+    journal = MemoryJournal()
+
+    def loop() -> AgentLoop:
+        model = Model(
+            [("pay", {"amount": 1}), ("pay", {"amount": 2}), ("look", {"n": 1})], [("pay", {"amount": 3})], "Done."
+        )
+        return AgentLoop(ToolCallingDriver(model), tools(Done()), journal=journal, interceptors=[Approval("pay")])
+
+    state = await loop().execute("go", execution_id="run")
+    await _equal(journal, "run", loop(), complete=False)
+    state = await loop().resume(state, {"run/1/0": approve()})
+    state = await loop().resume(state, {"run/1/1": edit({"amount": 20})})
+    state = await loop().resume("run", {"run/2/0": deny("too much")})
+    assert state.status is ExecutionStatus.COMPLETED
+    await _equal(journal, "run", loop())
+    changed = loop().with_interceptors(Approval("look"))
+    assert (await replay(journal, "run", changed)).divergence is not None
+
+
+async def test_agents_as_tools_and_the_runs_of_these() -> None:
+    """A call that an agent serves is one call of its caller; the agent's own run is replayed with its own loop."""
+    journal = MemoryJournal()
+
+    def office() -> tuple[AgentLoop, AgentLoop]:
+        child = loop_of()
+        model = Model([("clerk", {"task": "pay"}), ("clerk", {"task": "pay more"})], "Done.")
+        return child, AgentLoop(ToolCallingDriver(model), [child.as_tool("clerk", "Pays.")], journal=journal)
+
+    await office()[1].execute("go", execution_id="run")
+    await _equal(journal, "run", office()[1])
+    for place in range(2):
+        await _equal(journal, f"run/1/{place}/agent", office()[0])
+
+
+async def test_a_conversation_that_is_handed_over_and_back() -> None:
+    """The loops that take over do so again, and find back."""
+    journal = MemoryJournal()
+
+    def desk() -> AgentLoop:
+        made: list[AgentLoop] = []
+        back = handoff_to(lambda: made[0], name="back", description="Back.")
+        desk = Model([("over", {})], [("over", {})], [("back", {})], "Done here.")
+        clerk = AgentLoop(ToolCallingDriver(desk), [*tools(Done()), back], system_prompt="You are the clerk.")
+        over = handoff_to(clerk, name="over", description="Over.")
+        first = AgentLoop(
+            ToolCallingDriver(Model([("over", {})], "", [("look", {"n": 1})], "Done.")), [*tools(Done()), over]
+        )
+        made.append(first.with_journal(journal))
+        return made[0]
+
+    loop = desk()
+    state = await loop.execute("go", execution_id="run")
+    assert state.step_count > 1
+    await _equal(journal, "run", loop)
+    await _equal(journal, "run", desk())
+
+
+async def test_messages_that_came_in_the_middle() -> None:
+    """They are taken at their steps again, also one that came when the answer had just been given."""
+    journal = MemoryJournal()
+
+    class Speaks(Interceptor):
+        def after_step(self, point: AfterStep) -> AfterStep:
+            if point.state.step_count in {1, 2}:
+                loop.inbox("run").send(f"after {point.state.step_count}")
+            return point
+
+    loop = loop_of([("look", {"n": 1})], "An answer.", "Another.", journal=journal, interceptors=[Speaks()])
+    state = await loop.execute("go", execution_id="run")
+    assert [one.text for one in state.messages if one.role == "user"] == ["go", "after 1", "after 2"]
+    await _equal(journal, "run", loop_of("unused"))
+
+
+async def test_errors_of_models_and_of_interceptors() -> None:
+    """An inference that failed fails again, with the same error for whoever handles it."""
+    journal = MemoryJournal()
+
+    class Recovers(Interceptor):
+        def on_error(self, point: OnError) -> OnError:
+            return point.recover() if isinstance(point.error, RateLimited) else point
+
+    def loop(*lines: Any) -> AgentLoop:
+        model = ScriptedInference(*lines)
+        return AgentLoop(ToolCallingDriver(model), tools(Done()), journal=journal, interceptors=[Recovers()])
+
+    state = await loop(RateLimited("slow down"), ValueError("broken")).execute("go", execution_id="run")
+    assert [error.type for error in state.errors] == ["RateLimited", "ValueError"]
+    await _equal(journal, "run", loop())
+
+
+STOPS: dict[str, Callable[[], CanIntercept]] = {
+    "steps": lambda: Budget(steps=2),
+    "tokens": lambda: Budget(tokens=400),
+    "calls": lambda: Budget(tool_calls=1),
+    "no wrapping up": lambda: Budget(tool_calls=1, wrap_up=0),
+    "no progress": NoProgress,
+    "resilience": Resilience,
+    "summaries": lambda: Summarise(ScriptedInference(*["A summary."] * 5), tokens=30),
+}
+
+
+@pytest.mark.parametrize("name", list(STOPS))
+async def test_limits_and_what_stands_around_calls(name: str) -> None:
+    """What decides by the state decides the same."""
+    journal = await recorded(interceptors=[STOPS[name]()])
+    await _equal(journal, "run", loop_of(interceptors=[STOPS[name]()]))
+
+
+async def test_a_tool_that_stops_the_run() -> None:
+    """The stop is recorded with the call."""
+
+    @tool
+    async def stop() -> str:
+        """Stop."""
+        raise AgentStop("enough", reason=StopReason.NO_PROGRESS)
+
+    journal = await recorded([("stop", {})], "Never said.", given=[stop])
+    state = await journal.state("run")
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.NO_PROGRESS
+    await _equal(journal, "run", loop_of(given=[stop]))
+
+
+async def test_answers_of_a_type_that_are_asked_for_again() -> None:
+    """What was asked again is asked again."""
+    journal = await recorded("not a number", "42", output_type=int)
+    assert len([one for one in await journal.read("run") if one.kind == "inference_recorded"]) == 2
+    await _equal(journal, "run", loop_of("unused", output_type=int))
+
+
+async def test_a_run_that_its_user_stopped_is_compared_up_to_there() -> None:
+    """That is no divergence, and what came before is compared."""
+    token, journal = Cancellation(), MemoryJournal()
+
+    class Stops(Interceptor):
+        def after_step(self, point: AfterStep) -> AfterStep:
+            if point.state.step_count == 2:
+                token.cancel("the user went home")
+            return point
+
+    loop = loop_of(journal=journal, interceptors=[token, Stops()])
+    state = await loop.execute("go", execution_id="run")
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.USER_REQUESTED
+    found = await replay(journal, "run", loop_of())
+    assert found.is_equal, found.explain()
+    assert found.steps == 2
+    assert found.ended == "it was stopped from outside, user_requested: the user went home"
+    changed = await replay(journal, "run", loop_of(given=tools(Done(), pay="Pay!")))
+    assert changed.divergence is not None
+
+
+async def test_a_run_whose_task_was_cancelled_is_compared_up_to_there() -> None:
+    """The cancelled step is not held against the code."""
+    begun, journal = asyncio.Event(), MemoryJournal()
+
+    @tool(name="look", effect="pure")
+    async def stuck(n: int) -> str:
+        """Hang."""
+        begun.set()
+        await asyncio.Event().wait()
+        return str(n)
+
+    run = asyncio.create_task(loop_of(journal=journal, given=[stuck]).execute("go", execution_id="run"))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    found = await replay(journal, "run", loop_of(given=[stuck]))
+    assert found.is_equal, found.explain()
+    assert found.ended.startswith("it was stopped from outside")
+
+
+async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None:
+    """After a crash at any record and a recovery, the run is replayed like one that was never interrupted; so is one cut off."""
+    journal = Chronicle()
+    await loop_of(journal=journal).execute("go", execution_id="run")
+    for count in range(1, len(journal.order)):
+        left = await journal.crashed_after(count)
+        cut = await replay(left, "run", loop_of())
+        assert cut.is_equal, cut.explain()
+        assert cut.ended == "the record ends here: the execution was interrupted, or goes on"
+        state = await loop_of(journal=left).recover("run")
+        assert state.status is ExecutionStatus.COMPLETED
+        await _equal(left, "run", loop_of())
+
+
+async def test_forks_and_their_origins() -> None:
+    """What a fork was given instead of running is recorded, and given again."""
+    journal = await recorded()
+    for step in range(len(SCRIPT)):
+        for effects in ("reuse", "simulate", "forbid"):
+            fork = await journal.fork("run", step, effects=effects)
+            await loop_of(journal=journal).recover(fork)
+            await _equal(journal, fork, loop_of())
+
+
+async def test_a_second_execution_of_an_agent() -> None:
+    """It begins with the conversation of the first."""
+    journal = MemoryJournal()
+    state = await loop_of("One.", journal=journal).execute("first", execution_id="one")
+    await loop_of("One.", "Two.", journal=journal).execute(state.with_message("second"), execution_id="two")
+    await _equal(journal, "one", loop_of("unused"))
+    await _equal(journal, "two", loop_of("unused"))
+
+
+async def test_what_is_masked_in_the_record_is_compared_as_masked() -> None:
+    """A secret in arguments, outcomes and instructions makes no divergence."""
+    for fields, steps in (((), 4), (("amount",), 1)):
+        journal = MemoryJournal(secrets=["hunter22", "paid 5"], secret_fields=fields)
+        loop = loop_of(journal=journal, system_prompt="The word is hunter22.")
+        await loop.execute("It is hunter22.", execution_id="run")
+        found = await replay(journal, "run", loop_of(system_prompt="The word is hunter22."))
+        assert found.is_equal, found.explain()
+        assert found.steps == steps
+    assert "masked in a call" in found.ended
+
+
+async def test_runs_in_a_file(tmp_path: Path) -> None:
+    """The journal that lasts is read the same."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    await loop_of(journal=journal).execute("go", execution_id="run")
+    await _equal(journal, "run", loop_of())
+    await journal.aclose()
+
+
+def test_the_first_turn_of_the_scenario_has_calls() -> None:
+    """The runs above are runs with calls."""
+    assert all(isinstance(one, ToolCall) for one in SCENARIO.turns[0].calls)
+    assert len(SCENARIO.turns[0].calls) == 3
