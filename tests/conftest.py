@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from hypothesis import HealthCheck, settings
 
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.execution_bus import ExecutionBus
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that processes which tests start can be interrupted
+
 
 settings.register_profile(
     "agentloop",

@@ -48,7 +48,7 @@ async def test_a_server_ends_with_the_program_however_that_ends(how: signal.Sign
     server = int(await process.stdout.readline())
     assert is_running(server)
     process.send_signal(how)
-    await process.communicate()
+    await asyncio.wait_for(process.communicate(), 30)
     assert await gone(server)
 
 
