@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
@@ -17,11 +17,12 @@ _REMEMBERED = 10_000
 class Inboxes:
     """The messages that wait for executions of one loop and its changed copies, by execution; for use from any thread."""
 
-    __slots__ = ("_closed", "_lock", "_told", "waiting")
+    __slots__ = ("_closed", "_lock", "_noted", "_told", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Message]] = {}
         self._told: dict[str, Callable[[Message], None]] = {}
+        self._noted: dict[str, list[Message]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -59,10 +60,29 @@ class Inboxes:
             if told is not None:
                 self._told[execution_id] = told
 
-    def waits(self, execution_id: str, message: Message) -> bool:
-        """Say whether this very message waits for an execution."""
+    def note(self, execution_id: str, message: Message) -> bool:
+        """Take it that this very message is written down, if it waits for an execution; say whether it does."""
         with self._lock:
-            return any(one is message for one in self.waiting.get(execution_id, ()))
+            waits = any(one is message for one in self.waiting.get(execution_id, ()))
+            if waits:
+                self._noted.setdefault(execution_id, []).append(message)
+            return waits
+
+    def restore(self, execution_id: str, messages: Sequence[Message]) -> None:
+        """Let messages wait that were found written down, before all others, but for those that wait here still."""
+        with self._lock:
+            here = self.waiting.get(execution_id, [])
+            noted = [one for one in self._noted.pop(execution_id, ()) if any(one is other for other in here)]
+            known, away = list[Message](), list[Message]()
+            for message in messages:
+                if message in noted:
+                    known.append(noted.pop(noted.index(message)))
+                else:
+                    away.append(message)
+            if away:
+                self.waiting[execution_id] = [*away, *here]
+            if messages:
+                self._noted[execution_id] = [*known, *away]
 
     def leave(self, execution_id: str) -> None:
         """Tell nobody any more what is put for an execution."""
@@ -75,6 +95,7 @@ class Inboxes:
             if execution_id in self.waiting:
                 return False
             self._closed[execution_id] = None
+            self._noted.pop(execution_id, None)
             if len(self._closed) > _REMEMBERED:
                 self._closed.popitem(last=False)
             return True

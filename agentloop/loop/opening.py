@@ -21,14 +21,15 @@ async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> Non
     if log is None:
         inboxes.open(state.execution_id)
         return
-    await log.begin(state)
     execution_id, loop = state.execution_id, asyncio.get_running_loop()
-    inboxes.open(execution_id)
-    for message in log.waiting_messages():
-        inboxes.put(execution_id, message)
+    try:
+        await log.begin(state)
+    finally:  # also where it is cancelled: then its end takes what waits
+        inboxes.open(execution_id)
+        inboxes.restore(execution_id, log.waiting_messages())
 
     def note(message: Message) -> None:
-        if inboxes.waits(execution_id, message):  # what a step has taken meanwhile is written down with the step
+        if inboxes.note(execution_id, message):  # what a step has taken meanwhile is written down with the step
             log.note_sent(message)
 
     def note_soon(message: Message) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
-from agentloop.events import ToolCallCompleted, ToolCallRecovered
+from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import folded
 from agentloop.values import (
@@ -148,3 +148,43 @@ async def test_a_run_that_is_cancelled_before_it_begins_tells_that_it_began() ->
         await going
     assert (told[0], told[-1]) == ("AgentExecutionStarted", "AgentExecutionStopped")
     assert (await journal.read(RUN))[-1].kind is RecordKind.EXECUTION_ENDED
+
+
+async def test_a_message_stands_once_in_the_conversation() -> None:
+    """What was sent to an execution before it was suspended is there once when the same process resumes it, and so is what came since."""
+    world, journal = World(), MemoryJournal()
+    loop = loop_of(world, [[("asked", "a")], [("pure", "b")]], (), journal)
+    inbox = loop.inbox(RUN)
+
+    def send(event: AgentStepStarted) -> None:
+        if event.step_number == 1 and not world.runs and not inbox_was_used:
+            inbox_was_used.append(event)
+            inbox.send("before")
+
+    inbox_was_used = list[AgentStepStarted]()
+    loop.on(AgentStepStarted, send)
+    state = await loop.execute("go", execution_id=RUN)
+    assert [record.kind for record in await journal.read(RUN)].count(RecordKind.MESSAGES_SENT) == 1
+    inbox.send("while it waits")
+    inbox.send("before")
+    state = await loop.resume(state, {call.key: approve() for call in state.pending})
+    sent = [message.text for message in state.messages if message.role == "user"]
+    assert sent == ["go", "before", "while it waits", "before"]
+
+
+async def test_a_message_is_not_lost_when_a_resumption_is_cancelled_at_once() -> None:
+    """What waits for an execution is in its final state, also when it is cancelled before it goes on."""
+    world, journal = World(), MortalJournal([])
+    loop = loop_of(world, [[("asked", "a")]], (), journal)
+    loop.on(AgentStepStarted, lambda _: loop.inbox(RUN).send("a message"))
+    state = await loop.execute("go", execution_id=RUN)
+    other = loop_of(world, [[("asked", "a")]], (), journal)
+    journal.live(0)
+    going = asyncio.create_task(other.resume(RUN, {call.key: approve() for call in state.pending}))
+    journal.cancels = going
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    found = folded(await journal.read(RUN), RUN).state
+    assert found is not None
+    assert found.status is ExecutionStatus.STOPPED
+    assert [message.text for message in found.messages].count("a message") == 1
