@@ -22,6 +22,7 @@ EXPECTED = {
     "A first driver": "HELLO",
     "A first interceptor": "blocked ToolBlocked: more than 100 needs a person",
     "A first wiretap": "AgentExecutionCompleted",
+    "A run that lasts": "Three lamps are left.",
 }
 
 

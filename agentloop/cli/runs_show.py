@@ -23,6 +23,8 @@ from agentloop.cli.symbols import Symbols
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import call_text, one_line, printable
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.errors import JournalCorrupt
+from agentloop.journal.chain import verified
 from agentloop.journal.fold import folded
 from agentloop.values.agent_state import AgentState
 from agentloop.values.execution_state import ExecutionStatus
@@ -83,6 +85,10 @@ def show(execution: str, *, journal_file: str | None, step: int | None, records:
 async def _read(journal: CanJournal, beginning: str) -> Shown:
     head = await found(journal, beginning)
     records = await journal.read(head.execution_id)
+    try:
+        verified(records, head.execution_id)
+    except JournalCorrupt as error:
+        click.echo(f"{one_line(str(error))}; `agentloop runs verify` tells all", err=True)
     known = folded(records, head.execution_id)
     assert known.state is not None  # noqa: S101  # or there would have been an error
     symbols = Symbols.of(console().encoding)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from attrs import frozen
+
+from agentloop.drivers.judging_decisions import EXTRACTION, VALIDATION
+from agentloop.errors import ToolBlocked
 from agentloop.journal.exporting_recording import Outcome
 from agentloop.values.agent_step import AgentStep
 from agentloop.values.pending_call import PendingCall
@@ -14,32 +18,35 @@ _OF_TOOLS = {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.IN_DOUBT}
 """The ends that a tool can bring about."""
 
 
-def outcomes_of(
-    steps: Sequence[AgentStep],
-    waited: Mapping[str, Sequence[PendingCall]],
-    offered: Collection[str],
-    *,
-    decided: Collection[str],
-) -> Mapping[str, Outcome]:
-    """Return what came of each call, by key.
+@frozen(kw_only=True)
+class Known:
+    """What is known of the calls of an execution beside their ends.
 
-    Args:
-        steps: the steps of the execution.
-        waited: how calls waited for decisions, by key.
+    Attributes:
         offered: the names of the tools that can be called.
+        begun: the keys of the calls whose tools have begun.
         decided: the keys of the calls that were decided about.
+        waited: how calls waited for decisions, by key.
     """
-    made = {
-        execution.key: _outcome(
-            execution, call, waited.get(execution.key, ()), offered, decided=execution.key in decided
-        )
-        for step in steps
-        for call, execution in _settled(step)
-    }
-    for key, calls in waited.items():
+
+    offered: Collection[str]
+    begun: Collection[str]
+    decided: Collection[str]
+    waited: Mapping[str, Sequence[PendingCall]]
+
+
+def outcomes_of(steps: Sequence[AgentStep], known: Known) -> Mapping[str, Outcome]:
+    """Return what came of each call of these steps, by key."""
+    made = {execution.key: _outcome(execution, call, known) for step in steps for call, execution in _settled(step)}
+    for key, calls in known.waited.items():
         if key not in made:
             made[key] = Outcome(waited=calls, status=ToolStatus.CANCELLED)
     return made
+
+
+def is_decision(call: ToolCall, step: AgentStep) -> bool:
+    """Whether a call of a step was not made by the model, but holds what it wrote and nobody could use."""
+    return bool(step.errors) and not call.id and call.name in {EXTRACTION, VALIDATION}
 
 
 def _settled(step: AgentStep) -> Sequence[tuple[ToolCall, ToolExecution]]:
@@ -53,10 +60,8 @@ def _settled(step: AgentStep) -> Sequence[tuple[ToolCall, ToolExecution]]:
     ]
 
 
-def _outcome(
-    execution: ToolExecution, call: ToolCall, waited: Sequence[PendingCall], offered: Collection[str], *, decided: bool
-) -> Outcome:
-    changed = execution.call != call and not decided
+def _outcome(execution: ToolExecution, call: ToolCall, known: Known) -> Outcome:
+    changed = execution.call != call and execution.key not in known.decided
     return Outcome(
         value=execution.value,
         status=execution.status,
@@ -64,16 +69,21 @@ def _outcome(
         error=execution.error,
         may_have_run=execution.may_have_run,
         ran=execution.call if changed else None,
-        waited=tuple(waited),
-        forced=_is_forced(execution, offered),
+        waited=known.waited.get(execution.key, ()),
+        forced=not _comes_about(execution, known),
     )
 
 
-def _is_forced(execution: ToolExecution, offered: Collection[str]) -> bool:
-    """Whether nothing but the one who plays it can bring this end about."""
-    error = execution.error
-    if execution.status is ToolStatus.REJECTED:
-        return execution.name not in offered
-    if error is not None and (error.path or not error.type.isidentifier()):
-        return True
-    return execution.status not in _OF_TOOLS and execution.status is not ToolStatus.BLOCKED
+def _comes_about(execution: ToolExecution, known: Known) -> bool:
+    """Whether the end comes about when the call is made again: by its tool, by the check of its arguments, or by a rule."""
+    status, error = execution.status, execution.error
+    if execution.key in known.decided and any(call.begun for call in known.waited.get(execution.key, ())):
+        return False
+    if execution.key in known.begun:
+        plain = error is None or (not error.path and error.type.isidentifier())
+        return status in _OF_TOOLS and plain
+    if execution.key in known.decided or error is None:
+        return False
+    if status is ToolStatus.REJECTED:
+        return execution.name in known.offered
+    return status is ToolStatus.BLOCKED and error.type == ToolBlocked.__name__

@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 
 from agentloop.errors import JournalCorrupt, ToolDefinitionError
 from agentloop.journal import bodies
-from agentloop.journal.exporting_outcomes import outcomes_of
+from agentloop.journal.exporting_outcomes import Known, is_decision, outcomes_of
 from agentloop.journal.exporting_recording import RecordedLine, Recording
 from agentloop.journal.fold import RecordedExecution, folded
 from agentloop.journal.record_writer import REDACTED
@@ -17,6 +17,7 @@ from agentloop.tools.validation import validator_of
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import AgentStep
 from agentloop.values.decision import Decision
+from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.inference_response import FinishReason, InferenceResponse
 from agentloop.values.journal_record import JournalRecord, RecordKind
 from agentloop.values.json_text import parse_json
@@ -30,6 +31,8 @@ from agentloop.values.tool_execution import ToolExchange, ToolStatus
 from agentloop.values.tool_spec import ToolSpec
 
 _ANYTHING = freeze_object({"type": "object"})
+_CUT_OFF = (StopSignal(StopReason.USER_REQUESTED, "the record ends here"),)
+"""Why an execution is stopped that had not ended."""
 _FOLLOW = {StopReason.COMPLETED, StopReason.SUSPENDED, StopReason.ERROR}
 """Signals that the loop gives of itself."""
 
@@ -41,6 +44,7 @@ class _Read:
     began: AgentState | None = None
     inferences: dict[int, RecordedInference] = field(factory=dict)
     tools: dict[str, ToolSpec] = field(factory=dict)
+    begun: set[str] = field(factory=set)
     masked: set[str] = field(factory=set)
     waited: dict[str, list[PendingCall]] = field(factory=dict)
     decided: dict[str, Decision] = field(factory=dict)
@@ -87,16 +91,24 @@ def _take(record: JournalRecord, known: RecordedExecution, read: _Read) -> None:
             read.inferences[body["step"]] = bodies.inference_of(body)
             if known.request is not None:
                 read.tools.update({tool.name: tool for tool in known.request.tools})
-        case RecordKind.CALL_INTENT if REDACTED in body:
-            read.masked.add(body["intent"]["call"]["name"])
+        case RecordKind.CALL_INTENT:
+            read.begun.add(body["intent"]["key"])
+            read.masked |= {body["intent"]["call"]["name"]} if REDACTED in body else set()
+        case RecordKind.MESSAGES_TAKEN:
+            messages = [from_plain(data, Message) for data in body["messages"]]
+            read.messages.setdefault(body["step"], []).extend(messages)
+        case _:
+            _take_waiting(record.kind, body, known, read)
+
+
+def _take_waiting(kind: RecordKind, body: dict[str, Any], known: RecordedExecution, read: _Read) -> None:
+    """Take what is told of calls that wait, and of decisions."""
+    match kind:
         case RecordKind.DECISION_USED:
             read.decided[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
         case RecordKind.EXECUTION_RESUMED:
             read.rounds.append(read.decided)
             read.decided = {}
-        case RecordKind.MESSAGES_TAKEN:
-            messages = [from_plain(data, Message) for data in body["messages"]]
-            read.messages.setdefault(body["step"], []).extend(messages)
         case RecordKind.EXECUTION_SUSPENDED if known.state is not None and known.state.last_step is not None:
             for call in known.state.last_step.pending:
                 read.waited.setdefault(call.key, []).append(evolve(call, progress=None))
@@ -113,18 +125,20 @@ def _recording(execution_id: str, state: AgentState, read: _Read) -> Recording:
             if execution.status is not ToolStatus.REJECTED:
                 read.tools.setdefault(execution.name, ToolSpec(execution.name, "", _ANYTHING))
     specs = [_usable(spec, masked=spec.name in read.masked) for spec in read.tools.values()]
-    called = {spec.name for spec in specs}
-    signals = () if state.execution is None else state.execution.continuation.signals
+    decided = {key for one in read.rounds for key in one}
+    offered = {spec.name for spec in specs}
+    known = Known(offered=offered, begun=read.begun, decided=decided, waited=read.waited)
+    signals = _CUT_OFF if state.status is ExecutionStatus.IN_PROGRESS else _signals(state)
     return Recording(
         execution_id=execution_id,
         state=_beginning(began),
         script=[_line(step, read.inferences.get(step.number)) for step in steps if step.number > began.step_count],
         tools=specs,
-        outcomes=outcomes_of(steps, read.waited, called, decided={key for one in read.rounds for key in one}),
+        outcomes=outcomes_of(steps, known),
         decisions=read.rounds,
         messages={step: tuple(messages) for step, messages in read.messages.items()},
         failed={step.number: step.errors[-1] for step in steps if step.errors and _has_answered(step)},
-        recovered=[step.number for step in steps[:-1] if step.errors],
+        recovered=[step.number for step in steps if step.errors and not _ended_by(step, state, signals)],
         continued=[step.number for step in steps[:-1] if not step.errors and not step.executions],
         stops=[signal for signal in signals if _is_told(signal, steps)],
     )
@@ -146,6 +160,15 @@ def _beginning(began: AgentState) -> AgentState:
     return evolve(began, execution=None, execution_count=began.execution_count - 1)
 
 
+def _signals(state: AgentState) -> Sequence[StopSignal]:
+    return () if state.execution is None else state.execution.continuation.signals
+
+
+def _ended_by(step: AgentStep, state: AgentState, signals: Sequence[StopSignal]) -> bool:
+    """Whether an execution failed by the error of a step."""
+    return step is state.last_step and any(signal.reason is StopReason.ERROR for signal in signals)
+
+
 def _is_told(signal: StopSignal, steps: Sequence[AgentStep]) -> bool:
     return signal.reason not in _FOLLOW or not steps
 
@@ -156,9 +179,9 @@ def _has_answered(step: AgentStep) -> bool:
 
 
 def _exchanges(step: AgentStep) -> Sequence[ToolExchange]:
-    """Return the calls of a step that the model made; what could not be read as calls is held as one without an id."""
+    """Return the calls of a step that the model made."""
     made = () if step.message is None else step.message.exchanges
-    return [one for one in made if not (step.errors and not one.call.id and one.execution.has_error)]
+    return [one for one in made if not is_decision(one.call, step)]
 
 
 def _line(step: AgentStep, recorded: RecordedInference | None) -> RecordedLine:

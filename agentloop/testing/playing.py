@@ -36,19 +36,19 @@ def play(recording: Recording, loop: AgentLoop | None = None) -> AgentState:
     """
     playing = _loop(recording, loop)
     script = ScriptedInference(*map(_line, recording.script))
-    state = recording.state
+    state, legs = recording.state, len(recording.decisions)
     if state.status is not ExecutionStatus.SUSPENDED:  # as a fork may begin
         state = run_sync(
-            partial(_asking(playing, script, recording).execute, state, execution_id=recording.execution_id)
+            partial(_asking(playing, script, recording, legs).execute, state, execution_id=recording.execution_id)
         )
-    for decisions in recording.decisions:
+    for number, decisions in enumerate(recording.decisions, 1):
         if state.status is not ExecutionStatus.SUSPENDED:
             break
         waiting = {call.key for call in state.pending}
         known = {key: evolve(decision, digest="") for key, decision in decisions.items() if key in waiting}
         rest = ScriptedInference(*script.lines[len(script.requests) :])
         rest.requests = script.requests
-        state = run_sync(partial(_asking(playing, rest, recording).resume, state, known))
+        state = run_sync(partial(_asking(playing, rest, recording, legs - number).resume, state, known))
     return state
 
 
@@ -58,9 +58,11 @@ class _PlayingDriver(ToolCallingDriver):
 
     Attributes:
         failed: the steps, and why.
+        is_last: whether the execution is not resumed any more, so that a step which went wrong does so now.
     """
 
     failed: Mapping[int, ErrorInfo] = field(factory=dict, repr=False)
+    is_last: bool = True
 
     async def use_tools(self, state: AgentState) -> AgentState:
         """Take a step.
@@ -69,15 +71,16 @@ class _PlayingDriver(ToolCallingDriver):
             Exception: as was recorded; with the state so far as its attribute `agent_state`.
         """
         after = await super().use_tools(state)
-        if after.step_count not in self.failed or after.open_turn is not None:
+        if after.step_count not in self.failed or (after.open_turn is not None and not self.is_last):
             return after
         error = recorded_error(self.failed[after.step_count])
         error.agent_state = after  # type: ignore[attr-defined]  # as the contract of drivers says
         raise error
 
 
-def _asking(loop: AgentLoop, script: ScriptedInference, recording: Recording) -> AgentLoop:
-    return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.failed))
+def _asking(loop: AgentLoop, script: ScriptedInference, recording: Recording, legs: int) -> AgentLoop:
+    """Return the loop that goes on, and is resumed so many times afterwards."""
+    return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.failed, is_last=not legs))
 
 
 def _loop(recording: Recording, own: AgentLoop | None) -> AgentLoop:

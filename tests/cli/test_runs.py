@@ -166,3 +166,4 @@ def test_a_record_that_was_changed_is_found(command_line: CommandLine, program: 
         connection.commit()
     ended = command_line("runs", "verify", "--journal", program.journal)
     assert (ended.code, "one: record 3" in ended.out) == (1, True), ended.out
+    assert "record 3 was changed" in command_line("runs", "show", "one", "--journal", program.journal).err

@@ -16,7 +16,9 @@ from agentloop.values.execution_state import ExecutionStatus
 from tests.cli.program import Program
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import CommandLine
+    from collections.abc import Callable
+
+    from tests.cli.conftest import CommandLine, Ended
 
 
 @pytest.fixture
@@ -73,6 +75,15 @@ def test_a_suspended_execution_is_resumed(
     assert told in command_line("runs", "show", "one", "--journal", program.journal).out
     late = command_line("runs", "resume", "one", f"{program.file}:waiting", *decision)
     assert (late.code, "no call waits for a decision" in late.err) == (2, True)
+
+
+def test_a_person_at_a_terminal_is_asked(at_terminal: Callable[..., Ended], program: Program) -> None:
+    """About each call that waits and that the command line does not decide about."""
+    program.run("waiting", "go", "one")
+    ended = at_terminal("runs", "resume", "one", f"{program.file}:waiting", typed="r\nnot now\n")
+    assert (ended.code, ended.out) == (0, "done\nreally\n")
+    assert "pay(x=2)  waits: a call of 'pay' needs approval" in ended.err
+    assert "blocked: not now" in ended.err
 
 
 @pytest.mark.parametrize(
