@@ -91,6 +91,10 @@ class RecordedRun:
         slot.execution, slot.stop = recorded.execution, recorded.stop
         slot.started_at = recorded.intent.at
         slot.started = recorded.execution is not None and _has_run(recorded.execution)
+        if recorded.execution is not None and self._log.in_doubt is InDoubt.FAIL:
+            why = recorded.execution.error_message
+            if recorded.execution.status is ToolStatus.IN_DOUBT and why.startswith(_INTERRUPTED):
+                self._fail(why)  # the recovery that was to end with it was interrupted, too
 
     # --- calls that were interrupted ----------------------------------------------------------------------------
 
@@ -147,7 +151,11 @@ class RecordedRun:
             ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out"), self._now()
         )
         if policy is InDoubt.FAIL:
-            self.failure = ToolInDoubt(f"the call {slot.key} of {slot.call.name!r} is in doubt: {why}")
+            self._fail(why)
+
+    def _fail(self, why: str) -> None:
+        """Let a doubt end the execution."""
+        self.failure = ToolInDoubt(f"the call {self._slot.key} of {self._slot.call.name!r} is in doubt: {why}")
 
     # --- what it needs ------------------------------------------------------------------------------------------
 

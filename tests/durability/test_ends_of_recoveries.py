@@ -17,6 +17,7 @@ from agentloop.values import (
     BeforeToolUse,
     Event,
     ExecutionStatus,
+    InDoubt,
     RecordKind,
     ToolStatus,
     approve,
@@ -188,3 +189,16 @@ async def test_a_message_is_not_lost_when_a_resumption_is_cancelled_at_once() ->
     assert found is not None
     assert found.status is ExecutionStatus.STOPPED
     assert [message.text for message in found.messages].count("a message") == 1
+
+
+async def test_a_doubt_ends_the_execution_also_when_its_recovery_was_interrupted() -> None:
+    """Under `fail` the execution fails wherever the recovery is interrupted that has written the doubt down."""
+    world = World()
+    journal = await interrupted(world, 0)
+    loop = loop_of(world, CALLS, (), journal, in_doubt=InDoubt.FAIL)
+    assert (await loop.recover(RUN)).status is ExecutionStatus.FAILED
+    for count in range(5, len(await journal.read(RUN)) + 1):
+        again = loop_of(world, CALLS, (), await cut(journal, RUN, count), in_doubt=InDoubt.FAIL)
+        state = await again.recover(RUN)
+        assert state.status is ExecutionStatus.FAILED, count
+        assert "in doubt" in state.errors[-1].message
