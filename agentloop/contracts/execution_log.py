@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
@@ -104,6 +104,20 @@ class ExecutionLog(ABC):
         Raises:
             JournalError: when it cannot be written.
         """
+
+    @abstractmethod
+    def note_beside(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Keep, with the end of a call, what those around it have to know where that is used again; it is written down with it.
+
+        Args:
+            key: the call, which is running.
+            name: who keeps it.
+            data: plain JSON data.
+        """
+
+    @abstractmethod
+    def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
+        """Return what was kept with the end of a call; None when nothing was, or when the call has run now."""
 
 
 class RunLog(ExecutionLog):

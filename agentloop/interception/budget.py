@@ -9,8 +9,11 @@ from attrs.validators import ge, in_, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_witness import CanWitness
+from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.interceptor import Interceptor
+from agentloop.values.agent_state import AgentState
 from agentloop.values.clock import Clock, SystemClock
 from agentloop.values.inference_response import InferenceResponse
 from agentloop.values.points import (
@@ -109,7 +112,7 @@ class Budget(Interceptor, CanAcceptExecutionScope):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with an account of its own, or the one that was lent, and the clock of the loop."""
-        return evolve(self, run=self._begun(scope.clock))
+        return evolve(self, run=self._begun(scope.clock, scope.log))
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop instead of taking one step too many, or find that the last answer is due."""
@@ -151,6 +154,10 @@ class Budget(Interceptor, CanAcceptExecutionScope):
         """Stop after the last answer; keep in the state what leases have used."""
         return self._running.after_step(point)
 
+    def count_ended(self, state: AgentState) -> None:
+        """Count, on the account that was lent, what an execution has used, unless it drew on it."""
+        self._running.count_ended(state)
+
     @property
     def _reserves(self) -> bool:
         return self.strict and (self.tokens is not None or self.cost is not None)
@@ -166,7 +173,7 @@ class Budget(Interceptor, CanAcceptExecutionScope):
 
         return PublishedPrices()
 
-    def _begun(self, clock: Clock) -> BudgetRun:
+    def _begun(self, clock: Clock, log: ExecutionLog | None = None) -> BudgetRun:
         from agentloop.interception.budgeting.account import BudgetAccount
         from agentloop.interception.budgeting.amounts import Limits, parts_of_dollar
         from agentloop.interception.budgeting.run import BudgetRun, Terms
@@ -185,10 +192,11 @@ class Budget(Interceptor, CanAcceptExecutionScope):
         return BudgetRun(
             name=self.name,
             terms=terms,
-            account=self._lent or BudgetAccount(limits),
+            account=BudgetAccount(limits) if self._lent is None or isinstance(log, CanWitness) else self._lent,
             time=TimeSpan(self.seconds, self.wrap_up, clock),
             lends=self.lends,
             make=self._leased,
+            log=log,
         )
 
     def _leased(self, lent: BudgetAccount, seconds: float | None) -> CanIntercept:

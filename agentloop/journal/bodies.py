@@ -8,6 +8,7 @@ from attrs import evolve
 
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.json_value import EMPTY_OBJECT
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 from agentloop.values.serialisation import from_plain, to_plain
@@ -89,9 +90,11 @@ def call_ended(body: dict[str, Any], begun: RecordedCall | None) -> RecordedCall
         )
         begun = RecordedCall(intent=intent)
     stop = from_plain(body["stop"], StopSignal) if "stop" in body else None
-    return evolve(begun, execution=execution, stop=stop, redacted=begun.redacted or REDACTED in body)
+    redacted, beside = begun.redacted or REDACTED in body, body.get("beside", EMPTY_OBJECT)
+    return evolve(begun, execution=execution, stop=stop, redacted=redacted, beside=beside)
 
 
 def call_suspended(body: dict[str, Any], begun: RecordedCall) -> RecordedCall:
     """Return a call that its tool has suspended."""
-    return evolve(begun, pending=from_plain(body["pending"], PendingCall))
+    pending = from_plain(body["pending"], PendingCall)
+    return evolve(begun, pending=pending, beside=body.get("beside", EMPTY_OBJECT))

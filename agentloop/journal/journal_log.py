@@ -9,7 +9,7 @@ from attrs import define, field
 
 from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.contracts.execution_log import Offer, RunLog
+from agentloop.contracts.execution_log import Offer
 from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.beginning import new_head
@@ -18,6 +18,7 @@ from agentloop.journal.conversation_places import ConversationPlaces
 from agentloop.journal.downtime import downtime, with_downtime
 from agentloop.journal.fold import RecordedExecution, folded
 from agentloop.journal.fork_effects import ForkEffects
+from agentloop.journal.kept_log import KeptLog
 from agentloop.journal.masked import refusal, same_but_for_masks
 from agentloop.journal.offered import offered_form
 from agentloop.journal.record_writer import RecordWriter
@@ -30,7 +31,6 @@ from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.in_doubt import InDoubt
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.journal_record import RecordKind
-from agentloop.values.message import Message
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
 from agentloop.values.serialisation import to_plain
@@ -39,7 +39,7 @@ from agentloop.values.tool_execution import ToolExecution
 
 
 @define(eq=False)
-class JournalLog(RunLog):
+class JournalLog(KeptLog):
     """The log of one execution, kept in a journal. It lives as long as the run and has claimed the execution.
 
     Attributes:
@@ -68,6 +68,7 @@ class JournalLog(RunLog):
     _step: int = 0
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
+    _beside: dict[str, dict[str, Any]] = field(factory=dict)
     _places: ConversationPlaces = field(factory=ConversationPlaces)
 
     @classmethod
@@ -156,30 +157,6 @@ class JournalLog(RunLog):
             body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
             self._written.put(RecordKind.DECISION_USED, body)
 
-    def unsettled_calls(self) -> Sequence[RecordedCall]:
-        """Return the calls that had begun when the execution was interrupted and that no step has settled."""
-        return () if self.recorded is None else tuple(self.recorded.calls.values())
-
-    # --- messages -----------------------------------------------------------------------------------------------
-
-    def taken_messages(self) -> Sequence[Message]:
-        """Return the messages that the next step had taken when it was interrupted."""
-        return () if self.recorded is None else tuple(self.recorded.taken)
-
-    def waiting_messages(self) -> Sequence[Message]:
-        """Return the messages that were sent and that no step had taken."""
-        return () if self.recorded is None else tuple(self.recorded.waiting)
-
-    def note_sent(self, message: Message) -> None:
-        """Write down a message that was sent to the execution."""
-        self._written.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
-        self._written.flush_soon()
-
-    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
-        """Write down the messages that a step takes."""
-        body = {"step": step_number, "messages": [to_plain(message) for message in messages]}
-        self._written.put(RecordKind.MESSAGES_TAKEN, body)
-
     # --- inferences and calls -----------------------------------------------------------------------------------
 
     def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:  # noqa: ARG002  # of the contract
@@ -234,20 +211,16 @@ class JournalLog(RunLog):
         if intent is None and (known := self.recorded_call(execution.key)) is not None:
             intent = known.intent
         intended = None if intent is None else intent.call
-        self._written.put(RecordKind.CALL_OUTCOME, bodies.outcome_body(execution, stop, intended))
+        body = bodies.outcome_body(execution, stop, intended)
+        self._written.put(RecordKind.CALL_OUTCOME, body | self._kept_beside(execution.key))
         await self._written.flush()
 
     async def note_suspended(self, pending: PendingCall) -> None:
         """Write down that the tool of a call has suspended it."""
-        self._written.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(pending)})
+        self._written.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(pending)} | self._kept_beside(pending.key))
         await self._written.flush()
 
     # --- what it needs ------------------------------------------------------------------------------------------
-
-    @property
-    def _written(self) -> RecordWriter:
-        assert self._writer is not None  # noqa: S101  # nothing is noted before the execution has begun
-        return self._writer
 
     async def _read(self, execution_id: str) -> None:
         head = await self.journal.head(execution_id)

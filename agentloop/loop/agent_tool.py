@@ -130,6 +130,7 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
             resumed = _resumed(context)
             with _lent(self.budget_share, resumed) as interceptors:
                 state = await self._ran(self.loop.serving(context, *interceptors), context, resumed, arguments)
+                _count(interceptors, state)
         except asyncio.CancelledError as cancelled:  # without the agent's state, which is not the caller's
             raise asyncio.CancelledError(*cancelled.args) from None
         return _outcome(self.name, state)
@@ -192,6 +193,17 @@ def _lent(share: float, resuming: AgentState | None) -> Iterator[tuple[CanInterc
         return
     with budget.lease(share, resuming=resuming) as lease:
         yield (lease,)
+
+
+def _count(leases: tuple[CanIntercept, ...], state: AgentState) -> None:
+    """Count what the agent has used where its execution had ended before an interruption and was not run again."""
+    if not leases:
+        return
+    from agentloop.interception.budget import Budget
+
+    for lease in leases:
+        if isinstance(lease, Budget):
+            lease.count_ended(state)
 
 
 def _decisions(pending: PendingCall) -> Mapping[str, Decision]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
@@ -68,6 +69,9 @@ class QuietLog(RunLog):
     def recorded_call(self, key: str) -> RecordedCall | None:  # noqa: ARG002  # of the contract
         """Return None, so that a call passes the points before it as it did."""
         return None
+
+    def note_beside(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Do nothing: no tool has run."""
 
     async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
         """Do nothing: no tool has run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_witness import CanWitness
@@ -19,6 +19,7 @@ from agentloop.replay.guard import Guard
 from agentloop.replay.quiet_log import QuietLog
 from agentloop.replay.stand_ins import with_stand_ins
 from agentloop.replay.surroundings import ReplayClock, ReplayIds, ReplayInboxes
+from agentloop.replay.telling import error_of, index_of, why
 from agentloop.replay.timeline import Timeline, Turn
 from agentloop.values.agent_state import AgentState
 from agentloop.values.decision import Decision
@@ -139,6 +140,11 @@ class ReplayLog(QuietLog, CanWitness):
             raise stop
         return asked.recorded
 
+    def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
+        """Return what was kept with the end of a call."""
+        known = self._turn.calls.get(key)
+        return None if known is None else known.beside.get(name)
+
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the recorded calls that no step has come to, where the execution ended."""
         turn = self._turn
@@ -151,7 +157,7 @@ class ReplayLog(QuietLog, CanWitness):
         turn = self._check()
         recorded = turn.calls.get(intent.key)
         if recorded is None or (recorded.execution is None and recorded.pending is None):
-            self._not_recorded(turn, f"calls[{intent.key.rpartition('/')[2]}]", _index_of(intent.key), intent)
+            self._not_recorded(turn, f"calls[{intent.key.rpartition('/')[2]}]", index_of(intent.key), intent)
         self._found(self._comparison.calls(recorded, intent))
         self._called.add(intent.key)
         self.calls += 1
@@ -224,7 +230,7 @@ class ReplayLog(QuietLog, CanWitness):
         turn = self._turn
         if turn.state is None or turn.closing is None:
             self._end(_CUT_OFF)
-        recorded = _why(turn.state)
+        recorded = why(turn.state)
         reason = f"the run went on where it stopped ({recorded})"
         step = min(turn.state.step_count, state.step_count)
         self._diverge(Divergence(step=step, place="stop", recorded=recorded, reason=reason))
@@ -232,10 +238,10 @@ class ReplayLog(QuietLog, CanWitness):
     def _stopped(self, turn: Turn, state: AgentState) -> NoReturn:
         if turn.closing is None:
             self._end(_CUT_OFF)
-        step, why = state.step_count, _why(state)
-        reason = f"the run stopped ({why}) where it went on"
+        step, stop = state.step_count, why(state)
+        reason = f"the run stopped ({stop}) where it went on"
         source = state.stop_signal.source if state.stop_signal is not None else ""
-        self._diverge(Divergence(step=step, place="stop", replayed=why, interceptor=source, reason=reason))
+        self._diverge(Divergence(step=step, place="stop", replayed=stop, interceptor=source, reason=reason))
 
     def _diverge(self, divergence: Divergence) -> NoReturn:
         self._found(divergence)
@@ -247,7 +253,7 @@ class ReplayLog(QuietLog, CanWitness):
         assert recorded is not None  # noqa: S101  # it is closed
         if self._index < len(turn.inferences):
             asked = f"{len(turn.inferences)} times in this step, and is asked {self._index} times now"
-            reason = f"the model was asked {asked}{_error_of(state)}"
+            reason = f"the model was asked {asked}{error_of(state)}"
             self._found(Divergence(step=turn.step, index=self._index, place="inference", reason=reason))
         settled = {one.key for one in state.last_step.executions} if state.last_step is not None else set[str]()
         uncalled = [call for key, call in turn.calls.items() if key not in self._called]
@@ -283,18 +289,3 @@ class ReplayLog(QuietLog, CanWitness):
             self.clock.at = max(step.started_at, self.clock.at)
         elif turn.at is not None:
             self.clock.at = turn.at
-
-
-def _index_of(key: str) -> int:
-    index = key.rpartition("/")[2]
-    return int(index) if index.isdecimal() else 0
-
-
-def _why(state: AgentState) -> str:
-    signal = state.stop_signal
-    return signal.reason.value if signal is not None else state.status.value
-
-
-def _error_of(state: AgentState) -> str:
-    errors = state.errors
-    return f"; {errors[-1].type}: {errors[-1].message}" if errors else ""

@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from agentloop.values.agent_step import NO_USAGE
 from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_call import ToolCall
@@ -61,6 +62,7 @@ class RecordedCall(Value):
         pending: how it waits, when its tool has suspended it; else None.
         stop: the stop that its tool asked for; None when it did not.
         redacted: whether something secret was masked in it, so that it cannot be run again.
+        beside: what those around it keep with its end, by their names.
     """
 
     intent: CallIntent
@@ -68,3 +70,4 @@ class RecordedCall(Value):
     pending: PendingCall | None = None
     stop: StopSignal | None = None
     redacted: bool = False
+    beside: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)

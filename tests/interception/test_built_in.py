@@ -215,6 +215,7 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
     assert [json.loads(record.message)["tool"] for record in caplog.records] == ["echo"]
 
 
+@pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
 def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path) -> None:
     """What must be audited does not go on unaudited."""
     state = executed([call("echo", 1)], "done", interceptors=[AuditLog(tmp_path / "no such folder" / "audit.jsonl")])

@@ -34,6 +34,7 @@ class Entry:
         size: measures its requests.
         own: what it used itself.
         delegated: what was used by what it started, under leases that have ended.
+        lent: what was used by what its calls started, by their keys; of calls that have run now.
         hold: what is set aside for its inference under way.
         asked: the input tokens that the inference under way was estimated at.
         measured: the same, by the length of the request alone.
@@ -47,6 +48,7 @@ class Entry:
     size: RequestSize = field(factory=RequestSize)
     own: Amounts = NOTHING
     delegated: Amounts = NOTHING
+    lent: dict[str, Amounts] = field(factory=dict)
     hold: Hold | None = None
     asked: int = 0
     measured: int = 0
@@ -78,6 +80,11 @@ class BudgetAccount:
             if entry is None:
                 entry = self._entries[state.execution_id] = Entry(spending())
             return entry
+
+    def knows(self, execution_id: str) -> bool:
+        """Say whether an execution has drawn on the account."""
+        with self._lock:
+            return execution_id in self._entries
 
     @property
     def spent(self) -> Amounts:
@@ -142,12 +149,13 @@ class BudgetAccount:
                 entry.hold = None
             entry.own += used
 
-    def settle_lease(self, entry: Entry, hold: Hold, used: Amounts) -> None:
-        """Write down what was used under a lease of the execution, in place of what was set aside for it, once."""
+    def settle_lease(self, entry: Entry, hold: Hold, used: Amounts, key: str = "") -> None:
+        """Write down what was used under a lease of the execution, and of a call, in place of what was set aside for it, once."""
         with self._lock:
             if hold in self._holds:
                 self._holds.discard(hold)
                 entry.delegated += used
+                entry.lent[key] = entry.lent.get(key, NOTHING) + used
 
     def _spent(self) -> Amounts:
         return sum((entry.own + entry.delegated for entry in self._entries.values()), NOTHING)

@@ -19,6 +19,10 @@ def _nothing(_: AgentState) -> Amounts:
     return NOTHING
 
 
+def _unnoted(_: Amounts) -> None:
+    """Note nothing."""
+
+
 @frozen
 class RunningBudget:
     """The budget of an execution under way. A tool gets it by `current_budget()`.
@@ -30,6 +34,8 @@ class RunningBudget:
         seconds: the time left for tools; None for no limit.
         make: makes the interceptor for an execution that draws on an account.
         used: tells what an execution has used so far, as its state says.
+        key: the call that is running.
+        note: is told what leases of the call have used, in all.
     """
 
     account: BudgetAccount
@@ -38,6 +44,8 @@ class RunningBudget:
     seconds: Callable[[], float | None]
     make: Callable[[BudgetAccount, float | None], CanIntercept]
     used: Callable[[AgentState], Amounts] = _nothing
+    key: str = ""
+    note: Callable[[Amounts], None] = _unnoted
 
     @contextmanager
     def lease(
@@ -81,7 +89,8 @@ class RunningBudget:
         try:
             yield self.make(lent, min(given, default=None))
         finally:
-            self.account.settle_lease(self.entry, hold, (lent.spent + lent.reserved).without(before))
+            self.account.settle_lease(self.entry, hold, (lent.spent + lent.reserved).without(before), self.key)
+            self.note(self.entry.lent.get(self.key, NOTHING))
 
 
 _CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)

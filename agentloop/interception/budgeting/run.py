@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.execution_log import ExecutionLog
 from agentloop.interception.budgeting.account import BudgetAccount, Entry
 from agentloop.interception.budgeting.amounts import Amounts
 from agentloop.interception.budgeting.counting import calls_admitted, calls_before, is_settling
@@ -75,6 +77,7 @@ class BudgetRun:
         time: how long the execution may take.
         lends: whether what the execution starts can draw on it.
         make: makes the interceptor for an execution that draws on an account that was lent, with so many seconds.
+        log: what the execution writes down; None for nothing.
     """
 
     name: str
@@ -83,6 +86,7 @@ class BudgetRun:
     time: TimeSpan
     lends: bool
     make: Callable[[BudgetAccount, float | None], CanIntercept]
+    log: ExecutionLog | None = None
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -106,8 +110,32 @@ class BudgetRun:
     def after_step(self, point: AfterStep) -> AfterStep:
         """Stop after the last answer; keep in the state what leases have used."""
         entry = self._opened(point.state)
+        self._count_recorded(entry, point.state)
         made = point.with_state(with_delegated(point.state, self.name, entry.delegated)) if self.lends else point
         return made if entry.closing is None else _stopped(made, entry.closing)
+
+    def _count_recorded(self, entry: Entry, state: AgentState) -> None:
+        """Count what calls of the step have lent whose recorded end was used again, and which have lent nothing now."""
+        ran, entry.lent = entry.lent, {}
+        step = state.last_step
+        if self.log is None or not self.lends or step is None:
+            return
+        for key in [one.key for one in step.executions] + [one.key for one in step.pending]:
+            known = None if key in ran else self.log.beside(key, self.name)
+            if known is not None:
+                entry.delegated += Amounts(**known)
+
+    def count_ended(self, state: AgentState) -> None:
+        """Count what an execution has used, unless it drew on the account."""
+        if self.account.knows(state.execution_id):
+            return
+        entry = self._opened(state)
+        self.account.book(entry, self._own(entry.spending, state))
+
+    def _note(self, key: str, used: Amounts) -> None:
+        """Let what a call has lent be kept with its end."""
+        if self.log is not None:
+            self.log.note_beside(key, self.name, asdict(used))
 
     def _book(self, entry: Entry, state: AgentState) -> None:
         """Write down what the state says was used; nothing of an inference is under way."""
@@ -198,7 +226,7 @@ class BudgetRun:
         """Cut the call off when the time for tools is up; lend to what it starts."""
         if not self.lends:
             return await self._in_time(point, proceed)
-        with lending(self._running(point.state)):
+        with lending(self._running(point.state, point.key)):
             return await self._in_time(point, proceed)
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
@@ -211,7 +239,7 @@ class BudgetRun:
         except TimeIsUp:
             return point.fail(self.time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
 
-    def _running(self, state: AgentState) -> RunningBudget:
+    def _running(self, state: AgentState, key: str) -> RunningBudget:
         entry = self._opened(state)
         kept = self._reserve.amounts
         return RunningBudget(
@@ -221,6 +249,8 @@ class BudgetRun:
             seconds=lambda: self.time.left_for_tools(state),
             make=self.make,
             used=self._used,
+            key=key,
+            note=partial(self._note, key),
         )
 
     def _used(self, state: AgentState) -> Amounts:
