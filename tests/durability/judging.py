@@ -104,6 +104,7 @@ def problems_of(found: Found, workload: str, reference: Reference, kills: int) -
     yield from _wrong_effects(found)
     yield from _wrong_outcomes(found, reference)
     yield from _unreported(found)
+    yield from _changed(found)
     yield from _wrong_records(found, workload, kills)
     yield from _wrong_messages(found)
 
@@ -155,6 +156,16 @@ def _unreported(found: Found) -> Iterator[str]:
             yield f"no event told that the call {key} is in doubt"
         if key not in asked and found.final.status.value == "completed":
             yield f"the model was not told that the call {key} is in doubt"
+
+
+def _changed(found: Found) -> Iterator[str]:
+    """Find outcomes that were told as final, and are others now (law 10)."""
+    for line in found.place.lines("completed"):
+        status, key = line.split(" ", 1)
+        outcome = found.outcomes.get(key)
+        if outcome is None or outcome.status.value != status:
+            now = outcome.status.value if outcome is not None else "not there"
+            yield f"the call {key} was told to be {status}, and is {now} (law 10)"
 
 
 def _wrong_records(found: Found, workload: str, kills: int) -> Iterator[str]:

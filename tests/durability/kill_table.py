@@ -21,8 +21,11 @@ from agentloop.values.tool_execution import ToolStatus
 from tests.durability.trial import Trials, Verdict, nursery
 from tests.durability.workloads import WORKLOADS
 
-MOMENTS = ("before effect", "after effect", "before append", "after append")
-_WORDS = {"before append": "before a record", "after append": "after a record"}
+_WORDS = {
+    "before append": "before a record",
+    "after append": "after a record",
+    "told of": "after its outcome was told",
+}
 _PAIRED = ("mixed", "effect", "probed", "suspend", "agent", "approved inside", "steered")
 _PAIRS = 8
 """Of how many moments all pairs are tried."""

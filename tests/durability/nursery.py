@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from agentloop import AgentLoop
 from agentloop.errors import JournalConflict, UnknownExecution
-from agentloop.events import ProtocolMonitor, ToolCallRecovered
+from agentloop.events import ProtocolMonitor, ToolCallCompleted, ToolCallRecovered
 from agentloop.journal import SqliteJournal
 from agentloop.values import AgentState, Approve, ExecutionHead, JournalRecord, PendingCall, answer, approve, to_json
 from agentloop.values.decision import Answer
@@ -56,7 +56,12 @@ async def drive(job: Job, place: Place) -> None:
     def note(event: ToolCallRecovered) -> None:
         place.note("recovered", f"{event.recovery.value} {event.key}")
 
+    def note_outcome(event: ToolCallCompleted) -> None:
+        place.note("completed", f"{event.execution.status.value} {event.execution.key}")
+        place.reach(f"told of {event.execution.key}")
+
     loop.on(ToolCallRecovered, note)
+    loop.on(ToolCallCompleted, note_outcome)
     state = await (begun_or_recovered(loop) if job["recovers"] else loop.execute("go", execution_id=RUN))
     while state.pending:
         decisions = {call.key: decided(call, place) for call in state.pending if not call.waits_for}
