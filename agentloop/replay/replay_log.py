@@ -128,7 +128,8 @@ class ReplayLog(QuietLog, CanWitness):
         if index >= len(turn.inferences):
             self._not_recorded(turn, "inference", index)
         asked, place = turn.inferences[index], (turn.step, index)
-        self._found(self._comparison.requests(asked, request, place))
+        if not asked.is_reused:
+            self._found(self._comparison.requests(asked, request, place))
         self._found(self._comparison.offers(asked.offered, offered_form(offer, request), place))
         self._index += 1
         self.inferences += 1
@@ -286,6 +287,6 @@ class ReplayLog(QuietLog, CanWitness):
             open_turn = turn.before.open_turn
             known = {one.id for one in open_turn.executions} if open_turn is not None else set[str]()
             self.ids.expect([step.id], [one.id for one in step.executions if one.id not in known])
-            self.clock.at = max(step.started_at, self.clock.at)
+            self.clock.at = max(step.started_at - turn.down, self.clock.at)
         elif turn.at is not None:
             self.clock.at = turn.at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from attrs import define, field
@@ -32,6 +32,7 @@ class Asked:
         offered: how the model got it, as plain JSON data; None when as it is.
         at: when it was written down.
         redacted: whether something secret was masked in it.
+        is_reused: whether it was used again after an interruption for a request that has messages more, and was not recorded.
     """
 
     request: InferenceRequest
@@ -39,6 +40,7 @@ class Asked:
     offered: dict[str, Any] | None
     at: datetime
     redacted: bool = False
+    is_reused: bool = False
 
     @property
     def has_masked_calls(self) -> bool:
@@ -56,7 +58,8 @@ class Turn:
         closing: what the record tells that closes it; None when there is none, because the execution was interrupted or
             has not come further.
         state: the state after it; None when there is none.
-        at: when it was closed, or its last record was made.
+        at: when it was closed, or its last record was made, without the time that its program was down.
+        down: how long its program was down until then.
         inferences: those that count, in order: of what was repeated after an interruption, the last.
         calls: the calls, by key.
         taken: the messages that were taken when it began.
@@ -68,6 +71,7 @@ class Turn:
     closing: RecordKind | None = None
     state: AgentState | None = None
     at: datetime | None = None
+    down: timedelta = timedelta()
     inferences: list[Asked] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken: list[Message] = field(factory=list)
@@ -105,6 +109,9 @@ class Timeline:
         self.start: AgentState = self._state
         self.origin: Mapping[str, Any] = self._execution.origin
         self.started_at: datetime = first.at
+        self._last_at: datetime = first.at
+        self._down = timedelta()
+        self._begun_anew = True
 
     @property
     def _state(self) -> AgentState:
@@ -121,7 +128,7 @@ class Timeline:
         turn = Turn(self._state)
         for record in self._records:
             body = parse_json(record.body)
-            turn.at = record.at
+            self._note_time(record, turn)
             if "delta" in body:
                 self._execution.feed(record)
                 turn.closing, turn.state = record.kind, self._state
@@ -129,6 +136,16 @@ class Timeline:
             self._execution.feed(record)
             self._read(turn, record, body)
         return turn
+
+    def _note_time(self, record: JournalRecord, turn: Turn) -> None:
+        """Note when a record was made; between its last one and its recovery, an execution stood still."""
+        if record.kind is RecordKind.EXECUTION_RECOVERED:
+            self._down += max(record.at - self._last_at, timedelta())
+            self._begun_anew = True
+        elif record.kind not in {RecordKind.MESSAGES_TAKEN, RecordKind.MESSAGES_SENT}:
+            self._begun_anew = False
+        self._last_at = record.at
+        turn.at, turn.down = record.at - self._down, self._down
 
     def _read(self, turn: Turn, record: JournalRecord, body: dict[str, Any]) -> None:
         match record.kind:
@@ -141,15 +158,20 @@ class Timeline:
                         request=request,
                         recorded=bodies.inference_of(body),
                         offered=self._execution.offered,
-                        at=record.at,
+                        at=record.at - self._down,
                         redacted=REDACTED in body,
                     )
                 )
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
                 turn.calls = dict(self._execution.calls)
             case RecordKind.MESSAGES_TAKEN:
-                taken = turn.taken_late if turn.inferences or turn.calls else turn.taken
-                taken += [from_plain(data, Message) for data in body["messages"]]
+                taken = [from_plain(data, Message) for data in body["messages"]]
+                if (turn.inferences or turn.calls) and not self._begun_anew:
+                    turn.taken_late += taken
+                    return
+                turn.taken += taken
+                for asked in turn.inferences:
+                    asked.is_reused = True
             case RecordKind.DECISION_USED:
                 turn.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
             case _:

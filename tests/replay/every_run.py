@@ -15,6 +15,18 @@ from agentloop.contracts import CanJournal
 from agentloop.journal import MemoryJournal
 from agentloop.replay import Replay, replay
 
+CANNOT = {
+    "test_a_tool_that_is_gone_leaves_its_call_in_doubt": "the tool is gone",
+    "test_what_has_begun_goes_on_as_it_began": "interceptors are new",
+    "test_effects_of_all_classes_have_their_order": "the effect of a tool is another one",
+    "test_an_event_nobody_listens_for_is_not_built": "its bus does not let events be built",
+    "test_a_journal_that_cannot_be_written_is_told": "there is no journal to read",
+    "test_messages_that_came_in_the_middle": "an interceptor sends messages into the execution, which has ended",
+    "test_a_run_that_its_user_stopped_is_compared_up_to_there": "the token is cancelled for good",
+    "test_what_only_one_that_was_left_out_has_written_is_told_as_such": "it is left out",
+}
+"""Tests that go on with a run under other code than it began with, or whose code cannot run again, and why."""
+
 
 @contextmanager
 def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJournal, str, AgentLoop, Any]]]:
