@@ -27,7 +27,7 @@ _WORDS = {
     "told of": "after its outcome was told",
 }
 _PAIRED = ("mixed", "effect", "probed", "suspend", "agent", "approved inside", "steered")
-_PAIRS = 8
+_PAIRS = 6
 """Of how many moments all pairs are tried."""
 
 
