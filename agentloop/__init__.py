@@ -2,7 +2,7 @@
 
 The names here are those that most programs need; each is loaded when it is first used. The rest is imported from its room:
 `agentloop.values`, `.contracts`, `.events`, `.interception`, `.tools`, `.inference`, `.compilers`, `.executors`,
-`.drivers`, `.testing`, and errors from `agentloop.errors`.
+`.drivers`, `.journal`, `.replay`, `.testing`, and errors from `agentloop.errors`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agentloop.interception.time_limit import TimeLimit as TimeLimit
     from agentloop.interception.token_limit import TokenLimit as TokenLimit
     from agentloop.interception.tool_call_limit import ToolCallLimit as ToolCallLimit
+    from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
     from agentloop.loop.agent_loop import AgentLoop as AgentLoop
     from agentloop.loop.handoff import handoff_to as handoff_to
     from agentloop.tools.decorator import tool as tool
@@ -83,6 +84,7 @@ else:
             "agentloop.interception.time_limit": "TimeLimit",
             "agentloop.interception.token_limit": "TokenLimit",
             "agentloop.interception.tool_call_limit": "ToolCallLimit",
+            "agentloop.journal.sqlite.sqlite_journal": "SqliteJournal",
             "agentloop.loop.agent_loop": "AgentLoop",
             "agentloop.loop.handoff": "handoff_to",
             "agentloop.tools.decorator": "tool",
@@ -122,6 +124,7 @@ __all__ = [
     "ScenarioStep",
     "ScriptedDriver",
     "ScriptedInference",
+    "SqliteJournal",
     "StepLimit",
     "StopReason",
     "StopSignal",
