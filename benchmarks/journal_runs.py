@@ -23,8 +23,8 @@ from agentloop.values import ExecutionHead, InferenceRequest, InferenceResponse,
 
 RECOVERY_SECONDS = 0.5
 GROWTH = 1.1
-MOST = {"memory": 2.5, "sqlite": 4.0}
-FIRST_RECORD_MS = 25
+MOST = {"memory": 2.75, "sqlite": 4.75}
+FIRST_RECORD_MS = 60
 NUMBERS = count()
 USAGE = Usage(input_tokens=1_000, output_tokens=20)
 
