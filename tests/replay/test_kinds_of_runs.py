@@ -18,7 +18,18 @@ from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.replay import replay
 from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, Turn
 from agentloop.testing.toy_tools import Ledger, call, toys
-from agentloop.values import AfterStep, AgentStop, ExecutionStatus, OnError, StopReason, ToolCall, approve, deny, edit
+from agentloop.values import (
+    AfterStep,
+    AgentStop,
+    ExecutionStatus,
+    OnError,
+    RecordKind,
+    StopReason,
+    ToolCall,
+    approve,
+    deny,
+    edit,
+)
 from tests.loop.recovery_bench import Model
 from tests.replay.bench import SCRIPT, loop_of, recorded, tools
 from tests.replay.bench import Ledger as Done
@@ -302,3 +313,27 @@ def test_the_first_turn_of_the_scenario_has_calls() -> None:
     """The runs above are runs with calls."""
     assert all(isinstance(one, ToolCall) for one in SCENARIO.turns[0].calls)
     assert len(SCENARIO.turns[0].calls) == 3
+
+
+async def test_a_message_that_came_while_the_program_was_down() -> None:
+    """It was taken by the step that had begun, whose inference was used again; that is no divergence."""
+    journal = Chronicle()
+    await loop_of(journal=journal).execute("go", execution_id="run")
+    kinds = [record.kind for record in journal.order]
+    left = await journal.crashed_after(kinds.index(RecordKind.INFERENCE_RECORDED) + 1)
+    loop = loop_of(journal=left)
+    loop.inbox("run").send("Hurry.")
+    state = await loop.recover("run")
+    assert [one.text for one in state.messages if one.role == "user"] == ["go", "Hurry."]
+    await _equal(left, "run", loop_of())
+
+
+async def test_the_time_that_a_program_was_down_is_not_held_against_it() -> None:
+    """A limit on time that was kept is kept again."""
+    journal, clock = Chronicle(), ManualClock()
+    await loop_of(journal=journal, clock=clock).execute("go", execution_id="run")
+    left = await journal.crashed_after(4)
+    clock.advance(10_000)
+    loop = loop_of(journal=left, clock=clock, interceptors=[Budget(seconds=60, wrap_up=0)])
+    assert (await loop.recover("run")).status is ExecutionStatus.COMPLETED
+    await _equal(left, "run", loop_of(interceptors=[Budget(seconds=60, wrap_up=0)]))
