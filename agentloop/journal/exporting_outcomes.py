@@ -61,16 +61,17 @@ def _settled(step: AgentStep) -> Sequence[tuple[ToolCall, ToolExecution]]:
 
 
 def _outcome(execution: ToolExecution, call: ToolCall, known: Known) -> Outcome:
-    changed = execution.call != call and execution.key not in known.decided
+    decided, forced = execution.key in known.decided, not _comes_about(execution, known)
+    told = forced if decided else execution.call != call
     return Outcome(
         value=execution.value,
         status=execution.status,
         content=execution.content,
         error=execution.error,
         may_have_run=execution.may_have_run,
-        ran=execution.call if changed else None,
+        ran=execution.call if told else None,
         waited=known.waited.get(execution.key, ()),
-        forced=not _comes_about(execution, known),
+        forced=forced,
     )
 
 

@@ -42,7 +42,7 @@ class Outcome(Value):
         content: what the model was shown instead of the value; None for the value.
         error: what went wrong; None when nothing did.
         may_have_run: whether an effect could not be excluded although it did not succeed.
-        ran: the call as it ran, when that is not as the model made it; None when it is.
+        ran: the call as it ran, where that does not follow from the model's call and the decisions; else None.
         waited: how it waited for decisions, one after the other.
         forced: whether neither a tool nor a rule can bring about this end, so that it is put in place of another.
     """

@@ -126,7 +126,7 @@ class RecordedRules(Interceptor):
         waited = next((call for call in outcome.waited if not call.begun), None)
         if waited is not None:
             return point.with_call(waited.call).suspend(waited.reason) if point.decision is None else point.suspend()
-        if outcome.ran is not None:
+        if outcome.ran is not None and point.decision is None:
             point = point.with_call(outcome.ran)
         if outcome.status is ToolStatus.BLOCKED and point.decision is None:
             return point.block("" if outcome.error is None else outcome.error.message)
@@ -140,6 +140,7 @@ class RecordedRules(Interceptor):
             return point
         ended = evolve(
             execution,
+            call=outcome.ran or execution.call,
             status=outcome.status,
             value=outcome.value,
             content=outcome.content,
