@@ -45,8 +45,6 @@ class Comparison:
 
     def requests(self, asked: Asked, request: InferenceRequest, place: tuple[int, int]) -> Divergence | None:
         """Compare what was asked with what is asked now."""
-        if asked.request == request:
-            return None
         forms = self._forms
         found = self._differences(forms.request(asked.request), forms.request(request), "request")
         return self._named(found, *place) if found else None
