@@ -113,8 +113,8 @@ class InterceptorStack(CanIntercept):
         return await self._pass("before_execution", point)
 
     async def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Pass the point through the layers, outermost first."""
-        return await self._pass("before_step", point)
+        """Pass the point through the layers, outermost first, until one stops the execution for good."""
+        return await self._pass("before_step", point, _is_stopped)
 
     async def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Pass the point through the layers, outermost first, until one answers."""
@@ -160,7 +160,11 @@ class InterceptorStack(CanIntercept):
         for interceptor, method in self._compiled.get(name, ()):
             if self._witness is not None:
                 self._witness.entering(interceptor, name)
-            made = await _run(interceptor, name, method, point)
+            try:
+                made = await _run(interceptor, name, method, point)
+            except Exception as error:
+                error.agent_state = point.state  # type: ignore[attr-defined]  # what the layers before have made of it
+                raise
             if self._witness is not None:
                 self._witness.passed(interceptor, name, point, made)
             if self._events is not None:
@@ -177,6 +181,11 @@ class InterceptorStack(CanIntercept):
             if self._events is not None:
                 await _tell(self._events, interceptor, kind.point, point.state, changed=None)
         return await call()
+
+
+def _is_stopped(point: BeforeStep) -> bool:
+    execution = point.state.execution
+    return execution is not None and execution.continuation.hard_signal is not None
 
 
 async def _run(interceptor: str, name: str, method: Callable[..., Any], point: P) -> P:

@@ -114,6 +114,14 @@ class Run(RunSignals):
                 await self.log.aclose()
 
     async def _may_step(self) -> bool:
+        """Pass the point before a step, again where that has failed and the error was recovered from: it made a step of its own."""
+        while True:
+            steps = self.state.step_count
+            await self._before_step()
+            if self.must_stop or self.state.step_count == steps:
+                return not self.must_stop
+
+    async def _before_step(self) -> None:
         self.state = self.state.with_continuation_cleared()
         self.signals_told = 0
         if self.log is not None and (taken := self.log.taken_messages()):
@@ -122,7 +130,6 @@ class Run(RunSignals):
         if self.inboxes.waiting and self.state.open_turn is None:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
-        return not self.must_stop
 
     def _goes_on(self) -> bool:
         """Say whether another step follows; a message that came meanwhile asks for one."""
@@ -268,8 +275,9 @@ class Run(RunSignals):
         try:
             self.state = (await point(kind(self.state))).state
         except AgentStop as stop:
-            self.state = self.state.with_stop_signal(stop.signal)
+            self.state = attached(stop, self.state).with_stop_signal(stop.signal)
         except Exception as error:  # noqa: BLE001  # an interceptor's error is an error of the execution
+            self.state = attached(error, self.state)
             await self._fail(error)
         await self.tell_signals()
 

@@ -96,4 +96,6 @@ class ReplayInboxes(Inboxes):
         saw = state is not None and state.execution is not None and state.execution.continuation.requested
         ahead = self._next.taken if self._next is not None and saw else []
         waits = [*self._untaken, *ahead]
-        self.waiting: dict[str, list[Message]] = {self._execution_id: waits} if waits else {}
+        self.waiting.clear()
+        if waits:
+            self.waiting[self._execution_id] = waits

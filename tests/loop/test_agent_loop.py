@@ -57,7 +57,7 @@ from agentloop.values import (
     approve,
     deny,
 )
-from agentloop.values.points import BeforeToolUse
+from agentloop.values.points import BeforeStep, BeforeToolUse, OnError
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
@@ -652,3 +652,39 @@ class Echoing(Driver):
 def test_a_driver_of_the_template_needs_one_method() -> None:
     """A subclass of the template writes `decide`."""
     assert AgentLoop(Echoing()).execute_sync("hello").final_text == "HELLO"
+
+
+async def test_an_interceptor_that_fails_before_every_step_does_not_defeat_the_limit() -> None:
+    """Errors before steps that are recovered from make steps of their own, and these count (law 5)."""
+
+    class Broken(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            raise RuntimeError("broken")
+
+    class Recovers(Interceptor):
+        def on_error(self, point: OnError) -> OnError:
+            return point.recover()
+
+    driver = ScriptedDriver(ScenarioStep.final("done"))
+    final = await AgentLoop(driver, interceptors=[Broken(), Recovers()], max_steps=3).execute("go")
+    assert (final.status, final.step_count) == (ExecutionStatus.STOPPED, 3)
+    assert final.stop_signal is not None
+    assert final.stop_signal.reason is StopReason.STEP_LIMIT
+
+
+async def test_what_layers_made_of_a_state_is_kept_when_the_next_one_fails() -> None:
+    """An interceptor that raises loses its own change only."""
+
+    class Notes(Interceptor):
+        priority = 10
+
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point.with_state(point.state.with_metadata(seen=True))
+
+    class Broken(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            raise RuntimeError("broken")
+
+    final = await AgentLoop(ScriptedDriver(), interceptors=[Broken(), Notes()]).execute("go")
+    assert final.status is ExecutionStatus.FAILED
+    assert final.context.metadata["seen"] is True
