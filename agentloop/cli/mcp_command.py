@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from importlib import import_module
-from pathlib import Path
 
 import click
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
 from agentloop.cli.mcp_offers import offer_of_agent, offers_of
 from agentloop.cli.mcp_servers import mcp_option, servers_from
-from agentloop.cli.tool_files import importable, tools_from
+from agentloop.cli.named_loop import loop_of
+from agentloop.cli.tool_files import tools_from
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.tools.ensembles.import_path import ImportPath
-from agentloop.tools.ensembles.tool_override import closest
 
 _DESCRIPTION = "Let an agent do a task; returns its answer."
 _EPILOG = """\
@@ -37,7 +34,11 @@ def mcp() -> None:
 
 @mcp.command(epilog=_EPILOG)
 @click.argument("places", nargs=-1, metavar="[FILE[:NAME]]...")
-@click.option("--agent", metavar="MODULE:LOOP", help="A loop to offer as one tool, which takes a task.")
+@click.option(
+    "--agent",
+    metavar="MODULE:LOOP",
+    help="A loop, or a function that makes one, to offer as one tool, which takes a task.",
+)
 @click.option(
     "--description", default=_DESCRIPTION, show_default=True, help="What the agent does, for those who call it."
 )
@@ -68,29 +69,11 @@ def serve(  # an option each
     """Offer the tools of FILEs, Python or TOML, until the client goes away or Ctrl-C."""
     with told_as_bad_usage():
         tools = tools_from(places, allow).plus(*servers_from(mcp))
-        loop = None if agent is None else _loop(agent)
+        loop = None if agent is None else loop_of(agent)
         if loop is None and not len(tools) and not tools.groups:
             raise BadUsage("there is nothing to offer: name files of tools, or an agent with --agent")
         agent_name = "" if agent is None else agent.rpartition(":")[2]
         asyncio.run(_served(tools, loop, (agent_name, description), name, (host, port) if http else None))
-
-
-def _loop(path: str) -> AgentLoop:
-    found = ImportPath.parse(path)
-    with importable(Path.cwd()):
-        try:
-            module = import_module(found.module)
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(
-                f"the module {found.module} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-    loops = [name for name, held in vars(module).items() if isinstance(held, AgentLoop)]
-    if not hasattr(module, found.name):
-        raise ConfigurationError(f"there is no {found.name!r} in {module.__file__}{closest(found.name, loops)}")
-    value: object = getattr(module, found.name)
-    if not isinstance(value, AgentLoop):
-        raise ConfigurationError(f"{path} is not an AgentLoop")
-    return value
 
 
 async def _served(

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
+from agentloop.cli.named_loop import loop_of
 from agentloop.cli.runs_journal import found, journal_option, with_journal
-from agentloop.cli.runs_loop import loop_of
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal.chain import verified
 from agentloop.journal.exporting import pytest_source

@@ -9,10 +9,11 @@ from contextlib import redirect_stdout
 import click
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
+from agentloop.cli.named_loop import loop_of
 from agentloop.cli.outcome import exit_code
 from agentloop.cli.runs_decisions import GivenDecisions
 from agentloop.cli.runs_journal import found, journal_option, told_of_journals, with_journal
-from agentloop.cli.runs_loop import journaled, loop_of
+from agentloop.cli.runs_journaled import journaled
 from agentloop.cli.runs_resume import gone_on, tell
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalError

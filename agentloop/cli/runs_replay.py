@@ -12,8 +12,8 @@ import click
 
 from agentloop.cli.bad_usage import BadUsage, told_as_bad_usage
 from agentloop.cli.figures import counted
+from agentloop.cli.named_loop import loop_of
 from agentloop.cli.runs_journal import found, journal_option, journal_path, told_of_journals
-from agentloop.cli.runs_loop import loop_of
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import one_line, printable
 from agentloop.cli.waiting import Waiting

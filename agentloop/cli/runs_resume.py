@@ -13,11 +13,12 @@ from agentloop.cli.approvals import Asking, Decider, can_ask, undecided
 from agentloop.cli.bad_usage import told_as_bad_usage
 from agentloop.cli.execution import executed
 from agentloop.cli.interrupted import Interrupted
+from agentloop.cli.named_loop import loop_of
 from agentloop.cli.outcome import exit_code, shortcoming, summary
 from agentloop.cli.progress import Progress
 from agentloop.cli.runs_decisions import GivenDecisions, decision_options
 from agentloop.cli.runs_journal import found, journal_option, told_of_journals
-from agentloop.cli.runs_loop import journaled, loop_of
+from agentloop.cli.runs_journaled import journaled
 from agentloop.cli.terminal import console
 from agentloop.cli.terminal_text import printable
 from agentloop.loop.agent_loop import AgentLoop

@@ -122,4 +122,4 @@ def test_what_is_no_loop_is_told(command_line: CommandLine) -> None:
     """`--agent` takes a loop."""
     ended = command_line("mcp", "serve", "--agent", "tests.tools.mcp.served_tools:add")
     assert ended.code == 2
-    assert "is not an AgentLoop" in ended.err
+    assert "not an AgentLoop" in ended.err

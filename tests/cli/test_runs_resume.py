@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import AgentState, from_json
-from agentloop.cli.runs_loop import loop_of
+from agentloop.cli.named_loop import loop_of
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.values.execution_state import ExecutionStatus
 from tests.cli.program import Program

@@ -8,11 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from agentloop.cli.bad_usage import BadUsage
-from agentloop.cli.runs_journal import journal_path
 from agentloop.cli.tool_files import importable, imported_file
+from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.ensembles.import_path import ImportPath
 from agentloop.tools.ensembles.tool_override import closest
@@ -32,7 +30,7 @@ def loop_of(path: str) -> AgentLoop:
         if not hasattr(module, name):
             raise ConfigurationError(f"there is no {name!r} in {module.__file__}{closest(name, loops)}")
         value: object = getattr(module, name)
-        if callable(value) and not isinstance(value, type):
+        if callable(value) and not isinstance(value, type | Tool):
             try:
                 value = value()
             except Exception as error:
@@ -57,23 +55,3 @@ def _module(path: str) -> tuple[ModuleType, str]:
         raise ConfigurationError(
             f"the module {found.module} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-
-
-def journaled(loop: AgentLoop, given: str | None) -> AgentLoop:
-    """Return a loop with the journal that the command speaks of: its own where it has one, else the named one.
-
-    Its own may keep secrets out of what is written; so it is never replaced.
-
-    Args:
-        loop: the loop.
-        given: what `--journal` says; None when it was left out.
-
-    Raises:
-        BadUsage: when it has another journal than the one that is named, or there is none.
-    """
-    own = loop.journal
-    if own is None:
-        return loop.with_journal(SqliteJournal(journal_path(given)))
-    if given is not None and not (isinstance(own, SqliteJournal) and own.path.resolve() == Path(given).resolve()):
-        raise BadUsage(f"the loop has a journal of its own, {own!r}, and --journal names {given}; leave --journal out")
-    return loop
