@@ -10,10 +10,7 @@ from attrs import define, field
 
 from agentloop.contracts.execution_log import RunLog
 from agentloop.errors import JournalError
-from agentloop.events.execution_events import (
-    ContinuationEvaluated,
-    ConversationHandedOver,
-)
+from agentloop.events.execution_events import ContinuationEvaluated, ConversationHandedOver
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
 from agentloop.loop.bound_parts import BoundParts
@@ -115,21 +112,17 @@ class Run(RunSignals):
 
     async def _may_step(self) -> bool:
         """Pass the point before a step, again where that has failed and the error was recovered from: it made a step of its own."""
-        while True:
-            steps = self.state.step_count
-            await self._before_step()
-            if self.must_stop or self.state.step_count == steps:
-                return not self.must_stop
-
-    async def _before_step(self) -> None:
-        self.state = self.state.with_continuation_cleared()
-        self.signals_told = 0
         if self.log is not None and (taken := self.log.taken_messages()):
             self.state = with_received(self.state, taken)
             await tell_received(self.state, taken, self.events, self.state.step_count + 1)
         if self.inboxes.waiting and self.state.open_turn is None:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
-        await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
+        while True:
+            self.state, self.signals_told = self.state.with_continuation_cleared(), 0
+            steps = self.state.step_count
+            await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
+            if self.must_stop or self.state.step_count == steps:
+                return not self.must_stop
 
     def _goes_on(self) -> bool:
         """Say whether another step follows; a message that came meanwhile asks for one."""
