@@ -25,7 +25,7 @@ bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/text_formats.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
-	$(VENV)-plain/bin/python benchmarks/journal_runs.py
+	$(VENV)-plain/bin/python benchmarks/journal.py
 
 # Runs in processes that are killed at every moment, gone on with by others; the table says what became of their effects.
 kill-test: $(VENV)/ready

@@ -1,0 +1,187 @@
+"""What it takes to write a run down: records appended to a SQLite file, in groups and alone, and their size on the disk.
+
+python benchmarks/journal.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from attrs import frozen
+from measuring import Row, micros, show
+
+from agentloop.journal import SqliteJournal, chained
+from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.journal_record import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.json_text import format_json
+
+Synchronous = Literal["full", "normal"]
+
+BUDGET = 150.0
+"""Microseconds per record in groups of 4 to 100; beside it, a commit that waits for the disk costs the group what the disk takes."""
+GROUPS = (4, 16, 100)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+BODY = format_json({"call": "book_table", "text": "a table by the river " * 45}).decode()
+ROUNDS = 3
+
+
+@frozen
+class Cost:
+    """What an append took.
+
+    Attributes:
+        wall: seconds per record.
+        cpu: CPU seconds per record, of all threads.
+        size: bytes on the disk per record.
+    """
+
+    wall: float
+    cpu: float
+    size: float
+
+
+def records_of(execution_id: str, count: int, body: str = BODY) -> list[JournalRecord]:
+    records: list[JournalRecord] = []
+    previous = FIRST_HASH
+    for sequence in range(1, count + 1):
+        at = BEGIN + timedelta(seconds=sequence)
+        record = chained(execution_id, sequence, RecordKind.CALL_OUTCOME, body, at=at, previous_hash=previous)
+        records.append(record)
+        previous = record.hash
+    return records
+
+
+def head_after(records: Sequence[JournalRecord]) -> ExecutionHead:
+    last = records[-1]
+    return ExecutionHead(
+        execution_id=last.execution_id,
+        agent_id=f"agent of {last.execution_id}",
+        number=1,
+        status=ExecutionStatus.IN_PROGRESS,
+        record_count=last.sequence,
+        last_hash=last.hash,
+        started_at=BEGIN,
+        updated_at=last.at,
+    )
+
+
+async def appended(
+    folder: str, synchronous: Synchronous, group: int, chains: Sequence[Sequence[JournalRecord]]
+) -> Cost:
+    """Append chains of records, all executions at once, each in groups; return the best of some rounds."""
+    total = sum(len(chain) for chain in chains)
+    groups = [
+        [(head_after(chain[: at + group]), chain[at : at + group]) for at in range(0, len(chain), group)]
+        for chain in chains
+    ]
+    best = Cost(float("inf"), float("inf"), 0)
+    for number in range(ROUNDS):
+        name = f"{chains[0][0].execution_id} {synchronous} {group} {number}.db"
+        journal = SqliteJournal(Path(folder) / name, synchronous=synchronous)
+        await journal.head("nothing yet")
+        wall, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*[_one_execution(journal, of_one) for of_one in groups])
+        wall, cpu = (time.perf_counter() - wall) / total, (time.process_time() - cpu) / total
+        await journal.aclose()
+        best = Cost(min(best.wall, wall), min(best.cpu, cpu), journal.path.stat().st_size / total)
+    return best
+
+
+async def _one_execution(
+    journal: SqliteJournal, groups: Sequence[tuple[ExecutionHead, Sequence[JournalRecord]]]
+) -> None:
+    for head, records in groups:
+        await journal.append(head, records)
+
+
+def disk_wait(folder: str, times: int = 50) -> float:
+    """Return the seconds that the disk takes for 4 KiB to last: the median."""
+    waits = []
+    file = os.open(Path(folder) / "wait", os.O_CREAT | os.O_WRONLY)
+    for _ in range(times):
+        os.write(file, b"x" * 4096)
+        begin = time.perf_counter()
+        os.fdatasync(file)
+        waits.append(time.perf_counter() - begin)
+    os.close(file)
+    return sorted(waits)[times // 2]
+
+
+def _row(what: str, cost: Cost, most: float) -> Row:
+    return Row(
+        what,
+        f"{cost.wall * 1e6:6.0f} µs wall, {cost.cpu * 1e6:4.0f} µs CPU",
+        f"<= {most:.0f} µs wall",
+        cost.wall * 1e6 <= most,
+    )
+
+
+async def appends(folder: str) -> list[Row]:
+    """Measure appends of one execution, and of fifty at once."""
+    rows = []
+    policies: tuple[Synchronous, ...] = ("normal", "full")
+    for synchronous in policies:
+        wait = disk_wait(folder) * 1e6 if synchronous == "full" else 0.0
+        waited = f", the disk takes {wait:.0f} µs" if wait else ""
+        for group in (1, *GROUPS):
+            chain = records_of("one", 2000 if synchronous == "normal" else 50 * max(group, 4))
+            most = (BUDGET if group > 1 else 3 * BUDGET) + 2 * wait / group
+            cost = await appended(folder, synchronous, group, [chain])
+            rows.append(_row(f"synchronous={synchronous}{waited}: groups of {group}", cost, most))
+        chains = [records_of(f"execution {number}", 40) for number in range(50)]
+        cost = await appended(folder, synchronous, 4, chains)
+        rows.append(_row(f"synchronous={synchronous}{waited}: groups of 4, 50 executions at once", cost, BUDGET))
+    return rows
+
+
+async def sizes(folder: str) -> list[Row]:
+    """Measure room on the disk: of short records, and of a long result that stands in three records of each call."""
+    short = await appended(folder, "normal", 16, [records_of("short", 2000)])
+    ratio = short.size / len(BODY)
+    rows = [Row("room of a record", f"{short.size:.0f} bytes = {ratio:.2f} x its body", "<= 1.6 x", ratio <= 1.6)]
+    result = os.urandom(32 * 1024).hex()
+    body = format_json({"call": "read_file", "result": result}).decode()
+    long = await appended(folder, "normal", 3, [records_of("long", 60, body)])
+    share = long.size / len(body)
+    rows.append(Row("room of a 64 KB result in 60 records", f"{share:.3f} x its body", "<= 0.1 x", share <= 0.1))
+    return rows
+
+
+def hashing() -> list[Row]:
+    """Measure what a record costs before it is appended."""
+    made = micros(lambda: records_of("one", 1), times=2000)
+    return [Row(f"a record made and hashed ({len(BODY)} bytes)", f"{made:.1f} µs", "<= 30 µs", made <= 30)]
+
+
+async def listing(folder: str, count: int = 100_000) -> list[Row]:
+    """Measure the newest of many executions."""
+    journal = SqliteJournal(Path(folder) / "many.db", synchronous="normal")
+    for begin in range(0, count, 1000):
+        chains = [records_of(f"execution {number}", 1, "{}") for number in range(begin, begin + 1000)]
+        await asyncio.gather(*[journal.append(head_after(chain), chain) for chain in chains])
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin_at = time.perf_counter()
+        assert len(await journal.list(status=ExecutionStatus.IN_PROGRESS, limit=50)) == 50
+        best = min(best, time.perf_counter() - begin_at)
+    await journal.aclose()
+    return [Row(f"the newest 50 of {count} executions", f"{best * 1e3:.2f} ms", "<= 5 ms", best <= 5e-3)]
+
+
+async def main() -> None:
+    with TemporaryDirectory(prefix="journal", dir=Path.cwd()) as folder:
+        show("Before the journal", hashing())
+        show("Appending records of 1 KB, per record", await appends(folder))
+        show("Room on the disk", await sizes(folder))
+        show("Listing", await listing(folder))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
