@@ -34,6 +34,7 @@
         ├── UnknownExecution       no execution of this id is recorded
         ├── JournalConflict        somebody else drives the execution, or has driven it on
         ├── JournalCorrupt         records that were changed, dropped, reordered or damaged
+        ├── AskedAnew              for the loop: calls have begun for an answer that is not at hand
         ├── JournalFull
         ├── JournalBusy
         └── SchemaTooNew
@@ -253,6 +254,10 @@ class UnknownExecution(JournalError):
 
 class JournalConflict(JournalError):
     """Somebody else drives the execution, or has driven it on meanwhile: what was to be appended does not follow."""
+
+
+class AskedAnew(JournalError):
+    """A model is asked again for a step whose calls have begun: these belong to an answer that is not at hand any more."""
 
 
 class JournalCorrupt(JournalError):

@@ -52,6 +52,9 @@ class ExecutionLog(ABC):
         Args:
             request: what is to be asked.
             offer: makes of it what the model gets; None when that is the same.
+
+        Raises:
+            AskedAnew: when it has to be made, and calls of the step have begun for another answer; the loop settles them.
         """
 
     @abstractmethod
@@ -139,6 +142,16 @@ class RunLog(ExecutionLog):
     @abstractmethod
     def taken_messages(self) -> Sequence[Message]:
         """Return the messages that the next step had taken when it was interrupted."""
+
+    @property
+    @abstractmethod
+    def has_begun(self) -> bool:
+        """Whether anything is written down."""
+
+    @property
+    @abstractmethod
+    def is_in_step(self) -> bool:
+        """Whether anything is recorded of a step that is not complete: what comes now comes after it."""
 
     @abstractmethod
     def waiting_messages(self) -> Sequence[Message]:

@@ -10,7 +10,7 @@ from attrs import define, field
 from agentloop.contracts.can_answer_calls import CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.execution_log import Offer
-from agentloop.errors import JournalConflict, UnknownExecution
+from agentloop.errors import AskedAnew, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.beginning import new_head
 from agentloop.journal.chain import verified
@@ -65,6 +65,7 @@ class JournalLog(KeptLog):
     _offered: dict[str, Any] | None = None
     _offer_told: bool = False
     _downtime: float = 0.0
+    _calls_found: bool = False
     _step: int = 0
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
@@ -160,11 +161,17 @@ class JournalLog(KeptLog):
     # --- inferences and calls -----------------------------------------------------------------------------------
 
     def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:  # noqa: ARG002  # of the contract
-        """Return what came of the next inference of the step; None when it failed, or was not made or written down whole."""
+        """Return what came of the next inference of the step; None when it failed, or was not made or written down whole.
+
+        Raises:
+            AskedAnew: when it is to be made, and calls of the step have begun that nobody has looked for.
+        """
         found = self.recorded.inferences if self.recorded is not None else []
         recorded = found[self._inferences] if self._inferences < len(found) else None
         if recorded is None or recorded.response is None:
             found.clear()
+            if self.recorded is not None and self.recorded.calls and not self._calls_found:
+                raise AskedAnew("calls of this step have begun, for an answer that is not at hand")
             return None
         self._inferences += 1
         return recorded
@@ -185,6 +192,7 @@ class JournalLog(KeptLog):
 
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is known of a call of the step that has begun before."""
+        self._calls_found = True
         return self.recorded.calls.get(key) if self.recorded is not None else None
 
     async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:

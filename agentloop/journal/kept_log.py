@@ -34,6 +34,16 @@ class KeptLog(RunLog):
         """Return the calls that had begun when the execution was interrupted and that no step has settled."""
         return () if self.recorded is None else tuple(self.recorded.calls.values())
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything is written down."""
+        return self._writer is not None
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether inferences or calls are recorded of a step that is not complete."""
+        return self.recorded is not None and bool(self.recorded.inferences or self.recorded.calls)
+
     # --- messages -----------------------------------------------------------------------------------------------
 
     def taken_messages(self) -> Sequence[Message]:

@@ -237,7 +237,7 @@ class AgentLoop(LoopAsTool):
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
-            return self._run(state, dependencies, resumed=True)
+            return self._run(state, dependencies, resumed=True, starts=state.step_count == 0)
         if self._output is not None:
             state = state.with_response_format(self._output.response_format)
         state = state.with_execution_begun(execution_id or self.ids.new_id("execution"), self.clock.now())

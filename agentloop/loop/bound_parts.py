@@ -16,6 +16,8 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bound_driver, bound_executor
 from agentloop.loop.groups import discovered, hold_groups, must_discover
 from agentloop.loop.loop_parts import LoopParts
+from agentloop.values.agent_state import AgentState
+from agentloop.values.stop import Continuation
 
 
 @frozen(eq=False, kw_only=True)
@@ -35,6 +37,15 @@ class BoundParts:
     tools: Tools
     read_output: OutputCheck | None
     driver_of: Callable[[Tools], CanUseTools]
+
+    def check_output(self, state: AgentState, continuation: Continuation) -> None:
+        """Refuse a final answer that has not the type that was asked for, whatever the driver makes of it.
+
+        Raises:
+            InvalidOutput: when it has not.
+        """
+        if self.read_output is not None and state.has_final_response and not continuation.requested:
+            self.read_output(state.final_text)
 
     async def held(self, scope: ExecutionScope) -> BoundParts:
         """Hold the groups of the tools until the execution ends; return the parts with what these have discovered.

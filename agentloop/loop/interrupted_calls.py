@@ -18,7 +18,7 @@ from agentloop.values.recorded import RecordedCall
 from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
 from agentloop.values.tool_spec import Effect
 
-_CUT_SHORT = "the program was interrupted while this call ran, and the execution ended before it was gone on with"
+_CUT_SHORT = "the program was interrupted while this call ran, and it was not gone on with"
 
 
 def unsettled(calls: Sequence[RecordedCall], state: AgentState) -> Sequence[RecordedCall]:

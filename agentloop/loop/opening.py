@@ -24,9 +24,11 @@ async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> Non
     execution_id, loop = state.execution_id, asyncio.get_running_loop()
     try:
         await log.begin(state)
-    finally:  # also where it is cancelled: then its end takes what waits
-        inboxes.open(execution_id)
-        inboxes.restore(execution_id, log.waiting_messages())
+    except asyncio.CancelledError:
+        if log.has_begun:  # then its end takes what waits
+            _open(inboxes, log, execution_id)
+        raise
+    _open(inboxes, log, execution_id)
 
     def note(message: Message) -> None:
         if inboxes.note(execution_id, message):  # what a step has taken meanwhile is written down with the step
@@ -36,6 +38,11 @@ async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> Non
         loop.call_soon_threadsafe(note, message)
 
     inboxes.open(execution_id, note_soon)
+
+
+def _open(inboxes: Inboxes, log: RunLog, execution_id: str) -> None:
+    inboxes.open(execution_id)
+    inboxes.restore(execution_id, log.waiting_messages())
 
 
 async def tell_begun(events: CanHandleEvents, state: AgentState, step_number: int, *, resumed: bool) -> None:

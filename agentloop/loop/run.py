@@ -9,7 +9,7 @@ from typing import TypeVar
 from attrs import define, field
 
 from agentloop.contracts.execution_log import RunLog
-from agentloop.errors import JournalError
+from agentloop.errors import AskedAnew, JournalError
 from agentloop.events.execution_events import ContinuationEvaluated, ConversationHandedOver
 from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
 from agentloop.executors.shielding import shielded
@@ -96,6 +96,8 @@ class Run(RunSignals):
         await opened(self.log, self.state, self.inboxes)
         self._begun = True
         await tell_begun(self.events, self.state, self.step_number, resumed=self.resumed)
+        if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
+            self.state = self.state.with_continuation_requested()  # a message is not left without an answer
         self.parts = await self.parts.held(self.scope)
         if self.starts:
             await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
@@ -107,7 +109,8 @@ class Run(RunSignals):
             await self.scope.own.aclose()
         finally:
             if self.log is not None:
-                self.inboxes.leave(self.state.execution_id)
+                if self._begun:
+                    self.inboxes.leave(self.state.execution_id)
                 await self.log.aclose()
 
     async def _may_step(self) -> bool:
@@ -115,7 +118,8 @@ class Run(RunSignals):
         if self.log is not None and (taken := self.log.taken_messages()):
             self.state = with_received(self.state, taken)
             await tell_received(self.state, taken, self.events, self.state.step_count + 1)
-        if self.inboxes.waiting and self.state.open_turn is None:
+        in_step = self.state.open_turn is not None or (self.log is not None and self.log.is_in_step)
+        if self.inboxes.waiting and not in_step:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         while True:
             self.state, self.signals_told = self.state.with_continuation_cleared(), 0
@@ -146,10 +150,13 @@ class Run(RunSignals):
         try:
             self.state = checked(before, await self.parts.driver.use_tools(before), self.parts.driver)
             self._step_taken = True
-            self._check_output()
+            self.parts.check_output(self.state, self.continuation)
         except AgentStop as stop:
             self._rescue(stop, before)
             self.state = self.state.with_stop_signal(stop.signal)
+        except AskedAnew:
+            self.state = before
+            await self._close_calls("the answer that it was made in is not at hand")
         except (asyncio.CancelledError, JournalError) as error:
             self._rescue(error, before)
             raise
@@ -165,10 +172,8 @@ class Run(RunSignals):
 
     async def _hand_over(self) -> None:
         """Go on with the parts of another loop, if the step has handed the conversation over to it."""
-        if not self._step_taken:
-            return
         try:
-            taken = self.handoffs.after(self.state, self.parts)
+            taken = self.handoffs.after(self.state, self.parts) if self._step_taken else None
         except Exception as error:  # noqa: BLE001  # a handoff that leads nowhere is an error of the execution
             await self._fail(error)
             return
@@ -198,7 +203,8 @@ class Run(RunSignals):
         await self._close_calls(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
-        await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
+        if self.log is None or self.log.has_begun:
+            await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
         await self.tell_signals()
         await self._tell_end()
 
@@ -249,11 +255,6 @@ class Run(RunSignals):
             head = self.events.head(self.state, step_number=self.step_number)
             await self.events.emit(AgentStepCompleted(head, step))
         self._in_step = False
-
-    def _check_output(self) -> None:
-        """Refuse a final answer that has not the type that was asked for, whatever the driver makes of it."""
-        if self.parts.read_output is not None and self.state.has_final_response and not self.continuation.requested:
-            self.parts.read_output(self.state.final_text)
 
     def _rescue(self, error: BaseException, before: AgentState) -> None:
         """Go on from the state that an error carries."""

@@ -51,6 +51,16 @@ class QuietLog(RunLog):
         """Return nothing: messages come by the inbox."""
         return ()
 
+    @property
+    def has_begun(self) -> bool:
+        """Say so."""
+        return True
+
+    @property
+    def is_in_step(self) -> bool:
+        """Say no: messages come when they came."""
+        return False
+
     def waiting_messages(self) -> Sequence[Message]:
         """Return nothing: messages come by the inbox."""
         return ()

@@ -1,0 +1,167 @@
+"""Edges of recovery: messages between steps, answers that are not at hand, and runs that are refused or cancelled early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from attrs import evolve
+
+from agentloop import AgentLoop, Interceptor, ToolCallingDriver, tool
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import InboxClosed, JournalConflict
+from agentloop.events import EventBus
+from agentloop.journal import MemoryJournal
+from agentloop.journal.fold import folded
+from agentloop.testing import Chronicle
+from agentloop.values import (
+    AfterInference,
+    BeforeExecution,
+    ExecutionStatus,
+    InferenceRequest,
+    InferenceResponse,
+    RecordKind,
+    Text,
+    ToolStatus,
+)
+from tests.loop.recovery_bench import Model, cut
+
+
+async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> None:
+    """Wherever the records end from then on, the recovered run has the message and its answer, in their places."""
+    chronicle = Chronicle()
+    loop, sent = AgentLoop(ToolCallingDriver(Model("first", "second")), journal=chronicle), False
+    async for _ in loop.iterate("go", execution_id="run"):
+        if not sent:
+            loop.inbox("run").send("and more?")
+            sent = True
+            await asyncio.sleep(0)
+    kinds = [record.kind for record in chronicle.order]
+    for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
+        left = await chronicle.crashed_after(count)
+        state = await loop.with_journal(left).recover("run")
+        assert [message.text for message in state.messages] == ["go", "first", "and more?", "second"]
+        assert folded(await left.read("run"), "run").state == state
+
+
+async def test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_crash() -> None:
+    """A recorded answer is not put behind a message that it never saw."""
+
+    class Sends(Interceptor):
+        async def after_inference(self, point: AfterInference) -> AfterInference:
+            if loops and len(point.state.messages) == 1:
+                loops[0].inbox("run").send("and more?")
+                await asyncio.sleep(0)
+            return point
+
+    chronicle, loops = Chronicle(), list[AgentLoop]()
+    model = ToolCallingDriver(Model("first", "second"))
+    loops.append(AgentLoop(model, journal=chronicle, interceptors=[Sends()]))
+    final = await loops[0].execute("go", execution_id="run")
+    texts = [message.text for message in final.messages]
+    assert texts == ["go", "first", "and more?", "second"]
+    kinds = [record.kind for record in chronicle.order]
+    for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
+        state = await AgentLoop(model, journal=await chronicle.crashed_after(count)).recover("run")
+        assert [message.text for message in state.messages] == texts
+
+
+async def test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is_asked_again() -> None:
+    """What had begun for a masked answer is reused or in doubt, in a step of its own; no call of the new answer takes its place."""
+    ran: Counter[int] = Counter()
+
+    @tool
+    async def pay(n: int) -> str:
+        """Pay."""
+        ran[n] += 1
+        return f"paid {n}"
+
+    class Secretive(Model):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            response = await super().infer(request)
+            return evolve(response, parts=(Text("the word is sesame42"), *response.parts))
+
+    journal = MemoryJournal(secrets=["sesame42"])
+    first = Secretive([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
+    await AgentLoop(ToolCallingDriver(first), [pay], journal=journal).execute("go", execution_id="run")
+    records = await journal.read("run")
+    assert ran == {1: 1, 2: 1}
+    outcome = next(record.sequence for record in records if record.kind is RecordKind.CALL_OUTCOME)
+    other = Secretive("?", "done")
+    left = await cut(journal, "run", outcome)
+    state = await AgentLoop(ToolCallingDriver(other), [pay], journal=left).recover("run")
+    assert ran == {1: 1, 2: 1}
+    found = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
+    assert set(found.values()) == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.step_count == 2
+
+
+async def test_a_refused_run_leaves_the_inbox_of_the_running_one_alone() -> None:
+    """Messages of the one that runs are still written down; one that has ended takes none."""
+    chronicle, waits, goes_on = Chronicle(), asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        """Wait."""
+        waits.set()
+        await goes_on.wait()
+        return "waited"
+
+    loop = AgentLoop(ToolCallingDriver(Model([("wait", {})], "done", "again")), [wait], journal=chronicle)
+    running = asyncio.create_task(loop.execute("go", execution_id="run"))
+    await waits.wait()
+    with pytest.raises(JournalConflict):
+        await loop.execute("go", execution_id="run")
+    loop.inbox("run").send("hurry")
+    await asyncio.sleep(0)
+    goes_on.set()
+    await running
+    assert RecordKind.MESSAGES_SENT in [record.kind for record in chronicle.order]
+    with pytest.raises(JournalConflict):
+        await loop.execute("go", execution_id="run")
+    with pytest.raises(InboxClosed):
+        loop.inbox("run").send("too late")
+
+
+class SlowToClaim(MemoryJournal):
+    """A journal whose claims take for ever."""
+
+    async def claim(self, execution_id: str) -> Claim:
+        """Wait."""
+        await asyncio.Event().wait()
+        return await super().claim(execution_id)
+
+
+async def test_a_run_that_is_cancelled_while_it_claims_leaves_its_messages_waiting() -> None:
+    """It has not begun, so nothing is taken and nothing is written."""
+    journal = SlowToClaim()
+    loop = AgentLoop(ToolCallingDriver(Model("done")), journal=journal)
+    loop.inbox("run").send("hello")
+    task = asyncio.create_task(loop.execute("go", execution_id="run"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await journal.head("run") is None
+    again = loop.with_journal(MemoryJournal()).with_events(EventBus())
+    state = await again.execute("go", execution_id="run")
+    assert [message.text for message in state.messages if message.role == "user"] == ["go", "hello"]
+
+
+async def test_a_run_that_has_not_come_to_a_step_passes_the_point_before_the_execution() -> None:
+    """Also when it is gone on with by its state and not by `recover`."""
+
+    class Tenant(Interceptor):
+        def before_execution(self, point: BeforeExecution) -> BeforeExecution:
+            return point.with_state(point.state.with_metadata(tenant="acme"))
+
+    chronicle = Chronicle()
+    loop = AgentLoop(ToolCallingDriver(Model("done")), journal=chronicle, interceptors=[Tenant()])
+    await loop.execute("go", execution_id="run")
+    left = await chronicle.crashed_after(1)
+    begun = folded(await left.read("run"), "run").state
+    assert begun is not None
+    state = await loop.with_journal(left).execute(begun)
+    assert state.context.metadata["tenant"] == "acme"
