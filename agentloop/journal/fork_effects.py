@@ -13,6 +13,7 @@ from agentloop.contracts.can_answer_calls import CallAnswer, CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt
 from agentloop.journal import bodies
+from agentloop.journal.sameness import same
 from agentloop.values.journal_record import JournalRecord, RecordKind
 from agentloop.values.json_text import parse_json
 from agentloop.values.recorded import CallIntent, RecordedCall
@@ -107,7 +108,7 @@ def equal_calls(one: ToolCall, other: ToolCall) -> bool:
     if one.arguments_json == other.arguments_json:
         return True
     try:
-        return parse_arguments(one.arguments_json) == parse_arguments(other.arguments_json)
+        return same(parse_arguments(one.arguments_json), parse_arguments(other.arguments_json))
     except MalformedArguments:
         return False
 

@@ -7,6 +7,8 @@ from itertools import islice
 from operator import is_
 from typing import Any, TypeVar
 
+from agentloop.journal.sameness import same
+
 T = TypeVar("T")
 
 
@@ -16,7 +18,7 @@ def kept(before: Sequence[T], after: Sequence[T]) -> int:
         return len(before)
     count = 0
     for one, other in zip(before, after, strict=False):
-        if one is not other and one != other:
+        if not same(one, other, ordered=True):
             break
         count += 1
     return count

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.journal.kept import remade, told
+from agentloop.journal.sameness import same
 from agentloop.values.inference_request import InferenceRequest
 from agentloop.values.message import Message
 from agentloop.values.serialisation import from_plain, to_plain
@@ -25,7 +26,7 @@ def request_delta(
     """
     delta: dict[str, Any] = {}
     light = evolve(after, messages=())
-    if before is None or light != evolve(before, messages=()):
+    if before is None or not same(light, evolve(before, messages=()), ordered=True):
         delta["request"] = to_plain(light)
 
     def tell(message: Message) -> Any:

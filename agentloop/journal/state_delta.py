@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.journal.kept import remade, told
+from agentloop.journal.sameness import same
 from agentloop.values.agent_context import AgentContext
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import AgentStep
@@ -30,7 +31,7 @@ def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     known = _light(before) if before is not None else None
     light = _light(after)
-    if light != known:
+    if not same(light, known, ordered=True):
         delta["state"] = to_plain(light)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
@@ -63,7 +64,7 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
         return {}
     delta: dict[str, Any] = {}
     light = evolve(after, messages=())
-    if before is None or light != evolve(before, messages=()):
+    if before is None or not same(light, evolve(before, messages=()), ordered=True):
         delta["context"] = to_plain(light)
     messages = told(() if before is None else before.messages, after.messages, to_plain)
     if messages is not None:
@@ -81,7 +82,7 @@ def _execution_delta(
 ) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     light = evolve(after, steps=())
-    if before is None or light != evolve(before, steps=()):
+    if before is None or not same(light, evolve(before, steps=()), ordered=True):
         delta["execution"] = to_plain(light)
     steps = told(() if before is None else before.steps, after.steps, lambda step: _step_told(step, messages))
     if steps is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
+from agentloop.journal.sameness import same
 from agentloop.replay.divergence import NOTHING, Difference
 from agentloop.values.agent_state import AgentState
 from agentloop.values.agent_step import AgentStep, OpenTurn
@@ -106,7 +107,7 @@ def _is_then(name: str, value: Any) -> bool:
 
 def differences(recorded: Any, replayed: Any, path: str = "") -> Iterator[Difference]:
     """Yield where two plain JSON values differ, in their order, each with its path."""
-    if recorded is replayed or recorded == replayed:
+    if same(recorded, replayed):
         return
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
         for name in dict.fromkeys([*recorded, *replayed]):

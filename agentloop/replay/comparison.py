@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.journal.fork_effects import equal_calls
+from agentloop.journal.sameness import same
 from agentloop.replay.comparing import Forms, first_differences
 from agentloop.replay.divergence import NOTHING, Difference, Divergence
 from agentloop.replay.guard import Touch
@@ -113,7 +114,7 @@ class Comparison:
         )
 
     def _differences(self, recorded: Any, replayed: Any, path: str) -> tuple[Difference, ...]:
-        if recorded == replayed:
+        if same(recorded, replayed):
             return ()
         if self._mask is not None:
             replayed = self._mask({"value": replayed})["value"]

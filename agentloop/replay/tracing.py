@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from agentloop.journal.sameness import same
 from agentloop.replay.comparing import Forms, differences, timeless
 from agentloop.replay.divergence import NOTHING, Difference
 from agentloop.values.json_text import format_json
@@ -46,7 +47,7 @@ class Traces:
 
     def note(self, interceptor: str, point: str, before: Point, after: Point) -> None:
         """Remember what an interceptor made of a point, if it changed anything."""
-        if after is not before and after != before:
+        if not same(after, before):
             self._traces.append(Trace(interceptor, point, before, after))
 
     def writer_of(self, difference: Difference) -> Trace | None:
@@ -110,4 +111,4 @@ def _decided(trace: Trace) -> bool:
     before, after = trace.before, trace.after
     assert isinstance(before, BeforeToolUse)  # noqa: S101  # the stack returns points of the type that they were given
     assert isinstance(after, BeforeToolUse)  # noqa: S101
-    return before.verdict != after.verdict or before.call != after.call
+    return not same(before.verdict, after.verdict) or before.call != after.call
