@@ -25,8 +25,8 @@ class Journal(CanJournal, CanRedactRecords):
     Args:
         secrets: texts, or keys, that are masked wherever they stand in what is recorded.
         secret_fields: fields that are masked: by their name wherever they stand, as `password`, or by a path, as
-            `card.number`, also inside of strings that hold JSON, as the arguments of a call. A masked argument is gone: a call
-            that is recovered runs with the mask.
+            `card.number`, also inside of strings that hold JSON, as the arguments of a call. What was masked is gone: a
+            call with a masked argument is never run from the record.
 
     Raises:
         ConfigurationError: when a secret is shorter than four characters.
