@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from agentloop.errors import ContractViolation, JournalConflict, SchemaTooNew
+from agentloop.errors import ContractViolation, JournalConflict, JournalError, SchemaTooNew
 from agentloop.values.journal_record import FIRST_HASH, RECORD_SCHEMA_VERSION, ExecutionHead, JournalRecord
 
 
@@ -14,7 +14,10 @@ def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None
 
     Raises:
         ContractViolation: when they do not.
+        JournalError: when an id in the head cannot be written down.
     """
+    for name in (head.execution_id, head.agent_id, head.parent_agent_id, head.forked_from):
+        check_id(name or "")
     if not records:
         raise ContractViolation("nothing is appended: there are no records")
     for one, other in pairwise(records):
@@ -26,6 +29,18 @@ def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None
         raise ContractViolation(
             f"the head of execution {head.execution_id} does not tell the last record that is appended"
         )
+
+
+def check_id(one: str) -> None:
+    """Check that an id can be written down in UTF-8.
+
+    Raises:
+        JournalError: when it cannot.
+    """
+    try:
+        one.encode()
+    except UnicodeEncodeError as error:
+        raise JournalError(f"the id {one!a} cannot be written down: its lone surrogates are no UTF-8") from error
 
 
 def check_follows(record: JournalRecord, record_count: int, last_hash: str) -> None:
@@ -58,7 +73,9 @@ def check_follows(record: JournalRecord, record_count: int, last_hash: str) -> N
 def number_taken(head: ExecutionHead) -> JournalConflict:
     """Make the error of an execution that begins with a number that its agent has used."""
     return JournalConflict(
-        f"execution {head.execution_id} cannot be number {head.number} of agent {head.agent_id}: there is one already"
+        f"execution {head.execution_id} cannot be number {head.number} of agent {head.agent_id}: there is one already, so the "
+        "agent's conversation has gone on; continue from its newest state (`journal.conversation`, `journal.state`), or begin "
+        "another line of it with `journal.fork`"
     )
 
 

@@ -12,6 +12,7 @@ from agentloop.journal.appending import (
     NOTHING_THERE,
     already_claimed,
     check_follows,
+    check_id,
     check_readable,
     check_records,
     number_taken,
@@ -81,6 +82,7 @@ class MemoryJournal(Journal):
 
     async def claim(self, execution_id: str) -> Claim:
         """Claim an execution, which may not be there yet."""
+        check_id(execution_id)
         with self._lock:
             if execution_id in self._claimed:
                 raise already_claimed(execution_id, "another writer of this process")

@@ -9,6 +9,7 @@ from attrs import define, evolve, field
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_redact_records import CanRedactRecords
+from agentloop.errors import JournalError
 from agentloop.journal.chain import chained
 from agentloop.values.clock import Clock
 from agentloop.values.execution_state import ExecutionStatus
@@ -111,8 +112,19 @@ class RecordWriter:
         try:
             await self.journal.append(self.head, group)
         except BaseException as error:  # noqa: BLE001  # raised by `flush` to those who wait, and to all that come after
-            self._error = error
+            self._error = _as_ours(error, self.head.execution_id)
         else:
             self._lasting = group[-1].sequence
         finally:
             self._task = None
+
+
+def _as_ours(error: BaseException, execution_id: str) -> BaseException:
+    """Return the error that a run raises when its journal raised this one."""
+    if isinstance(error, JournalError) or not isinstance(error, Exception):
+        return error
+    raised = JournalError(
+        f"execution {execution_id} cannot be written down: its journal raised {type(error).__name__}: {error}"
+    )
+    raised.__cause__ = error
+    return raised

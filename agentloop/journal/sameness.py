@@ -42,7 +42,8 @@ def _inner(one: Any, other: Any) -> Iterable[tuple[Any, Any]]:
         return [(value, other[key]) for key, value in one.items()]
     if isinstance(one, Sequence) and not isinstance(one, str | bytes):
         return zip(one, other, strict=True)
-    return [(take(one), take(other)) for take in _compared(type(one))]
+    kind: Any = type(one)
+    return [(take(one), take(other)) for take in _compared(kind)]
 
 
 @cache

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from agentloop.errors import JournalConflict
+from agentloop.errors import JournalConflict, JournalError
 from agentloop.journal import Journal, JournalFinding, MemoryJournal, SqliteJournal, VerifiedExecution
 from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.journal_record import ExecutionHead, JournalRecord
 from tests.journal.records import BEGIN, appended, head_after, records_of
+from tests.replay.bench import loop_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -177,3 +178,26 @@ async def test_records_without_a_head_are_found() -> None:
 def test_a_journal_shows_what_it_is(make: Callable[[], Journal]) -> None:
     """The repr says where the records are."""
     assert repr(make()).startswith(("MemoryJournal(0", "SqliteJournal('/"))
+
+
+async def test_an_id_that_is_no_text_of_utf_8_is_refused(make: Callable[[], Journal]) -> None:
+    """Any journal says so when it is claimed and when something is appended, and has written nothing."""
+    journal = make()
+    for name, of_agent in (("\ud800", "ada"), ("e", "\ud800")):
+        with pytest.raises(JournalError, match=r"ud800' cannot be written down"):
+            await begin(journal, name, of_agent, 1, minute=0)
+    with pytest.raises(JournalError, match=r"ud800' cannot be written down"):
+        await journal.claim("\ud800")
+    with pytest.raises(JournalError, match="ud800"):
+        await loop_of(journal=journal).execute("Go on.", execution_id="\ud800")
+    assert not await journal.list()
+    await journal.aclose()
+
+
+async def test_who_begins_with_a_number_that_is_taken_is_told_what_to_do(make: Callable[[], Journal]) -> None:
+    """The conversation has gone on: its newest state is continued, or another line of it begins."""
+    journal = make()
+    await begin(journal, "a1", "ada", 1, minute=0)
+    with pytest.raises(JournalConflict, match=r"continue from its newest state .*`journal\.fork`"):
+        await begin(journal, "a2", "ada", 1, minute=1)
+    await journal.aclose()

@@ -19,7 +19,7 @@ from threading import Lock
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalError
-from agentloop.journal.appending import already_claimed
+from agentloop.journal.appending import already_claimed, check_id
 from agentloop.journal.sqlite.file_locks import ByteLocks, byte_locks
 
 _FIRST_BYTE = 1 << 62
@@ -46,9 +46,10 @@ class Claims:
 
         Raises:
             JournalConflict: when somebody alive has claimed it.
-            JournalError: when the file of the locks cannot be used.
+            JournalError: when the file of the locks cannot be used, or the id cannot be written down.
         """
-        digest = hashlib.sha256(execution_id.encode("utf-8", "surrogatepass")).digest()
+        check_id(execution_id)
+        digest = hashlib.sha256(execution_id.encode()).digest()
         byte = _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
         with self._guard:
             try:

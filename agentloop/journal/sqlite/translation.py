@@ -34,6 +34,12 @@ def translated(error: Exception, path: str) -> Exception:
         error: what was raised.
         path: the file, for the message.
     """
+    if isinstance(error, UnicodeEncodeError):
+        unwritable = JournalError(
+            f"the journal {path}: {error.object!a} cannot be written down: its lone surrogates are no UTF-8"
+        )
+        unwritable.__cause__ = error
+        return unwritable
     if isinstance(error, AgentLoopError) or not isinstance(error, sqlite3.Error | OSError):
         return error
     code = getattr(error, "sqlite_errorcode", None)
