@@ -46,7 +46,10 @@ class CanJournal(ABC):
             JournalFull: when there is no room.
             JournalBusy: when somebody else kept the journal locked for too long.
             JournalCorrupt: when the journal is damaged.
-            JournalError: when it cannot be written for another reason.
+            JournalError: when the claim on the execution was ended by `aclose` and it was not claimed again, and when it cannot
+                be written for another reason.
+            ContractViolation: when there are no records, when they are not chained to each other, or when the head does not
+                match them.
         """
 
     @abstractmethod
@@ -96,8 +99,11 @@ class CanJournal(ABC):
 
     @abstractmethod
     async def purge(self, before: datetime) -> int:
-        """Delete all executions that have ended and were last changed before this moment; return how many."""
+        """Delete all executions that have ended and were last changed before this moment, but those that are claimed; return how many."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of files and connections; more than once does nothing."""
+        """Let go of files and connections, and end the claims made through this journal; more than once does nothing.
+
+        Who had such a claim appends no more: it is refused.
+        """

@@ -17,6 +17,7 @@ from agentloop.journal.appending import (
     check_records,
     number_taken,
 )
+from agentloop.journal.held_claims import HeldClaims
 from agentloop.journal.journal import Journal, newest_first
 from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.journal_record import ExecutionHead, JournalRecord
@@ -38,7 +39,7 @@ class MemoryJournal(Journal):
         self._heads: dict[str, ExecutionHead] = {}
         self._records: dict[str, list[JournalRecord]] = {}
         self._numbers: dict[tuple[str, int], str] = {}
-        self._claimed: set[str] = set()
+        self._claimed = HeldClaims()
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -49,6 +50,7 @@ class MemoryJournal(Journal):
         check_records(head, records)
         number = (head.agent_id, head.number)
         with self._lock:
+            self._claimed.check(head.execution_id)
             known = self._heads.get(head.execution_id)
             check_follows(records[0], *((known.record_count, known.last_hash) if known else NOTHING_THERE))
             if self._numbers.get(number, head.execution_id) != head.execution_id:
@@ -86,8 +88,9 @@ class MemoryJournal(Journal):
         with self._lock:
             if execution_id in self._claimed:
                 raise already_claimed(execution_id, "another writer of this process")
-            self._claimed.add(execution_id)
-        return _MemoryClaim(self._claimed, execution_id)
+            claim = _MemoryClaim(self._claimed, self._lock, execution_id)
+            self._claimed.add(execution_id, claim)
+            return claim
 
     async def delete(self, execution_id: str) -> bool:
         """Delete an execution with all its records."""
@@ -103,7 +106,9 @@ class MemoryJournal(Journal):
             return sum([self._delete(head.execution_id) for head in over if head.execution_id not in self._claimed])
 
     async def aclose(self) -> None:
-        """Do nothing: there are no files and no connections."""
+        """End the claims; the records stay for as long as this object."""
+        with self._lock:
+            self._claimed.end()
 
     def _delete(self, execution_id: str) -> bool:
         head = self._heads.pop(execution_id, None)
@@ -117,12 +122,10 @@ class MemoryJournal(Journal):
 class _MemoryClaim(Claim):
     """A claim on an execution in memory."""
 
-    def __init__(self, claimed: set[str], execution_id: str) -> None:
-        self._claimed: set[str] | None = claimed
-        self._execution_id = execution_id
+    def __init__(self, claimed: HeldClaims, lock: Lock, execution_id: str) -> None:
+        self._claimed, self._lock, self._execution_id = claimed, lock, execution_id
 
     async def release(self) -> None:
         """Let others claim the execution; more than once does nothing."""
-        if self._claimed is not None:
-            self._claimed.discard(self._execution_id)
-        self._claimed = None
+        with self._lock:
+            self._claimed.leave(self._execution_id, self)

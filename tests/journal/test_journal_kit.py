@@ -14,6 +14,7 @@ from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.journal.held_claims import HeldClaims
 from agentloop.testing import JournalKit, LawBroken
 from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.journal_record import ExecutionHead, JournalRecord
@@ -160,7 +161,7 @@ class ClaimsTwice(MemoryJournal):
     """Breaks law 16: two writers have a claim."""
 
     async def claim(self, execution_id: str) -> Claim:
-        self._claimed.discard(execution_id)
+        self._claimed = HeldClaims()
         return await super().claim(execution_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from agentloop import tool
 from agentloop.errors import JournalConflict, JournalError
 from agentloop.journal import Journal, JournalFinding, MemoryJournal, SqliteJournal, VerifiedExecution
 from agentloop.values.execution_state import ExecutionStatus
@@ -200,4 +202,52 @@ async def test_who_begins_with_a_number_that_is_taken_is_told_what_to_do(make: C
     await begin(journal, "a1", "ada", 1, minute=0)
     with pytest.raises(JournalConflict, match=r"continue from its newest state .*`journal\.fork`"):
         await begin(journal, "a2", "ada", 1, minute=1)
+    await journal.aclose()
+
+
+async def test_who_had_a_claim_when_the_journal_was_closed_appends_no_more(make: Callable[[], Journal]) -> None:
+    """Others may claim the execution; when it is claimed through this journal again, or was given back, appending goes on."""
+    journal = make()
+    claim = await journal.claim("e")
+    records = await appended(journal, "e", "{}")
+    other = await appended(journal, "unclaimed", "{}")
+    await journal.aclose()
+    for _ in range(2):
+        with pytest.raises(JournalError, match="the journal was closed while execution e was driven on"):
+            await appended(journal, "e", "{}", after=records)
+        await journal.aclose()
+    await appended(journal, "unclaimed", "{}", after=other)
+    anew = await journal.claim("e")
+    await claim.release()
+    with pytest.raises(JournalConflict):
+        await journal.claim("e")
+    records = await appended(journal, "e", "{}", after=records)
+    await journal.aclose()
+    await anew.release()
+    await appended(journal, "e", "{}", after=records)
+    await journal.aclose()
+
+
+async def test_a_journal_that_is_closed_in_a_run_ends_the_run(make: Callable[[], Journal]) -> None:
+    """No call runs that is not written down, no thread stays, and the run is recovered later."""
+    before = set(threading.enumerate())
+    journal, ran = make(), list[int]()
+
+    @tool(effect="idempotent")
+    async def look(n: int) -> str:
+        """Look, and close the journal at the first look."""
+        ran.append(n)
+        if len(ran) == 1:
+            await journal.aclose()
+        return "seen"
+
+    script = ([("look", {"n": 1})], [("look", {"n": 2})], "All is seen.")
+    with pytest.raises(JournalError, match="the journal was closed"):
+        await loop_of(*script, given=[look], journal=journal).execute("Look.", execution_id="e")
+    assert ran == [1]
+    assert set(threading.enumerate()) == before
+    state = await loop_of(*script, given=[look], journal=journal).recover("e")
+    assert state.final_text == "All is seen."
+    assert ran == [1, 1, 2]
+    assert await journal.verify() == ()
     await journal.aclose()

@@ -20,6 +20,7 @@ from threading import Lock
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalError
 from agentloop.journal.appending import already_claimed, check_id
+from agentloop.journal.held_claims import HeldClaims
 from agentloop.journal.sqlite.file_locks import ByteLocks, byte_locks
 
 _FIRST_BYTE = 1 << 62
@@ -40,6 +41,7 @@ class Claims:
         self._open = open_locks
         self._locks: ByteLocks | None = None
         self._guard = Lock()
+        self._held = HeldClaims()
 
     def claim(self, execution_id: str) -> FileClaim:
         """Claim an execution.
@@ -59,17 +61,35 @@ class Claims:
                 locks.write(_offset(digest), _PLACE.pack(digest[:16], os.getpid()))
             except OSError as error:
                 raise JournalError(f"the file of the claims {self._path} cannot be used: {error}") from error
-            return FileClaim(self, locks, byte)
+            claim = FileClaim(self, locks, byte, execution_id)
+            self._held.add(execution_id, claim)
+            return claim
 
-    def release(self, locks: ByteLocks, byte: int) -> None:
+    def check(self, execution_id: str) -> None:
+        """Check that the claim on an execution was not ended while its writer went on.
+
+        Raises:
+            JournalError: when it was.
+        """
+        with self._guard:
+            self._held.check(execution_id)
+
+    def release(self, claim: FileClaim) -> None:
         """Let others claim an execution again, unless all claims were ended since."""
         with self._guard:
-            if locks is self._locks:
-                locks.unlock(byte)
+            self._held.leave(claim.execution_id, claim)
+            if claim.locks is self._locks:
+                claim.locks.unlock(claim.byte)
+
+    def end(self) -> None:
+        """Refuse what those who have claims append from now on; others cannot claim it yet."""
+        with self._guard:
+            self._held.end()
 
     def close(self) -> None:
         """End all claims."""
         with self._guard:
+            self._held.end()
             locks, self._locks = self._locks, None
             if locks is not None:
                 locks.close()
@@ -78,9 +98,9 @@ class Claims:
 class FileClaim(Claim):
     """A claim by a lock on a byte."""
 
-    def __init__(self, claims: Claims, locks: ByteLocks, byte: int) -> None:
+    def __init__(self, claims: Claims, locks: ByteLocks, byte: int, execution_id: str) -> None:
         self._claims: Claims | None = claims
-        self._locks, self._byte = locks, byte
+        self.locks, self.byte, self.execution_id = locks, byte, execution_id
 
     async def release(self) -> None:
         """Let others claim the execution; more than once does nothing."""
@@ -90,7 +110,7 @@ class FileClaim(Claim):
         """Do so without an event loop."""
         claims, self._claims = self._claims, None
         if claims is not None:
-            claims.release(self._locks, self._byte)
+            claims.release(self)
 
 
 def _holder(locks: ByteLocks, digest: bytes) -> str:

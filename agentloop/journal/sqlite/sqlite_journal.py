@@ -39,7 +39,8 @@ class SqliteJournal(Journal):
 
     All that waits to be written, of any execution, is written in one transaction by one thread; reading has a thread and a
     connection of its own and does not wait for writing. `aclose` ends both, and the claims that were made through this object; after
-    it, the journal can be used again. One object serves any event loops, one after the other or at once; a forked child makes its own.
+    it, the journal can be used again, but a run that was going on can append no more. One object serves any event loops, one after
+    the other or at once; a forked child makes its own.
 
     Args:
         path: the file.
@@ -91,6 +92,7 @@ class SqliteJournal(Journal):
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         """Put records at the end of an execution's chain, all or none."""
         check_records(head, records)
+        self._claims.check(head.execution_id)
         await self._writer.do(writing.Append(head, records, self._spill_bytes))
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
@@ -143,6 +145,7 @@ class SqliteJournal(Journal):
 
     async def aclose(self) -> None:
         """End the threads, their connections and the claims; more than once does nothing."""
+        self._claims.end()  # who still goes on does not make a thread begin again
         await self._writer.aclose()
         await self._reader.aclose()
         self._claims.close()
