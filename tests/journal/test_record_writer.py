@@ -38,7 +38,7 @@ async def test_any_error_of_a_journal_is_raised_as_a_journal_error(at: int) -> N
     with pytest.raises(JournalError, match="its journal raised OSError: the disk is gone") as raised:
         await loop_of(journal=journal).execute("What about my orders?", execution_id="run")
     assert raised.value.__cause__ is journal.error
-    assert at == 1 or hasattr(raised.value, "agent_state")
+    assert hasattr(raised.value, "agent_state")
     claim = await journal.claim("run")
     await claim.release()
     del raised
