@@ -122,7 +122,8 @@ class Run(RunSignals):
         if self.inboxes.waiting and not in_step:
             await self._take(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         while True:
-            self.state, self.signals_told = self.state.with_continuation_cleared(), 0
+            self.state = self.state.with_continuation_cleared()
+            self.signals_told = 0
             steps = self.state.step_count
             await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
             if self.must_stop or self.state.step_count == steps:

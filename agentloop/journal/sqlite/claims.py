@@ -100,7 +100,9 @@ class FileClaim(Claim):
 
     def __init__(self, claims: Claims, locks: ByteLocks, byte: int, execution_id: str) -> None:
         self._claims: Claims | None = claims
-        self.locks, self.byte, self.execution_id = locks, byte, execution_id
+        self.locks: ByteLocks = locks
+        self.byte: int = byte
+        self.execution_id: str = execution_id
 
     async def release(self) -> None:
         """Let others claim the execution; more than once does nothing."""
