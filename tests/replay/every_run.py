@@ -22,6 +22,8 @@ CANNOT = {
     "test_an_event_nobody_listens_for_is_not_built": "its bus does not let events be built",
     "test_a_journal_that_cannot_be_written_is_told": "there is no journal to read",
     "test_messages_that_came_in_the_middle": "an interceptor sends messages into the execution, which has ended",
+    "test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_crash": "an interceptor sends messages, too",
+    "test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is_asked_again": "the answer was masked",
     "test_a_run_that_its_user_stopped_is_compared_up_to_there": "the token is cancelled for good",
     "test_what_only_one_that_was_left_out_has_written_is_told_as_such": "it is left out",
 }
