@@ -121,29 +121,17 @@ def _outcome_of(known: RecordedCall, intent: CallIntent) -> ToolExecution:
         f"this run is a fork, and the run that it was forked from has begun the same call, {known.intent.key}; it is not known "
         "whether that has had its effect"
     )
-    return _ended(intent, ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, why), may_have_run=True)
+    return intent.ended(ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, why), may_have_run=True)
 
 
 def _simulated(intent: CallIntent) -> CallAnswer:
     value = f"Simulated: this run is a fork that has no effects, so {intent.call.name} was not run. Take it as done."
-    return CallAnswer(_ended(intent, ToolStatus.SUCCEEDED, value=value), "simulated")
+    return CallAnswer(intent.ended(ToolStatus.SUCCEEDED, value=value), "simulated")
 
 
 def _forbidden(intent: CallIntent) -> CallAnswer:
     why = f"this run is a fork that may have no effects, so {intent.call.name} is not run; go on without it"
-    return CallAnswer(_ended(intent, ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, why)), "forbidden")
-
-
-def _ended(intent: CallIntent, status: ToolStatus, **parts: Any) -> ToolExecution:
-    return ToolExecution(
-        id=intent.id,
-        key=intent.key,
-        call=intent.call,
-        status=status,
-        started_at=intent.at,
-        ended_at=intent.at,
-        **parts,
-    )
+    return CallAnswer(intent.ended(ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, why)), "forbidden")
 
 
 # --- what the original run did ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from agentloop.contracts.can_redact_records import CanRedactRecords
 from agentloop.interception.secret_fields import MASK
 from agentloop.values.recorded import CallIntent, RecordedCall
 from agentloop.values.serialisation import to_plain
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_execution import ErrorInfo, ToolStatus
 from agentloop.values.value import Value
 
 
@@ -44,13 +44,4 @@ def refusal(intent: CallIntent) -> RecordedCall | None:
         "something secret in the arguments was not written down, so the call cannot be run from what was recorded; make "
         "it again",
     )
-    execution = ToolExecution(
-        id=intent.id,
-        key=intent.key,
-        call=intent.call,
-        status=ToolStatus.FAILED,
-        error=error,
-        started_at=intent.at,
-        ended_at=intent.at,
-    )
-    return RecordedCall(intent=intent, execution=execution, redacted=True)
+    return RecordedCall(intent=intent, execution=intent.ended(ToolStatus.FAILED, error=error), redacted=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -41,7 +40,7 @@ async def tell_interrupted(
         step_number: the step in which it is told.
     """
     for call in calls:
-        execution, known = _outcome(call, call.intent.at), call.execution is not None
+        execution, known = _outcome(call), call.execution is not None
         if (known or execution.status is ToolStatus.IN_DOUBT) and events.due(ToolCallRecovered):
             head = events.head(state, step_number=step_number)
             how = Recovery.REUSED if known else Recovery.IN_DOUBT
@@ -65,7 +64,7 @@ def with_interrupted(
     """
     now = scope.clock.now()
     waiting = {call.key for call in state.last_step.pending} if state.last_step is not None else set()
-    outcomes = {call.intent.key: _outcome(call, call.intent.at) for call in calls}
+    outcomes = {call.intent.key: _outcome(call) for call in calls}
     in_turn = {key: one for key, one in outcomes.items() if key in waiting}
     others = [one for key, one in outcomes.items() if key not in waiting]
     state = closed(state, reason, now, scope.ids, in_turn)
@@ -77,17 +76,11 @@ def with_interrupted(
     return state.with_step(step)
 
 
-def _outcome(call: RecordedCall, at: datetime) -> ToolExecution:
+def _outcome(call: RecordedCall) -> ToolExecution:
     if call.execution is not None:
         return call.execution
-    intent, doubtful = call.intent, call.intent.effect is Effect.EFFECT
-    return ToolExecution(
-        id=intent.id,
-        key=intent.key,
-        call=intent.call,
-        status=ToolStatus.IN_DOUBT if doubtful else ToolStatus.CANCELLED,
-        error=ErrorInfo(ToolInDoubt.__name__ if doubtful else "Cancelled", _CUT_SHORT),
-        may_have_run=intent.effect is not Effect.PURE,
-        started_at=intent.at,
-        ended_at=at,
-    )
+    may_have_run = call.intent.effect is not Effect.PURE
+    if call.intent.effect is Effect.EFFECT:
+        doubt = ErrorInfo(ToolInDoubt.__name__, _CUT_SHORT)
+        return call.intent.ended(ToolStatus.IN_DOUBT, error=doubt, may_have_run=may_have_run)
+    return call.intent.ended(ToolStatus.CANCELLED, error=ErrorInfo("Cancelled", _CUT_SHORT), may_have_run=may_have_run)

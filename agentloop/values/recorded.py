@@ -8,11 +8,11 @@ from attrs import field, frozen
 
 from agentloop.values.agent_step import NO_USAGE
 from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, JsonValue, freeze_object
 from agentloop.values.pending_call import PendingCall
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution
+from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
 from agentloop.values.tool_spec import Effect
 from agentloop.values.usage import Usage
 from agentloop.values.value import Value
@@ -50,6 +50,22 @@ class CallIntent(Value):
     call: ToolCall
     effect: Effect = field(converter=Effect)
     at: datetime
+
+    def ended(
+        self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
+    ) -> ToolExecution:
+        """Return an outcome that the call has without being run; it ends when it was to begin."""
+        return ToolExecution(
+            id=self.id,
+            key=self.key,
+            call=self.call,
+            status=status,
+            value=value,
+            error=error,
+            may_have_run=may_have_run,
+            started_at=self.at,
+            ended_at=self.at,
+        )
 
 
 @frozen(eq=False, repr=False, kw_only=True)
