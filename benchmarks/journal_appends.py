@@ -18,9 +18,9 @@ from attrs import frozen
 from measuring import Row, micros, show
 
 from agentloop.journal import SqliteJournal, chained
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
+from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.steps import ExecutionStatus
 
 Synchronous = Literal["full", "normal"]
 

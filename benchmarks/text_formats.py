@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from measuring import Row, show
 
-from agentloop.drivers.modes.text_formats import StreamReader, read_calls
+from agentloop.text_calls import StreamReader, read_calls
 from agentloop.values import ToolSpec
 
 TOOL = ToolSpec(

@@ -19,8 +19,8 @@ from typing import Any
 
 from agentloop.contracts import Tool
 from agentloop.errors import ToolError
-from agentloop.tools.mcp import McpEnsemble
-from agentloop.values.json_value import thaw
+from agentloop.mcp import McpEnsemble
+from agentloop.values.json import thaw
 
 
 async def accept(request: Mapping[str, Any]) -> dict[str, Any]:

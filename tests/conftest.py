@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from agentloop.events import EventBus, ProtocolMonitor
-from agentloop.events.execution_bus import ExecutionBus
+from agentloop.events.bus import ExecutionBus
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that processes which tests start can be interrupted

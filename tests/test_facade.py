@@ -102,9 +102,3 @@ def _fast() -> set[str]:
 def test_the_package_is_typed() -> None:
     """Type checkers may trust the annotations."""
     assert (ROOT / "py.typed").exists()
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_can_be_read_in_one_sitting(path: Path) -> None:
-    """No file has more than 300 lines."""
-    assert len(path.read_text().splitlines()) <= 300

@@ -9,7 +9,7 @@ import click
 from attrs import frozen
 
 from agentloop import __version__
-from agentloop.cli.interrupted import Interrupted
+from agentloop.cli.errors import Interrupted
 
 _INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ended: 128 and the number of SIGINT."""
@@ -30,10 +30,10 @@ class Entry:
 
 ENTRIES: Mapping[str, Entry] = {
     "demo": Entry("agentloop.cli.demo_command", "Watch an agent at work: no key, no network, a scripted model."),
-    "mcp": Entry("agentloop.cli.mcp_command", "Offer tools, or an agent, as an MCP server."),
-    "run": Entry("agentloop.cli.run_command", "Let a model answer a question with your tools."),
-    "runs": Entry("agentloop.cli.runs_command", "Look at recorded executions, go on with them, check them."),
-    "tools": Entry("agentloop.cli.tools_command", "List tools and ensembles, or check how they are defined."),
+    "mcp": Entry("agentloop.cli.mcp", "Offer tools, or an agent, as an MCP server."),
+    "run": Entry("agentloop.cli.run", "Let a model answer a question with your tools."),
+    "runs": Entry("agentloop.cli.runs", "Look at recorded executions, go on with them, check them."),
+    "tools": Entry("agentloop.cli.tools", "List tools and ensembles, or check how they are defined."),
 }
 """The commands by name, in the order in which they are listed."""
 

@@ -9,20 +9,17 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.approvals import Asking, Decider, can_ask
-from agentloop.cli.bad_usage import BadUsage
+from agentloop.cli.console import console, exit_code, printable, shortcoming, summary
 from agentloop.cli.demo import durable_story, story
 from agentloop.cli.demo.captions import Captions
 from agentloop.cli.demo.person import Person
 from agentloop.cli.demo.shop import Shop
-from agentloop.cli.execution import concluded
-from agentloop.cli.manner import Manner, manner_options
-from agentloop.cli.outcome import exit_code, shortcoming, summary
+from agentloop.cli.errors import BadUsage
+from agentloop.cli.execution import Asking, Decider, can_ask, concluded
+from agentloop.cli.options import Manner, manner_options
 from agentloop.cli.progress import Progress
-from agentloop.cli.terminal import console
-from agentloop.cli.terminal_text import printable
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.values.agent_state import AgentState
+from agentloop.values.state import AgentState
 
 _ABOUT = (
     "A support agent of a small shop answers a customer. The model is scripted: it needs no key and no network, and its token "

@@ -11,29 +11,32 @@ from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.figures import duration, tokens
-from agentloop.cli.symbols import Symbols
-from agentloop.cli.terminal_text import call_text, one_line
-from agentloop.cli.waiting import Waiting
-from agentloop.cli.written_text import WrittenText
-from agentloop.events.decision_events import DecisionExtractionFailed, ValidationFailed
-from agentloop.events.execution_events import ExecutionEnded
-from agentloop.events.inference_events import (
+from agentloop.cli.console import Symbols, Waiting, WrittenText, call_text, duration, one_line, tokens
+from agentloop.events.execution import AgentStepStarted, ExecutionEnded
+from agentloop.events.inference import (
+    DecisionExtractionFailed,
     InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
+    ValidationFailed,
 )
-from agentloop.events.recovery_events import InferenceReused, Recovery, ToolCallRecovered
-from agentloop.events.resilience_events import ToolCallCached, ToolCallRetried
-from agentloop.events.step_events import AgentStepStarted
-from agentloop.events.tool_events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
+from agentloop.events.resilience import ToolCallCached, ToolCallRetried
+from agentloop.events.tool_calls import (
+    InferenceReused,
+    Recovery,
+    ToolCallAbandoned,
+    ToolCallProgressed,
+    ToolCallRecovered,
+    ToolCallSettled,
+    ToolCallStarted,
+)
+from agentloop.values.batches import key_place
 from agentloop.values.event import Event
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
 from agentloop.values.parts import Reasoning
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
-from agentloop.values.tool_executions import key_place
+from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 _RECOVERIES: Mapping[Recovery, str] = {
     Recovery.REUSED: "had ended: the recorded outcome is used",

@@ -8,16 +8,14 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.passed import Passed
-from agentloop.compilers.superseded import without_stale_results
+from agentloop.compilers.retained import Passed, without_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanTellEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
-from agentloop.values.agent_state import AgentState
-from agentloop.values.epoch import NO_EPOCH, Epoch
-from agentloop.values.message import Message
-from agentloop.values.summary import Summary
+from agentloop.values.epochs import NO_EPOCH, Epoch, Summary
+from agentloop.values.messages import Message
+from agentloop.values.state import AgentState
 
 
 @frozen(eq=False)
@@ -132,3 +130,33 @@ def _remains(settled: tuple[Message, ...], covers: int, kept: Kept) -> tuple[lis
         passed.move(settled)
     whole = passed.kept(settled)
     return whole[: passed.leading], whole[passed.leading :]
+
+
+@frozen
+class ConversationWithCurrentToolTrace(HistoryCompiler):
+    """Shows the whole conversation, with the tool calls of the current execution and without those of earlier ones.
+
+    Messages of earlier executions that hold tool exchanges are left out whole; questions and answers stay. A new epoch
+    begins with each execution and with each summary, at no other time.
+    """
+
+    def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the messages of earlier executions that hold no tool exchanges."""
+        return _without_trace(history)
+
+
+def _without_trace(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return tuple([message for message in messages if not message.exchanges])
+
+
+@frozen
+class WholeConversation(HistoryCompiler):
+    """Shows every message of the conversation, the tool calls of earlier executions included.
+
+    Requests extend each other also from one execution to the next, unless a result has become stale or the beginning of
+    the conversation was summarised.
+    """
+
+    def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return all messages of earlier executions."""
+        return history

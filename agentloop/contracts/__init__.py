@@ -13,81 +13,70 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutputCheck
     from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
     from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
+    from agentloop.contracts.can_accept import CanWitness as CanWitness
     from agentloop.contracts.can_accept import OutputCheck as OutputCheck
-    from agentloop.contracts.can_answer_calls import CallAnswer as CallAnswer
-    from agentloop.contracts.can_answer_calls import CanAnswerCalls as CanAnswerCalls
     from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
     from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
     from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
     from agentloop.contracts.can_handle_events import Listener as Listener
     from agentloop.contracts.can_handle_events import Subscription as Subscription
     from agentloop.contracts.can_infer import CanInfer as CanInfer
+    from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
+    from agentloop.contracts.can_infer import CanTellModel as CanTellModel
+    from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
+    from agentloop.contracts.can_infer import RetryReport as RetryReport
     from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
     from agentloop.contracts.can_intercept import Plain as Plain
     from agentloop.contracts.can_journal import CanJournal as CanJournal
+    from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords
     from agentloop.contracts.can_journal import Claim as Claim
     from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
     from agentloop.contracts.can_keep_state import Change as Change
     from agentloop.contracts.can_keep_state import Shelf as Shelf
-    from agentloop.contracts.can_redact_records import CanRedactRecords as CanRedactRecords
-    from agentloop.contracts.can_report_retries import CanReportRetries as CanReportRetries
-    from agentloop.contracts.can_report_retries import FailedAttempt as FailedAttempt
-    from agentloop.contracts.can_report_retries import RetryReport as RetryReport
-    from agentloop.contracts.can_tell_model import CanTellModel as CanTellModel
     from agentloop.contracts.can_use_mode import CanTellOffer as CanTellOffer
     from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
     from agentloop.contracts.can_use_mode import ModeStream as ModeStream
     from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
     from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
-    from agentloop.contracts.can_witness import CanWitness as CanWitness
-    from agentloop.contracts.execution_log import ExecutionLog as ExecutionLog
-    from agentloop.contracts.execution_log import Offer as Offer
-    from agentloop.contracts.execution_log import RunLog as RunLog
     from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
     from agentloop.contracts.execution_scope import Resources as Resources
+    from agentloop.contracts.run_log import CallAnswer as CallAnswer
+    from agentloop.contracts.run_log import CanAnswerCalls as CanAnswerCalls
+    from agentloop.contracts.run_log import ExecutionLog as ExecutionLog
+    from agentloop.contracts.run_log import Offer as Offer
+    from agentloop.contracts.run_log import RunLog as RunLog
     from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
     from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
     from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
     from agentloop.contracts.tool import CanContinueCall as CanContinueCall
+    from agentloop.contracts.tool import CanDiscoverTools as CanDiscoverTools
     from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
     from agentloop.contracts.tool import CanPresentResult as CanPresentResult
     from agentloop.contracts.tool import CanProbeCall as CanProbeCall
     from agentloop.contracts.tool import CanUseThread as CanUseThread
+    from agentloop.contracts.tool import OrderingKey as OrderingKey
     from agentloop.contracts.tool import Tool as Tool
-    from agentloop.contracts.tool_context import ToolContext as ToolContext
-    from agentloop.contracts.tool_group import CanDiscoverTools as CanDiscoverTools
-    from agentloop.contracts.tool_group import ToolGroup as ToolGroup
-    from agentloop.contracts.tool_policy import OrderingKey as OrderingKey
-    from agentloop.contracts.tool_policy import ToolPolicy as ToolPolicy
+    from agentloop.contracts.tool import ToolContext as ToolContext
+    from agentloop.contracts.tool import ToolGroup as ToolGroup
+    from agentloop.contracts.tool import ToolPolicy as ToolPolicy
     from agentloop.contracts.tools import Tools as Tools
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck",
-            "agentloop.contracts.can_answer_calls": "CallAnswer CanAnswerCalls",
+            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck CanWitness",
+            "agentloop.contracts.run_log": "CallAnswer CanAnswerCalls ExecutionLog Offer RunLog",
             "agentloop.contracts.can_compile_messages": "CanCompileMessages",
             "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
             "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
-            "agentloop.contracts.can_infer": "CanInfer",
+            "agentloop.contracts.can_infer": "CanInfer CanReportRetries FailedAttempt RetryReport CanTellModel",
             "agentloop.contracts.can_intercept": "CanIntercept Plain",
-            "agentloop.contracts.can_journal": "CanJournal Claim",
+            "agentloop.contracts.can_journal": "CanJournal Claim CanRedactRecords",
             "agentloop.contracts.can_keep_state": "CanKeepState Change Shelf",
-            "agentloop.contracts.can_redact_records": "CanRedactRecords",
-            "agentloop.contracts.can_report_retries": "CanReportRetries FailedAttempt RetryReport",
             "agentloop.contracts.can_use_mode": "CanTellOffer CanUseMode ModeStream ToolCallValidation",
-            "agentloop.contracts.can_tell_model": "CanTellModel",
             "agentloop.contracts.can_use_tools": "CanUseTools",
-            "agentloop.contracts.can_witness": "CanWitness",
-            "agentloop.contracts.execution_log": "ExecutionLog Offer RunLog",
             "agentloop.contracts.execution_scope": "ExecutionScope Resources",
-            "agentloop.contracts.tool": (
-                "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments "
-                "CanPresentResult CanProbeCall CanUseThread Tool"
-            ),
-            "agentloop.contracts.tool_context": "ToolContext",
-            "agentloop.contracts.tool_group": "CanDiscoverTools ToolGroup",
-            "agentloop.contracts.tool_policy": "OrderingKey ToolPolicy",
+            "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments CanPresentResult CanProbeCall CanUseThread Tool ToolContext CanDiscoverTools ToolGroup OrderingKey ToolPolicy",
             "agentloop.contracts.tools": "Tools",
         },
     )

@@ -15,6 +15,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
+from agentloop.values.points import Point
 
 
 class CanAcceptTools(ABC):
@@ -67,3 +68,23 @@ class CanAcceptOutputCheck(ABC):
     @abstractmethod
     def with_output_check(self, check: OutputCheck) -> Self:
         """Return a copy that asks again for a final answer which the check refuses."""
+
+
+class CanWitness(ABC):
+    """Sees what each interceptor does, and keeps out what would touch the world. The log of a replay does."""
+
+    @abstractmethod
+    def admits(self, interceptor: CanIntercept) -> bool:
+        """Say whether an interceptor stands in the execution."""
+
+    @abstractmethod
+    def entering(self, interceptor: str, point: str) -> None:
+        """See that an interceptor is about to do its work at a point."""
+
+    @abstractmethod
+    def passed(self, interceptor: str, point: str, before: Point, after: Point) -> None:
+        """See what an interceptor has made of a point."""
+
+    @abstractmethod
+    def known_tools(self, tools: Tools) -> Tools:
+        """Return the tools with those that a group would have to be started for to know."""

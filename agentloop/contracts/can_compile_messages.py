@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from agentloop.values.agent_state import AgentState
-from agentloop.values.epoch import Epoch
-from agentloop.values.message import Message
+from agentloop.values.epochs import Epoch
+from agentloop.values.messages import Message
+from agentloop.values.state import AgentState
 
 
 class CanCompileMessages(ABC):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from agentloop.values.agent_state import AgentState
-from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.state import AgentState
 
 
 class CanExecuteToolCalls(ABC):

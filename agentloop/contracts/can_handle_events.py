@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
-from agentloop.values.agent_state import AgentState
 from agentloop.values.event import Event, EventHead
+from agentloop.values.state import AgentState
 
 E = TypeVar("E", bound=Event)
 

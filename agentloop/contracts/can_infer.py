@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Self, TypeAlias
 
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
+from attrs import frozen
+
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.value import Value
 
 
 class CanInfer(ABC):
@@ -39,3 +41,50 @@ class CanInfer(ABC):
             InferenceError: typed by what went wrong, also after deltas.
         """
         yield await self.infer(request)
+
+
+@frozen(eq=False, repr=False)
+class FailedAttempt(Value):
+    """An attempt that failed and is going to be repeated.
+
+    Attributes:
+        attempt: its number, from 1.
+        error: why it failed.
+        delay: seconds until the next attempt.
+        instead: what is asked next, when it is not the same again.
+    """
+
+    attempt: int
+    error: Exception
+    delay: float
+    instead: str = ""
+
+
+RetryReport: TypeAlias = Callable[[FailedAttempt], None]
+
+
+class CanReportRetries(ABC):
+    """An inference that repeats failed attempts and tells of each; its driver makes events of that."""
+
+    @abstractmethod
+    def with_retry_report(self, report: RetryReport) -> Self:
+        """Return a copy that calls `report` before each repetition."""
+
+
+class CanTellModel(ABC):
+    """Tells which model it asks, so that what the model is able to do can be looked up before it is asked.
+
+    An implementer keeps this law:
+
+    - Both answers are the same for the life of the object, and telling them asks nobody.
+    """
+
+    @property
+    @abstractmethod
+    def model_name(self) -> str:
+        """The model, as `provider:model` or by its bare name; empty when that is not known."""
+
+    @property
+    @abstractmethod
+    def wire_format_name(self) -> str:
+        """The name of the wire format that it speaks, such as `anthropic-messages`; empty when that is not known."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import TypeAlias, TypeVar
 
-from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     AfterExecution,
     AfterInference,
@@ -23,7 +23,7 @@ from agentloop.values.points import (
     ProceedInference,
     ProceedToolUse,
 )
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolExecution
 
 T = TypeVar("T")
 Plain: TypeAlias = T | Awaitable[T]

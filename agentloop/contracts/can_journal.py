@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.steps import ExecutionStatus
 
 
 class Claim(ABC):
@@ -107,3 +108,11 @@ class CanJournal(ABC):
 
         Who had such a claim appends no more: it is refused.
         """
+
+
+class CanRedactRecords(ABC):
+    """A journal that secrets are declared to; what they stand in is masked before it is hashed and kept."""
+
+    @abstractmethod
+    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the body of a record, plain JSON data, with what is secret masked; the same object when nothing is."""

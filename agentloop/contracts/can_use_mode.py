@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.tool_calls import ToolCall, ToolSpec
 from agentloop.values.value import Value
 
 

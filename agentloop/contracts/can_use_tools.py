@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from agentloop.values.agent_state import AgentState
+from agentloop.values.state import AgentState
 
 
 class CanUseTools(ABC):

@@ -8,9 +8,8 @@ from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
-from agentloop.contracts.execution_log import ExecutionLog
-from agentloop.values.clock import Clock, SystemClock
-from agentloop.values.id_source import IdSource, RandomIds
+from agentloop.contracts.run_log import ExecutionLog
+from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.value import Value
 
 T = TypeVar("T")

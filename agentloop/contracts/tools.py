@@ -8,10 +8,9 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_group import CanDiscoverTools, ToolGroup
+from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.tool_calls import ToolSpec
 from agentloop.values.value import Value
 
 

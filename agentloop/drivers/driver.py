@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Self
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.conversation import ConversationWithCurrentToolTrace
+from agentloop.compilers.history import ConversationWithCurrentToolTrace
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
@@ -17,26 +18,137 @@ from agentloop.contracts.can_accept import (
     CanAcceptToolRuntime,
     CanAcceptTools,
 )
-from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanTellEpoch
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
-from agentloop.drivers.epochs import EpochTeller
-from agentloop.drivers.step_draft import StepDraft, unknown
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus
+from agentloop.events.execution import ContextEpochBegan
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import OpenTurn
-from agentloop.values.message import Message, ResponsePart
+from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.epochs import NO_EPOCH, Epoch
+from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.state import AgentState
+from agentloop.values.steps import NO_USAGE, AgentStep, OpenTurn
 from agentloop.values.stop import AgentStop
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo
-from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
+
+
+@define(eq=False)
+class EpochTeller:
+    """Knows in which epoch a driver asked last; it lives as long as the bound driver."""
+
+    _latest: Epoch = NO_EPOCH
+
+    async def tell(self, compiler: CanCompileMessages, state: AgentState, events: CanHandleEvents) -> None:
+        """Emit `ContextEpochBegan` if this state stands in another epoch than the one before."""
+        if not isinstance(compiler, CanTellEpoch):
+            return
+        epoch = compiler.epoch(state)
+        if epoch == self._latest:
+            return
+        self._latest = epoch
+        if events.due(ContextEpochBegan):
+            head = events.head(state)
+            await events.emit(ContextEpochBegan(head, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded))
+
+
+@define(eq=False)
+class StepDraft:
+    """What is known of a step so far. It lives as long as one `use_tools` and is seen by one driver only.
+
+    Attributes:
+        state: the state, as the interceptors have made it so far.
+        id: the id of the step.
+        number: its number, from 1.
+        started_at: when it began.
+        parts: what the model decided, in order; None until it has.
+        calls: the calls among the parts, with their keys.
+        usage: tokens of all inferences so far.
+        response: the latest response.
+        errors: what went wrong so far.
+    """
+
+    state: AgentState
+    id: str
+    number: int
+    started_at: datetime
+    parts: tuple[ResponsePart, ...] | None = None
+    calls: ToolCalls | None = None
+    usage: Usage = NO_USAGE
+    response: InferenceResponse | None = None
+    errors: tuple[ErrorInfo, ...] = ()
+
+    @classmethod
+    def begin(cls, state: AgentState, scope: ExecutionScope) -> StepDraft:
+        """Begin the step after the last one of this state."""
+        return cls(state, scope.ids.new_id("step"), state.step_count + 1, scope.clock.now())
+
+    def count(self, response: InferenceResponse) -> None:
+        """Take a response: its tokens count, whatever becomes of it."""
+        self.usage = response.usage if self.usage is NO_USAGE else self.usage + response.usage
+        self.response = response
+
+    def finished(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
+        """Return the state after the step, with its calls joined to their outcomes.
+
+        Args:
+            outcome: what came of the calls; None when there were none, or none was executed.
+            at: when the step ended.
+        """
+        if self.parts is None:
+            return self.state.with_step(self._step(None, None, at))
+        if outcome is None or self.calls is None:
+            return self.state.with_step(self._step(Message.of_response(self.parts, ()), None, at))
+        state = outcome.state
+        if not outcome.pending:
+            return state.with_step(self._step(Message.of_response(self.parts, outcome.executions), None, at))
+        turn = OpenTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
+        return state.with_step(self._step(None, turn, at))
+
+    def _step(self, message: Message | None, turn: OpenTurn | None, at: datetime) -> AgentStep:
+        response = self.response
+        return AgentStep(
+            id=self.id,
+            number=self.number,
+            message=message,
+            open_turn=turn,
+            response_id=response.id if response is not None else "",
+            model=response.model if response is not None else "",
+            finish_reason=response.finish_reason if response is not None else None,
+            usage=self.usage,
+            errors=self.errors,
+            started_at=self.started_at,
+            ended_at=at,
+        )
+
+
+def unknown(calls: ToolCalls, state: AgentState, error: BaseException, scope: ExecutionScope) -> ToolExecutions:
+    """Make the outcome of calls whose executor failed without saying what came of them: nobody knows."""
+    now = scope.clock.now()
+    executions = tuple(
+        [
+            ToolExecution(
+                id=scope.ids.new_id("tool_execution"),
+                key=key,
+                call=call,
+                status=ToolStatus.FAILED,
+                error=ErrorInfo(type(error).__name__, f"the executor failed: {error}"),
+                may_have_run=True,
+                started_at=now,
+                ended_at=now,
+            )
+            for call, key in zip(calls.calls, calls.keys, strict=True)
+        ]
+    )
+    return ToolExecutions(executions, (), state)
+
 
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
@@ -153,7 +265,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     async def _settle(self, state: AgentState, turn: OpenTurn) -> AgentState:
         """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
-        from agentloop.drivers.open_turns import ready_calls, settled
+        from agentloop.values.batches import ready_calls, settled
 
         calls = ready_calls(turn)
         if not len(calls):

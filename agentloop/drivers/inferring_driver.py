@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Self
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
-from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
+from agentloop.contracts.can_use_mode import CanTellOffer
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.drivers.driver import Driver
-from agentloop.drivers.step_draft import StepDraft
-from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, ToolChoice
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.message import Message
+from agentloop.contracts.run_log import ExecutionLog
+from agentloop.drivers.driver import Driver, StepDraft
+from agentloop.errors import ContractViolation, InvalidResponse
+from agentloop.events.inference import (
+    InferenceDeltaReceived,
+    InferenceFailed,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+    InferenceRetried,
+    TokenUsageReported,
+)
+from agentloop.events.tool_calls import InferenceReused
+from agentloop.interception.stack import InterceptorStack
+from agentloop.values.inference import (
+    DEFAULT_OPTIONS,
+    InferenceDelta,
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    ToolChoice,
+    Usage,
+)
+from agentloop.values.messages import Message
+from agentloop.values.points import AfterInference, AroundInference, BeforeInference
+from agentloop.values.records import RecordedInference, recorded_error
+from agentloop.values.state import AgentState
+from agentloop.values.steps import NO_USAGE
+from agentloop.values.tool_calls import ErrorInfo
 
 
 @frozen(kw_only=True)
@@ -92,8 +117,6 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         Raises:
             Exception: whatever the inference or an interceptor raises.
         """
-        from agentloop.drivers.asking import Asking
-
         asked = self.asked_as(inference or self.inference)
         asking = Asking(draft, asked, self.interceptor, self.events, self.streaming, self.scope.log)
         return await asking.ask(request)
@@ -101,3 +124,173 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
 
 def _bound(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
     return inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference
+
+
+@define(eq=False)
+class Counter:
+    """The number of the attempt that is being made, from 1."""
+
+    number: int = 1
+
+
+@frozen(eq=False)
+class Asking:
+    """One inference of a step on its way.
+
+    Attributes:
+        draft: the step; its state becomes what the interceptors make of it, and tokens are counted in it.
+        inference: the model.
+        interceptor: the points.
+        events: the bus.
+        streaming: whether the answer is taken in pieces.
+        log: where it is written down what came of it; None for nowhere.
+    """
+
+    draft: StepDraft
+    inference: CanInfer
+    interceptor: InterceptorStack
+    events: CanHandleEvents
+    streaming: bool = False
+    log: ExecutionLog | None = None
+    _attempt: Counter = field(factory=Counter, init=False)
+
+    async def ask(self, request: InferenceRequest) -> InferenceResponse:
+        """Ask the model inside of the points, and return its answer, final.
+
+        Raises:
+            Exception: whatever the inference or an interceptor raises.
+        """
+        draft, response = self.draft, None
+        if "before_inference" in self.interceptor.points:
+            before = await self.interceptor.before_inference(BeforeInference(draft.state, request))
+            draft.state, request, response = before.state, before.request, before.response
+        try:
+            if response is None:
+                response = await self._asked_once(request)
+            else:
+                draft.count(response)
+            if "after_inference" in self.interceptor.points:
+                after = await self.interceptor.after_inference(AfterInference(draft.state, request, response))
+                draft.state, response = after.state, after.response
+            draft.response = response
+        except BaseException as error:
+            if self.events.due(InferenceFailed):
+                await self.events.emit(InferenceFailed(self.events.head(draft.state), ErrorInfo.of(error)))
+            raise
+        await self._tell_response(response)
+        return response
+
+    async def _asked_once(self, request: InferenceRequest) -> InferenceResponse:
+        """Ask the model, unless it was asked before the execution was interrupted; what comes of it is written down."""
+        if self.log is None:
+            return await self._asked(request)
+        offer = self.inference.offered if isinstance(self.inference, CanTellOffer) else None
+        recorded = self.log.next_inference(request, offer)
+        if recorded is not None:
+            return await self._reused(recorded)
+        draft = self.draft
+        before, draft.usage = draft.usage, NO_USAGE
+        try:
+            response = await self._asked(request)
+        except Exception as error:
+            self.log.note_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), offer)
+            raise
+        else:
+            self.log.note_inference(request, RecordedInference(response=response, usage=draft.usage), offer)
+        finally:
+            draft.usage = _sum(before, draft.usage)
+        return response
+
+    async def _reused(self, recorded: RecordedInference) -> InferenceResponse:
+        draft, response = self.draft, recorded.response
+        draft.usage = _sum(draft.usage, recorded.usage)
+        if response is None:
+            raise recorded_error(recorded.error)
+        draft.response = response
+        if self.events.due(InferenceReused):
+            await self.events.emit(InferenceReused(self.events.head(draft.state), response))
+        return response
+
+    async def _asked(self, request: InferenceRequest) -> InferenceResponse:
+        draft = self.draft
+        if self.events.due(InferenceRequestStarted):
+            await self.events.emit(InferenceRequestStarted(self.events.head(draft.state), request))
+        inference = self.inference
+        if isinstance(inference, CanReportRetries):
+            inference = inference.with_retry_report(lambda failed: self._tell_retry(draft.state, failed))
+        if "around_inference" in self.interceptor.points:
+            return await self._asked_inside(request, inference)
+        response = await self._answered(request, inference)
+        draft.count(response)
+        return response
+
+    async def _asked_inside(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        """Ask inside of the layers; each time that one of them proceeds is an inference and counts."""
+        draft = self.draft
+        counted = draft.usage
+        failed: list[Exception] = []
+
+        async def proceed() -> InferenceResponse:
+            if failed:
+                self._tell_retry(draft.state, FailedAttempt(self._attempt.number, failed.pop(), 0.0))
+            try:
+                response = await self._answered(request, inference)
+            except Exception as error:
+                failed[:] = [error]
+                raise
+            draft.count(response)
+            return response
+
+        response = await self.interceptor.around_inference(AroundInference(draft.state, request), proceed)
+        if draft.usage is counted:
+            draft.count(response)
+        return response
+
+    async def _answered(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        if not self.streaming:
+            return _answer(await inference.infer(request), inference)
+        stream = inference.stream(request)
+        try:
+            async for piece in stream:
+                if isinstance(piece, InferenceResponse):
+                    return piece
+                if not isinstance(piece, InferenceDelta):
+                    raise ContractViolation(f"{_what(inference)} streamed {_what(piece)}; stream gives InferenceDelta")
+                if self.events.due(InferenceDeltaReceived):
+                    head = self.events.head(self.draft.state)
+                    await self.events.emit(InferenceDeltaReceived(head, piece.with_attempt(self._attempt.number)))
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+        raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
+
+    async def _tell_response(self, response: InferenceResponse) -> None:
+        draft, events = self.draft, self.events
+        if events.due(InferenceResponseReceived):
+            await events.emit(InferenceResponseReceived(events.head(draft.state), response))
+        if events.due(TokenUsageReported):
+            total = draft.state.usage + draft.usage
+            await events.emit(TokenUsageReported(events.head(draft.state), response.usage, total))
+
+    def _tell_retry(self, state: AgentState, failed: FailedAttempt) -> None:
+        self._attempt.number += 1
+        if self.events.due(InferenceRetried):
+            head = self.events.head(state)
+            told = ErrorInfo.of(failed.error)
+            self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay, failed.instead))
+
+
+def _answer(response: object, inference: CanInfer) -> InferenceResponse:
+    if not isinstance(response, InferenceResponse):
+        raise ContractViolation(f"{_what(inference)} returned {_what(response)}; infer returns an InferenceResponse")
+    return response
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    if one is NO_USAGE:
+        return other
+    return one if other is NO_USAGE else one + other
+
+
+def _what(value: object) -> str:
+    return "None" if value is None else type(value).__name__

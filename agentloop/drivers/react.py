@@ -10,19 +10,77 @@ from attrs import field, frozen
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.drivers.asking_again import Unusable, asked_again, refused_output, tell_unusable
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
-from agentloop.drivers.judging_decisions import DecisionValidator, given_up, validate_decision
-from agentloop.drivers.modes.mode_inference import ModeInference
-from agentloop.drivers.modes.react_choosing import react_mode_for
-from agentloop.drivers.modes.react_decision import InvalidDecision, ReActDecision, decision_of, further_schema
-from agentloop.drivers.modes.react_prompt import ReActPrompt
-from agentloop.drivers.modes.react_telling import AS_WRITTEN
-from agentloop.drivers.step_draft import StepDraft
-from agentloop.inference.model_table.capability_row import CapabilityRow
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.message import Message, ResponsePart
+from agentloop.drivers.rejections import Unusable, asked_again, refused_output, tell_unusable
+from agentloop.errors import DecisionExtractionError, DecisionValidationError
+from agentloop.inference.model_rows import CapabilityRow
+from agentloop.modes.calls import validate_call
+from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, further_schema
+from agentloop.modes.react_mode import react_mode_for
+from agentloop.modes.react_prompt import AS_WRITTEN, ReActPrompt
+from agentloop.modes.selection import ModeInference
+from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
+from agentloop.values.json import format_json
+from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.parts import Reasoning
+from agentloop.values.tool_calls import EXTRACTION, VALIDATION, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
+
+DecisionValidator: TypeAlias = Callable[[ReActDecision, Sequence[ToolCall], Sequence[ToolSpec]], Unusable | None]
+"""Says what is wrong with a decision, of its calls as the model made them and of the tools on offer; None when nothing is."""
+
+
+def validate_decision(
+    decision: ReActDecision,  # noqa: ARG001  # for validators that look further
+    calls: Sequence[ToolCall],
+    tools: Sequence[ToolSpec],
+) -> Unusable | None:
+    """Say for each call whether it names an offered tool, with arguments that satisfy its schema."""
+    errors = tuple([validate_call(call, tools).error_message for call in calls])
+    return Unusable(errors=errors) if any(errors) else None
+
+
+def given_up(
+    draft: StepDraft, response: InferenceResponse, wrong: Unusable, scope: ExecutionScope
+) -> DecisionExtractionError | DecisionValidationError:
+    """Return the error that ends an execution, and let the step hold what the model wrote, as a call that failed.
+
+    Args:
+        draft: the step; it gets the call.
+        response: the model's last answer.
+        wrong: what is wrong with it.
+        scope: where id and time come from.
+    """
+    error: DecisionExtractionError | DecisionValidationError
+    if wrong.problem:
+        error = DecisionExtractionError(wrong.problem, response.text)
+        call = ToolCall("", EXTRACTION, _json({"text": response.text}))
+    else:
+        problems = (wrong.output,) if wrong.output else tuple([one for one in wrong.errors if one])
+        error = DecisionValidationError(problems)
+        made = [{"tool": one.name, "args": one.arguments_json} for one in response.tool_calls]
+        call = ToolCall("", VALIDATION, _json({"calls": made, "text": response.text}))
+    draft.parts = (*[part for part in response.parts if isinstance(part, Reasoning)], call)
+    draft.calls = ToolCalls.of([call], draft.state)
+    now = scope.clock.now()
+    execution = ToolExecution(
+        id=scope.ids.new_id("tool_execution"),
+        key=draft.calls.keys[0],
+        call=call,
+        status=ToolStatus.FAILED,
+        error=ErrorInfo.of(error),
+        started_at=now,
+        ended_at=now,
+    )
+    error.tool_executions = ToolExecutions((execution,), (), draft.state)  # type: ignore[union-attr]  # for the template of drivers
+    return error
+
+
+def _json(data: dict[str, object]) -> str:
+    return format_json(data).decode()
+
 
 Judge: TypeAlias = Callable[[InferenceResponse], Unusable | None]
 """Says what is wrong with an answer; None when it can be used."""

@@ -7,18 +7,14 @@ from typing import Any
 
 from attrs import field, frozen
 
-from agentloop.drivers.driver import Driver
-from agentloop.drivers.step_draft import StepDraft
+from agentloop.drivers.driver import Driver, StepDraft
 from agentloop.errors import ContractViolation
-from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.message import Message, ResponsePart
+from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.inference import FinishReason, InferenceResponse, Usage
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze, freeze_object
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
-from agentloop.values.tool_executions import ToolCalls, ToolExecutions
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 _USAGE = Usage(0, 0, 0, 0, 0)
 

@@ -10,15 +10,49 @@ from attrs import frozen
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.drivers.args_leak import without_leaked_arguments
+from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
-from agentloop.drivers.step_draft import StepDraft
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.message import Message, ResponsePart
+from agentloop.errors import MalformedArguments
+from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.json import parse_json
+from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.parts import Text
+from agentloop.values.tool_calls import ToolCall, parse_arguments
 
 if TYPE_CHECKING:
-    from agentloop.inference.model_table.capability_row import CapabilityRow
+    from agentloop.inference.model_rows import CapabilityRow
+
+
+_FENCE = "```"
+
+
+def without_leaked_arguments(parts: tuple[ResponsePart, ...]) -> tuple[ResponsePart, ...]:
+    """Drop text parts that are nothing but the arguments of one of the calls, as JSON, bare or fenced."""
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    if not calls or not any(isinstance(part, Text) for part in parts):
+        return parts
+    leaked = [arguments for arguments in map(_arguments, calls) if arguments]
+    return tuple([part for part in parts if not (isinstance(part, Text) and _repeats(part.text, leaked))])
+
+
+def _repeats(text: str, leaked: list[dict[str, object]]) -> bool:
+    bare = text.strip()
+    if bare.startswith(_FENCE) and bare.endswith(_FENCE):
+        bare = bare.strip("`").removeprefix("json").strip()
+    if not bare.startswith("{"):
+        return False
+    try:
+        return parse_json(bare) in leaked
+    except ValueError:
+        return False
+
+
+def _arguments(call: ToolCall) -> dict[str, object]:
+    try:
+        return parse_arguments(call.arguments_json)
+    except MalformedArguments:
+        return {}
+
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed"]
 
@@ -58,7 +92,7 @@ class ToolCallingDriver(InferringDriver):
         Raises:
             ConfigurationError: when the mode's name is none.
         """
-        from agentloop.drivers.modes.choosing import mode_for
+        from agentloop.modes.selection import mode_for
 
         return mode_for(self.mode, inference, self.models)
 
@@ -67,7 +101,7 @@ class ToolCallingDriver(InferringDriver):
         mode = self.mode_of(inference)
         if not mode.translates and self.output_check is None:
             return inference
-        from agentloop.drivers.modes.mode_inference import ModeInference
+        from agentloop.modes.selection import ModeInference
 
         return ModeInference(inference, mode)
 
@@ -90,7 +124,7 @@ class ToolCallingDriver(InferringDriver):
         mode = self.mode_of(inference)
         if check is None and not mode.asks_again:
             return response
-        from agentloop.drivers.asking_again import asked_again, tell_unusable, unusable
+        from agentloop.drivers.rejections import asked_again, tell_unusable, unusable
 
         for attempt in range(1, self.max_retries + 1):
             wrong = unusable(response, self.tools.specs, mode, check)

@@ -16,13 +16,14 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.events.bus import EventBus
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.agent_state import AgentState
-from agentloop.values.tool_execution import ToolStatus
-from agentloop.values.tool_executions import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ToolStatus
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
     from agentloop.executors.toolbox import Toolbox
+
 
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
 _NO_INTERCEPTORS = InterceptorStack.of(())
@@ -95,7 +96,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             await scope.own.aclose()
 
     async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
-        from agentloop.executors.shielding import shielded
+        from agentloop._shielding import shielded
 
         batch = self._batch(tool_calls, state, scope)
         try:
@@ -119,8 +120,8 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
         """Lay the calls out; what runs them is loaded with the first batch."""
         from agentloop.executors.batch import Batch
-        from agentloop.executors.call_slot import CallSlot
-        from agentloop.executors.tool_run import RunSettings
+        from agentloop.executors.call_state import CallSlot
+        from agentloop.executors.invocation import RunSettings
         from agentloop.executors.toolbox import Toolbox
 
         places = [key_place(key) or (state.step_count + 1, place) for place, key in enumerate(tool_calls.keys)]

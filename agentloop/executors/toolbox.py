@@ -15,16 +15,14 @@ from agentloop.contracts.tool import (
     CanPresentResult,
     CanUseThread,
     Tool,
+    ToolContext,
 )
-from agentloop.contracts.tool_context import ToolContext
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolFailed, UnknownTool
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
-from agentloop.values.agent_state import AgentState
-from agentloop.values.tool_call import ToolCall, parse_arguments
-from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec, parse_arguments
 
 _SHOWN_CHARACTERS = 200
 _SHOWN_NAMES = 100

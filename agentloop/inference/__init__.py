@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from agentloop.inference.foreign_history import export_history as export_history
     from agentloop.inference.foreign_history import import_history as import_history
     from agentloop.inference.http_inference import HttpInference as HttpInference
-    from agentloop.inference.model_table.capabilities import UNKNOWN_MODEL as UNKNOWN_MODEL
-    from agentloop.inference.model_table.capabilities import capabilities as capabilities
-    from agentloop.inference.model_table.capability_row import Capabilities as Capabilities
-    from agentloop.inference.model_table.capability_row import CapabilityRow as CapabilityRow
-    from agentloop.inference.model_table.capability_row import StructuredOutput as StructuredOutput
-    from agentloop.inference.model_table.capability_row import ToolMode as ToolMode
+    from agentloop.inference.model_capabilities import UNKNOWN_MODEL as UNKNOWN_MODEL
+    from agentloop.inference.model_capabilities import capabilities as capabilities
+    from agentloop.inference.model_rows import Capabilities as Capabilities
+    from agentloop.inference.model_rows import CapabilityRow as CapabilityRow
+    from agentloop.inference.model_rows import StructuredOutput as StructuredOutput
+    from agentloop.inference.model_rows import ToolMode as ToolMode
     from agentloop.inference.presets import PRESETS as PRESETS
     from agentloop.inference.presets import Preset as Preset
     from agentloop.inference.presets import Quirks as Quirks
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from agentloop.inference.recording import ReplayInference as ReplayInference
     from agentloop.inference.retrying import Patience as Patience
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
-    from agentloop.inference.secret import Secret as Secret
     from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
     from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat
     from agentloop.inference.wire_formats.wire_format import wire_format as wire_format
+    from agentloop.values.secrets import Secret as Secret
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
@@ -37,13 +37,13 @@ else:
             "agentloop.inference.fallback": "FallbackInference",
             "agentloop.inference.foreign_history": "export_history import_history",
             "agentloop.inference.http_inference": "HttpInference",
-            "agentloop.inference.model_table.capabilities": "UNKNOWN_MODEL capabilities",
-            "agentloop.inference.model_table.capability_row": "Capabilities CapabilityRow StructuredOutput ToolMode",
+            "agentloop.inference.model_capabilities": "UNKNOWN_MODEL capabilities",
+            "agentloop.inference.model_rows": "Capabilities CapabilityRow StructuredOutput ToolMode",
             "agentloop.inference.presets": "PRESETS Preset Quirks",
             "agentloop.inference.recording": "RecordingInference ReplayInference",
             "agentloop.inference.retrying": "Patience",
             "agentloop.inference.scripted": "ScriptedInference",
-            "agentloop.inference.secret": "Secret",
+            "agentloop.values.secrets": "Secret",
             "agentloop.inference.wire_formats.wire_format": "EncodedRequest WireFormat wire_format",
         },
     )

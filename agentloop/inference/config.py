@@ -13,9 +13,9 @@ from attrs.validators import ge, gt, in_, instance_of, min_len, optional
 from agentloop.errors import ConfigurationError
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
 from agentloop.inference.retrying import Patience
-from agentloop.inference.secret import Secret, as_secret
-from agentloop.values.inference_request import DEFAULT_OPTIONS, InferenceOptions
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.secrets import Secret, as_secret
 from agentloop.values.value import Value
 
 _PORTS = 65536

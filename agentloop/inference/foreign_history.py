@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from agentloop.errors import ConfigurationError
 from agentloop.inference.wire_formats.anthropic_messages import history as anthropic_messages
 from agentloop.inference.wire_formats.openai_chat import history as openai_chat
-from agentloop.values.message import Message
+from agentloop.values.messages import Message
 
 HistoryForm: TypeAlias = Literal["openai-chat", "anthropic-messages"]
 """The name of the wire format whose messages a conversation is made of."""

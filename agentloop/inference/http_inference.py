@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_report_retries import CanReportRetries, FailedAttempt, RetryReport
-from agentloop.contracts.can_tell_model import CanTellModel
+from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, FailedAttempt, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
     from agentloop.inference.endpoint import Endpoint

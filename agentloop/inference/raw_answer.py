@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from agentloop.errors import InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.http_errors import request_id
+from agentloop.inference.wire_formats.errors import request_id
 from agentloop.values.value import Value
 
 

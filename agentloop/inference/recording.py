@@ -10,21 +10,15 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_report_retries import CanReportRetries, RetryReport
-from agentloop.contracts.can_tell_model import CanTellModel
+from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.inference.fallback import FallbackInference
 from agentloop.inference.http_inference import HttpInference
-from agentloop.inference.secret import Secret
-from agentloop.inference.told_in_pieces import told_in_pieces
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_text import parse_json
-from agentloop.values.json_value import EMPTY_OBJECT
-from agentloop.values.serialisation import from_json, to_json
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, told_in_pieces
+from agentloop.values.json import EMPTY_OBJECT, parse_json
+from agentloop.values.secrets import Secret
+from agentloop.values.serialization import from_json, to_json
 
 _HIDDEN = "***"
 _LONG = 8

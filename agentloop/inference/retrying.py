@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import field, frozen
 from attrs.validators import ge
 
-from agentloop.contracts.can_report_retries import FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import FailedAttempt, RetryReport
 from agentloop.errors import InferenceError
 from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
+
 
 T = TypeVar("T")
 

@@ -9,13 +9,16 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ContractViolation
-from agentloop.inference.told_in_pieces import told_in_pieces
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.inference import (
+    FinishReason,
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    Usage,
+    told_in_pieces,
+)
 from agentloop.values.parts import Text
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ToolCall
 
 Line: TypeAlias = (
     InferenceResponse

@@ -9,11 +9,10 @@ from typing import Any, TextIO, TypeAlias
 
 from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.secret_fields import MASK, SecretFields, without
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import thaw
+from agentloop.values.json import format_json, thaw
 from agentloop.values.points import AfterToolUse
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.secrets import MASK, SecretFields, without
+from agentloop.values.tool_calls import ToolExecution
 
 logger: logging.Logger = logging.getLogger("agentloop.audit")
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     AfterToolUse,
     AroundInference,
@@ -20,7 +20,7 @@ from agentloop.values.points import (
     StatePoint,
 )
 from agentloop.values.stop import AgentStop, StopReason
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from operator import is_
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanWitness
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_witness import CanWitness
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ContractViolation, InterceptorFailed
-from agentloop.events.interceptor_events import InterceptorRan
-from agentloop.interception.around import Around, nested
+from agentloop.events.execution import InterceptorRan
 from agentloop.interception.interceptor import POINTS, name_of
-from agentloop.values.agent_state import AgentState
-from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     AfterExecution,
     AfterInference,
@@ -37,8 +34,63 @@ from agentloop.values.points import (
     ProceedInference,
     ProceedToolUse,
 )
+from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopSignal
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolExecution
+
+T_around = TypeVar("T_around")
+
+
+@frozen
+class Around(Generic[T_around]):
+    """A kind of point that wraps a call.
+
+    Attributes:
+        point: its name.
+        outcome: the class of what it returns.
+    """
+
+    point: str
+    outcome: type[T_around]
+
+
+def nested(
+    kind: Around[T_around],
+    interceptor: str,
+    method: Callable[..., Any],
+    point: object,
+    inner: Callable[[], Awaitable[T_around]],
+) -> Callable[[], Awaitable[T_around]]:
+    """Put one layer around `inner`: errors of the layer are told from those that come through it."""
+
+    async def layer() -> T_around:
+        passed: list[BaseException] = []
+
+        async def proceed() -> T_around:
+            try:
+                return await inner()
+            except BaseException as error:
+                passed.append(error)
+                raise
+
+        try:
+            outcome: object = await method(point, proceed)
+        except AgentStop as stop:
+            stop.sign(interceptor)
+            raise
+        except Exception as error:
+            if any(error is other for other in passed):
+                raise
+            raise InterceptorFailed(interceptor, kind.point, error) from error
+        if not isinstance(outcome, kind.outcome):
+            raise ContractViolation(
+                f"the interceptor {interceptor} returned {outcome!r:.100} at {kind.point}; return what proceed() gives, "
+                f"or another {kind.outcome.__name__}"
+            )
+        return outcome
+
+    return layer
+
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Point)

@@ -9,12 +9,11 @@ from typing import TypeAlias
 from attrs import field, frozen
 from attrs.converters import optional
 
-from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_group import ToolGroup
+from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.agent_state import AgentState
 from agentloop.values.points import BeforeInference
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ToolSpec
 
 ToolPredicate: TypeAlias = Callable[[ToolSpec, AgentState], bool]
 

@@ -7,39 +7,36 @@ from typing import TYPE_CHECKING
 from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
+    from agentloop.journal.chain import JournalFinding as JournalFinding
+    from agentloop.journal.chain import VerifiedExecution as VerifiedExecution
     from agentloop.journal.chain import chained as chained
     from agentloop.journal.chain import hash_of as hash_of
     from agentloop.journal.chain import verified as verified
-    from agentloop.journal.conversations import Conversation as Conversation
-    from agentloop.journal.exporting import pytest_source as pytest_source
-    from agentloop.journal.exporting_reading import recording_of as recording_of
-    from agentloop.journal.exporting_recording import Outcome as Outcome
-    from agentloop.journal.exporting_recording import Recording as Recording
+    from agentloop.journal.export import pytest_source as pytest_source
+    from agentloop.journal.fixture import Outcome as Outcome
+    from agentloop.journal.fixture import Recording as Recording
+    from agentloop.journal.fixture import recording_of as recording_of
+    from agentloop.journal.fold import state_at as state_at
     from agentloop.journal.fork_effects import ForkPolicy as ForkPolicy
     from agentloop.journal.forking import fork as fork
+    from agentloop.journal.journal import Conversation as Conversation
     from agentloop.journal.journal import Journal as Journal
     from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
     from agentloop.journal.redaction import Redaction as Redaction
     from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
-    from agentloop.journal.time_travel import state_at as state_at
-    from agentloop.journal.verification import JournalFinding as JournalFinding
-    from agentloop.journal.verification import VerifiedExecution as VerifiedExecution
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.journal.chain": "chained hash_of verified",
-            "agentloop.journal.conversations": "Conversation",
-            "agentloop.journal.exporting": "pytest_source",
-            "agentloop.journal.exporting_reading": "recording_of",
-            "agentloop.journal.exporting_recording": "Outcome Recording",
+            "agentloop.journal.chain": "chained hash_of verified JournalFinding VerifiedExecution",
+            "agentloop.journal.journal": "Conversation Journal",
+            "agentloop.journal.export": "pytest_source",
+            "agentloop.journal.fixture": "recording_of Outcome Recording",
             "agentloop.journal.fork_effects": "ForkPolicy",
             "agentloop.journal.forking": "fork",
-            "agentloop.journal.journal": "Journal",
             "agentloop.journal.memory_journal": "MemoryJournal",
             "agentloop.journal.redaction": "Redaction",
             "agentloop.journal.sqlite.sqlite_journal": "SqliteJournal",
-            "agentloop.journal.time_travel": "state_at",
-            "agentloop.journal.verification": "JournalFinding VerifiedExecution",
+            "agentloop.journal.fold": "state_at",
         },
     )

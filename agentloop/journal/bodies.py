@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from attrs import evolve
 
+from agentloop.contracts.run_log import Offer
 from agentloop.journal.record_writer import REDACTED
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_value import EMPTY_OBJECT
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
-from agentloop.values.serialisation import from_plain, to_plain
+from agentloop.values.decisions import PendingCall
+from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
+from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.messages import Message
+from agentloop.values.parts import Text
+from agentloop.values.records import CallIntent, RecordedCall, RecordedInference
+from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.stop import StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
 
 def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step: int, index: int) -> dict[str, Any]:
@@ -98,3 +100,39 @@ def call_suspended(body: dict[str, Any], begun: RecordedCall) -> RecordedCall:
     """Return a call that its tool has suspended."""
     pending = from_plain(body["pending"], PendingCall)
     return evolve(begun, pending=pending, beside=body.get("beside", EMPTY_OBJECT))
+
+
+_THEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def offered_form(offer: Offer | None, request: InferenceRequest) -> dict[str, Any] | None:
+    """Return, as plain JSON data, how a model gets requests like this one; None when it gets them as they are.
+
+    In place of the conversation stands a short one that is always the same, so that the size does not grow with the run.
+
+    Args:
+        offer: makes of a request what the model gets.
+        request: the request.
+    """
+    if offer is None:
+        return None
+    plain: dict[str, Any] = to_plain(offer(evolve(request, messages=_sample(request))))
+    return plain
+
+
+def _sample(request: InferenceRequest) -> tuple[Message, ...]:
+    """Return a conversation in which the first tool was called, if there is one."""
+    asked = Message.user("A question.")
+    if not request.tools:
+        return (asked,)
+    call = ToolCall("sample", request.tools[0].name, "{}")
+    execution = ToolExecution(
+        id="sample",
+        key="sample/1/0",
+        call=call,
+        status=ToolStatus.SUCCEEDED,
+        value="An outcome.",
+        started_at=_THEN,
+        ended_at=_THEN,
+    )
+    return asked, Message.assistant(Text("A text."), ToolExchange(call, execution)), Message.user("Another question.")

@@ -9,18 +9,15 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from agentloop.contracts.can_answer_calls import CallAnswer, CanAnswerCalls
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt
 from agentloop.journal import bodies
-from agentloop.journal.sameness import same
-from agentloop.values.journal_record import JournalRecord, RecordKind
-from agentloop.values.json_text import parse_json
-from agentloop.values.recorded import CallIntent, RecordedCall
-from agentloop.values.tool_call import ToolCall, parse_arguments
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.tool_executions import key_place
-from agentloop.values.tool_spec import Effect
+from agentloop.journal.deltas import same
+from agentloop.values.batches import key_place
+from agentloop.values.json import parse_json
+from agentloop.values.records import CallIntent, JournalRecord, RecordedCall, RecordKind
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus, parse_arguments
 
 _AGENTS = re.compile(r"(/\d+/\d+/agent(-\d+)?)+")
 """What the ids of agents below an execution have after its own."""

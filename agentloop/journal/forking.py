@@ -9,20 +9,18 @@ from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalConflict
-from agentloop.journal.beginning import new_head
 from agentloop.journal.chain import verified
+from agentloop.journal.deltas import state_delta
+from agentloop.journal.fold import state_in
 from agentloop.journal.fork_effects import ForkPolicy
-from agentloop.journal.record_writer import RecordWriter
-from agentloop.journal.state_delta import state_delta
-from agentloop.journal.time_travel import state_in
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import OpenTurn
-from agentloop.values.clock import Clock, SystemClock
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, RecordKind
-from agentloop.values.json_value import thaw
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.serialisation import from_plain, to_plain
+from agentloop.journal.record_writer import RecordWriter, new_head
+from agentloop.values.decisions import PendingCall
+from agentloop.values.json import thaw
+from agentloop.values.records import ExecutionHead, RecordKind
+from agentloop.values.serialization import from_plain, to_plain
+from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus, OpenTurn
+from agentloop.values.time_and_ids import Clock, SystemClock
 
 
 async def fork(

@@ -5,18 +5,54 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.can_redact_records import CanRedactRecords
-from agentloop.errors import JournalCorrupt, SchemaTooNew
-from agentloop.inference.secret import Secret
-from agentloop.journal.conversations import Conversation, conversations_of
+from attrs import define, field, frozen
+
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
+from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
+from agentloop.journal.chain import JournalFinding, VerifiedExecution, findings_in
+from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork as forked
 from agentloop.journal.redaction import Redaction
-from agentloop.journal.time_travel import state_at
-from agentloop.journal.verification import JournalFinding, VerifiedExecution, findings_in
-from agentloop.values.agent_state import AgentState
-from agentloop.values.journal_record import ExecutionHead
+from agentloop.values.records import ExecutionHead
+from agentloop.values.secrets import Secret
+from agentloop.values.state import AgentState
+from agentloop.values.value import Value
+
+
+def _as_heads(heads: Iterable[ExecutionHead]) -> tuple[ExecutionHead, ...]:
+    return tuple(heads)
+
+
+@frozen(eq=False, repr=False)
+class Conversation(Value):
+    """What an agent was asked and did, over all its executions.
+
+    Attributes:
+        agent_id: the agent.
+        parent_agent_id: the agent whose tool call it serves; None for one of its own.
+        executions: its executions in the order of their numbers.
+    """
+
+    agent_id: str
+    parent_agent_id: str | None
+    executions: tuple[ExecutionHead, ...] = field(converter=_as_heads)
+
+
+def conversations_of(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:
+    """Group executions by their agents; a conversation stands where the first of its executions stood."""
+    of_agent: dict[str, list[ExecutionHead]] = {}
+    for head in heads:
+        of_agent.setdefault(head.agent_id, []).append(head)
+    return tuple([_conversation(sorted(group, key=_number)) for group in of_agent.values()])
+
+
+def _conversation(heads: list[ExecutionHead]) -> Conversation:
+    return Conversation(heads[0].agent_id, heads[0].parent_agent_id, heads)
+
+
+def _number(head: ExecutionHead) -> int:
+    return head.number
 
 
 class Journal(CanJournal, CanRedactRecords):
@@ -144,3 +180,57 @@ def newest_first(heads: Iterable[ExecutionHead]) -> Sequence[ExecutionHead]:
 
 def _age(head: ExecutionHead) -> tuple[object, ...]:
     return head.started_at, head.number, head.execution_id
+
+
+@define(eq=False)
+class HeldClaims:
+    """Knows who may append: not a writer whose claim was ended while it went on.
+
+    A new claim on the same execution makes appending possible again; then the chain tells an old writer from the new one.
+    """
+
+    _held: dict[str, Claim] = field(factory=dict)
+    _ended: dict[str, Claim] = field(factory=dict)
+
+    def __contains__(self, execution_id: str) -> bool:
+        return execution_id in self._held
+
+    def add(self, execution_id: str, claim: Claim) -> None:
+        """Note a claim that was made.
+
+        Args:
+            execution_id: what is claimed.
+            claim: the claim.
+        """
+        self._held[execution_id] = claim
+        self._ended.pop(execution_id, None)
+
+    def leave(self, execution_id: str, claim: Claim) -> bool:
+        """Note that a claim was given back; say whether it was still held.
+
+        Args:
+            execution_id: what was claimed.
+            claim: the claim.
+        """
+        for claims in (self._ended, self._held):
+            if claims.get(execution_id) is claim:
+                del claims[execution_id]
+                return claims is self._held
+        return False
+
+    def end(self) -> None:
+        """End all that are held."""
+        self._ended |= self._held
+        self._held.clear()
+
+    def check(self, execution_id: str) -> None:
+        """Check that the claim on an execution was not ended while its writer went on.
+
+        Raises:
+            JournalError: when it was.
+        """
+        if execution_id in self._ended:
+            raise JournalError(
+                f"the journal was closed while execution {execution_id} was driven on, which ended its claim; close a journal "
+                "after its runs, and go on with this one by `loop.recover`"
+            )

@@ -7,8 +7,7 @@ from datetime import datetime
 from threading import Lock
 
 from agentloop.contracts.can_journal import Claim
-from agentloop.inference.secret import Secret
-from agentloop.journal.appending import (
+from agentloop.journal.chain import (
     NOTHING_THERE,
     already_claimed,
     check_follows,
@@ -17,10 +16,10 @@ from agentloop.journal.appending import (
     check_records,
     number_taken,
 )
-from agentloop.journal.held_claims import HeldClaims
-from agentloop.journal.journal import Journal, newest_first
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.journal.journal import HeldClaims, Journal, newest_first
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.secrets import Secret
+from agentloop.values.steps import ExecutionStatus
 
 
 class MemoryJournal(Journal):

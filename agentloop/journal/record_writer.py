@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 from attrs import define, evolve, field
 
-from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.can_redact_records import CanRedactRecords
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalError
 from agentloop.journal.chain import chained
-from agentloop.values.clock import Clock
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord, RecordKind
-from agentloop.values.json_text import format_json
+from agentloop.journal.redaction import masked_text
+from agentloop.values.json import format_json
+from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import Clock
 
 REDACTED = "redacted"
 """The entry of a body in which something secret was masked."""
@@ -128,3 +130,26 @@ def _as_ours(error: BaseException, execution_id: str) -> BaseException:
     )
     raised.__cause__ = error
     return raised
+
+
+_SHOWN_CHARACTERS = 200
+
+
+def new_head(state: AgentState, at: datetime, journal: CanJournal) -> ExecutionHead:
+    """Return what is known of an execution that begins with this state, as the journal may hold it."""
+    return ExecutionHead(
+        execution_id=state.execution_id,
+        agent_id=state.agent_id,
+        parent_agent_id=state.parent_agent_id,
+        number=state.execution_count,
+        status=state.status,
+        step_count=state.step_count,
+        input=masked_text(_input_of(state), journal)[:_SHOWN_CHARACTERS],
+        started_at=at,
+        updated_at=at,
+    )
+
+
+def _input_of(state: AgentState) -> str:
+    asked = next((message for message in reversed(state.messages) if message.role == "user"), None)
+    return asked.text if asked is not None else ""

@@ -6,11 +6,58 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import ConfigurationError
-from agentloop.inference.secret import Secret
-from agentloop.interception.secret_fields import MASK, SecretFields
-from agentloop.journal.spellings import field_pattern, plain_part, secrets_pattern
-from agentloop.values.json_text import format_json, parse_json
+from agentloop.values.json import format_json, parse_json
+from agentloop.values.records import CallIntent, RecordedCall
+from agentloop.values.secrets import MASK, Secret, SecretFields
+from agentloop.values.serialization import to_plain
+from agentloop.values.tool_calls import ErrorInfo, ToolStatus
+from agentloop.values.value import Value
+
+_SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_PLAIN = re.compile(r'[^\x00-\x1f"\\/\x7f-\U0010ffff]+')
+"""Characters that are themselves in all JSON, unless somebody spells them by their number."""
+
+
+def plain_part(text: str) -> str:
+    r"""Return the longest part of a text that stands in every spelling of it that has no `\u00`; empty when there is none."""
+    return max(_PLAIN.findall(text), key=len, default="")
+
+
+def secrets_pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    """Make a pattern that finds any of these texts in any spelling, the first that fits."""
+    return re.compile("|".join([_spelt(text) for text in texts]))
+
+
+def field_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    r"""Make a pattern that finds a field of JSON in the middle of a text, as far as its value is a text, a number or a word.
+
+    The group `name` is all before the value, `level` the backslashes that quotation marks have at the depth of this JSON. A value
+    that is cut off ends with the text.
+    """
+    name = "|".join([_spelt(name) for name in names])
+    value = r'(?:(?P=level)".*?(?:(?<!\\)(?P=level)"|\Z)|[^\s,"\\{}\[\]]+)'
+    return re.compile(rf'(?P<name>(?<!\\)(?P<level>\\*)"(?:{name})(?P=level)"\s*:\s*){value}', re.DOTALL)
+
+
+def _spelt(text: str) -> str:
+    r"""Write the pattern of a text; a run of backslashes is one of any length, for each level doubles it."""
+    once = re.sub(r"\\+", r"\\", text)
+    return _spelt_character(once[0], r"(?<!\\)") + "".join([_spelt_character(other) for other in once[1:]])
+
+
+def _spelt_character(character: str, begin: str = "") -> str:
+    r"""Write the pattern of a character; `begin` keeps one that comes first from being tried inside a run of backslashes."""
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    number = begin + "".join([rf"\\+u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
+    if character == "\\":
+        return rf"(?:{number}|{begin}\\+)"
+    if character in '"/':
+        return rf"(?:{begin}\\*{character}|{number})"
+    short = rf"|{begin}\\+{_SHORT[character]}" if character in _SHORT else ""
+    return f"(?:{re.escape(character)}|{number}{short})"
+
 
 _SHORTEST = 4
 """A shorter text would be found everywhere, and what is recorded could not be read again."""
@@ -112,3 +159,37 @@ def _leads_to(secret: tuple[str, ...], path: tuple[str, ...]) -> bool:
     if len(secret) > len(path):
         return False
     return all(one in {"*", name} for one, name in zip(secret, path[-len(secret) :], strict=True))
+
+
+def masked_text(text: str, journal: CanJournal) -> str:
+    """Return a text as the journal would hold it."""
+    if not isinstance(journal, CanRedactRecords):
+        return text
+    masked = journal.redacted({"text": text})
+    return str(masked.get("text", MASK))
+
+
+def same_but_for_masks(given: Value | None, recorded: Value | None, journal: CanJournal) -> bool:
+    """Say whether a value is the recorded one, or would be if what is secret in it were masked."""
+    if given == recorded:
+        return True
+    if not isinstance(journal, CanRedactRecords):
+        return False
+    plain: dict[str, Any] = {"value": to_plain(given)}
+    return journal.redacted(plain) == {"value": to_plain(recorded)}
+
+
+def refusal(intent: CallIntent) -> RecordedCall | None:
+    """Return what comes of a call whose arguments were read from a journal that masks: nothing, if something in them is masked.
+
+    Args:
+        intent: the call.
+    """
+    if MASK not in intent.call.arguments_json:
+        return None
+    error = ErrorInfo(
+        "ToolFailed",
+        "something secret in the arguments was not written down, so the call cannot be run from what was recorded; make "
+        "it again",
+    )
+    return RecordedCall(intent=intent, execution=intent.ended(ToolStatus.FAILED, error=error), redacted=True)

@@ -2,25 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from agentloop.contracts.execution_log import RunLog
+from agentloop.contracts.can_handle_events import E, Listener, Subscription
+from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
+from agentloop.contracts.run_log import CanAnswerCalls, RunLog
+from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolPolicy
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
-from agentloop.loop.loop_as_tool import LoopAsTool
-from agentloop.values.agent_state import AgentState
-from agentloop.values.decision import Decision
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.in_doubt import InDoubt
-from agentloop.values.message import Message
+from agentloop.loop.inbox import Inbox
+from agentloop.loop.parts import LoopParts
+from agentloop.values.decisions import Decision
+from agentloop.values.event import Event
+from agentloop.values.messages import Message
+from agentloop.values.records import InDoubt
+from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import Effect
 
 if TYPE_CHECKING:
     from agentloop.loop.event_stream import EventStream
     from agentloop.loop.run import Run
+
+
+@frozen(eq=False)
+class LoopSurroundings(LoopParts):
+    """A loop with its listeners, its inboxes and what it holds open."""
+
+    def inbox(self, execution_id: str) -> Inbox:
+        """Return where messages for one execution are put, before it begins or while it runs: `inbox(id).send("…")`."""
+        return Inbox(execution_id, self._inboxes)
+
+    def wiretap(self, listener: Listener[Event]) -> Subscription:
+        """Tell the listener, plain or async, every event of this loop and its changed copies; cancel the subscription to end."""
+        return self.events.wiretap(listener)
+
+    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
+        """Tell the listener, plain or async, the events of one class; cancel the subscription to end."""
+        return self.events.on(kind, listener)
+
+    async def __aenter__(self) -> Self:
+        resources = self._entered.enter()
+        if self.tools.groups:
+            from agentloop.loop.resources import hold_groups
+
+            try:
+                await hold_groups(self.tools.groups, resources)
+            except BaseException:  # a loop that could not be entered is not left by anybody else
+                await self._entered.leave()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._entered.leave()
+
+    async def aclose(self) -> None:
+        """Close what this loop and its changed copies hold open in the running event loop."""
+        await self._entered.close()
+
+
+@frozen(eq=False)
+class LoopAsTool(LoopSurroundings):
+    """What a loop can do for other loops."""
+
+    @abstractmethod
+    async def execute(
+        self, state: AgentState, /, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Run to the end."""
+
+    @abstractmethod
+    async def resume(
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with a suspended execution."""
+
+    @abstractmethod
+    async def recover(
+        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+    ) -> AgentState:
+        """Go on with an execution that was interrupted."""
+
+    def as_tool(
+        self,
+        name: str,
+        description: str,
+        *,
+        input_type: Any = None,
+        parameters: Mapping[str, Any] | None = None,
+        tools_allowed: Iterable[str] | None = None,
+        tools_denied: Iterable[str] = (),
+        max_depth: int = 3,
+        budget_share: float = 0.5,
+        effect: Effect = Effect.EFFECT,
+        policy: ToolPolicy = DEFAULT_POLICY,
+    ) -> Tool:
+        """Return a tool of other loops that has this one do what a call asks for; its answer is the result.
+
+        Args:
+            name: the name by which a model calls it.
+            description: what the agent does and when to call it, for the model.
+            input_type: a class whose fields are the parameters; the agent gets them as JSON. When left out, a text `task`.
+            parameters: the same as a JSON Schema of type object.
+            tools_allowed: the names, or patterns as in `read_*`, of the tools that it may use; None for all.
+            tools_denied: those that it may not.
+            max_depth: how many agents may stand below each other, this one included.
+            budget_share: how much of what is left in the calling agent's `Budget` is lent to each call.
+            effect: what it does to the world, with all that it calls.
+            policy: timeout, order and whatever else a tool may ask for.
+
+        Raises:
+            ToolDefinitionError: when the parameters are no object, or a tool named is none of this loop.
+        """
+        from agentloop.loop.agent_tool import AgentTool, limits_on_tools, parameters_of
+
+        return AgentTool(
+            name=name,
+            description=description,
+            loop=self.with_interceptors(*limits_on_tools(self.tools, tools_allowed, tools_denied)),
+            parameters=parameters_of(input_type, parameters),
+            max_depth=max_depth,
+            budget_share=budget_share,
+            effect=Effect(effect),
+            policy=policy,
+        )
+
+    def serving(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
+        """Return a copy that runs within the execution whose tool has this context.
+
+        It has the clock of that execution and ids that are derived from the call, shares what it has open, and tells its
+        events to the listeners of both loops. What that execution is written down in, it is too.
+        """
+        from agentloop.events.bus import joined
+
+        log = context.scope.log
+        return evolve(
+            self,
+            journal=log.journal if log is not None else self.journal,
+            in_doubt=log.in_doubt if log is not None else self.in_doubt,
+            events=self.events if context.events is None else joined(context.events, self.events),
+            clock=context.scope.clock,
+            ids=context.ids(),
+            interceptors=(*self.interceptors, *interceptors),
+            above=context.scope,
+        )
+
+    @property
+    def _answers(self) -> CanAnswerCalls | None:
+        """What answers calls in place of their tools, in the execution whose call this loop serves."""
+        log = self._above.log if self._above is not None else None
+        return log.answers if log is not None else None
+
 
 Input: TypeAlias = str | Message | AgentState
 """What an execution begins with: a question, a message, or a state to go on from."""
@@ -124,11 +264,11 @@ class AgentLoop(LoopAsTool):
             JournalConflict: when somebody else drives the execution.
             UnknownExecution: when no execution of this id is recorded.
         """
-        from agentloop.drivers.open_turns import decided, ready_calls
+        from agentloop.values.batches import decided, ready_calls
 
         log: RunLog | None = None
         if self.journal is not None:
-            from agentloop.loop.recovering import suspended
+            from agentloop.loop.recovery import suspended
 
             going, log = await suspended(
                 self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
@@ -171,7 +311,7 @@ class AgentLoop(LoopAsTool):
             raise ConfigurationError(
                 "there is nothing to recover from: give the loop a journal, AgentLoop(…, journal=…)"
             )
-        from agentloop.loop.recovering import interrupted
+        from agentloop.loop.recovery import interrupted
 
         policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
         state, log = await interrupted(self.journal, execution_id, policy, self.clock, self._answers)
@@ -222,7 +362,7 @@ class AgentLoop(LoopAsTool):
         """Return a final state with its answer in the type that was asked for."""
         if self.output_form is None:
             return state
-        from agentloop.loop.ending import with_output_read
+        from agentloop.loop.settlement import with_output_read
 
         return with_output_read(state, self.output_form.read)
 
@@ -253,13 +393,13 @@ class AgentLoop(LoopAsTool):
         log: RunLog | None = None,
     ) -> Run:
         """Bind the parts; what runs an execution is loaded with the first one."""
-        from agentloop.loop.handing_over import Handoffs
+        from agentloop.loop.handoff import Handoffs
         from agentloop.loop.run import Run
 
         own, above = Resources(), self._above
         if log is None and self.journal is not None:
-            from agentloop.journal.journal_log import JournalLog
-            from agentloop.loop.composition import composition_of
+            from agentloop.journal.recorder import JournalLog
+            from agentloop.loop.binding import composition_of
 
             origin = {"loop": composition_of(self, state)}
             log = JournalLog(self.journal, self.in_doubt, self.clock, answers=self._answers, origin=origin)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any, Protocol, Self
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool
-from agentloop.contracts.tool_context import ToolContext
-from agentloop.contracts.tool_policy import ToolPolicy
-from agentloop.errors import AgentsTooDeep, ContractViolation, ToolFailed
-from agentloop.values.agent_state import AgentState
-from agentloop.values.decision import Decision
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.in_doubt import InDoubt
-from agentloop.values.json_text import format_json, json_in_text
-from agentloop.values.json_value import JsonObject, freeze_object, thaw
+from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tools import Tools
+from agentloop.errors import AgentsTooDeep, ContractViolation, ToolDefinitionError, ToolFailed
+from agentloop.interception.rules import Permissions
+from agentloop.interception.tool_selection import ToolSelection
+from agentloop.tools.schema import json_schema
+from agentloop.values.decisions import CallSuspended, Decision, PendingCall
+from agentloop.values.json import JsonObject, format_json, freeze_object, json_in_text, thaw
 from agentloop.values.parts import Text
-from agentloop.values.pending_call import CallSuspended, PendingCall
-from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import Effect
+from agentloop.values.records import InDoubt
+from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import Effect, ToolResult
 
 TASK: JsonObject = freeze_object(
     {
@@ -177,7 +177,7 @@ def _resumed(context: ToolContext) -> AgentState | None:
     """Return the state in which the agent was suspended; None when it begins."""
     if context.resumed is None:
         return None
-    from agentloop.values.serialisation import from_plain
+    from agentloop.values.serialization import from_plain
 
     return from_plain(thaw(context.resumed.progress), AgentState)
 
@@ -185,7 +185,7 @@ def _resumed(context: ToolContext) -> AgentState | None:
 @contextmanager
 def _lent(share: float, resuming: AgentState | None) -> Iterator[tuple[CanIntercept, ...]]:
     """Lend a part of the budget of the execution whose tool runs here, if it has one."""
-    from agentloop.interception.budgeting.leasing import current_budget
+    from agentloop.interception.budgets.leases import current_budget
 
     budget = current_budget()
     if budget is None:
@@ -199,7 +199,7 @@ def _count(leases: tuple[CanIntercept, ...], state: AgentState) -> None:
     """Count what the agent has used where its execution had ended before an interruption and was not run again."""
     if not leases:
         return
-    from agentloop.interception.budget import Budget
+    from agentloop.interception.budgets.budget import Budget
 
     for lease in leases:
         if isinstance(lease, Budget):
@@ -219,7 +219,7 @@ def _outcome(name: str, state: AgentState) -> ToolResult:
         ToolFailed: when it was stopped before it had an answer.
     """
     if state.status is ExecutionStatus.SUSPENDED:
-        from agentloop.values.serialisation import to_plain
+        from agentloop.values.serialization import to_plain
 
         inner = [call.shown() for call in state.pending]
         raise CallSuspended(f"calls of the agent {name!r} wait for decisions", inner=inner, progress=to_plain(state))
@@ -234,3 +234,42 @@ def _outcome(name: str, state: AgentState) -> ToolResult:
             f"the agent {name!r} was stopped before it had an answer ({why}). What it has done:\n{state.explain()}"
         )
     return ToolResult(state.final_text, (Text(f"{state.final_text}\n\n[The agent was stopped here: {why}]"),))
+
+
+def parameters_of(input_type: Any, parameters: Mapping[str, Any] | None) -> JsonObject:
+    """Return the parameters of an agent's tool: of a type, as they are given, or a task in words.
+
+    Raises:
+        ToolDefinitionError: when they are not those of an object, or are given twice.
+    """
+    if input_type is not None and parameters is not None:
+        raise ToolDefinitionError("an agent's tool has an input_type or parameters, not both")
+    if input_type is None and parameters is None:
+        return TASK
+    schema = freeze_object(json_schema(input_type) if parameters is None else parameters)
+    if schema.get("type") != "object":
+        raise ToolDefinitionError(
+            f"the parameters of an agent's tool are those of an object, such as a dataclass, not {dict(schema)!r:.100}"
+        )
+    return schema
+
+
+def limits_on_tools(tools: Tools, allowed: Iterable[str] | None, denied: Iterable[str]) -> tuple[CanIntercept, ...]:
+    """Return what keeps an agent from being offered, and from using, tools that it may not.
+
+    Raises:
+        ToolDefinitionError: when a name or pattern fits none of the tools, and no group can add any.
+    """
+    may = None if allowed is None else tuple(_names(allowed))
+    may_not = tuple(_names(denied))
+    for name in (*(may or ()), *may_not):
+        if not tools.groups and not any(fnmatchcase(tool, name) for tool in tools.names):
+            hint = f"; did you mean {' or '.join(map(repr, found))}?" if (found := tools.closest(name)) else ""
+            raise ToolDefinitionError(f"the agent has no tool {name!r} that could be allowed or denied{hint}")
+    if may is None and not may_not:
+        return ()
+    return (ToolSelection(may, may_not), Permissions(may, may_not))
+
+
+def _names(given: Iterable[str]) -> Iterable[str]:
+    return (given,) if isinstance(given, str) else given

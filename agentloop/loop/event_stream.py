@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.values.agent_state import AgentState
 from agentloop.values.event import Event
+from agentloop.values.state import AgentState
 
 _BUFFER = 64
 

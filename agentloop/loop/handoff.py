@@ -7,16 +7,17 @@ from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolContext, Tool
-from agentloop.contracts.tool_context import ToolContext
-from agentloop.contracts.tool_policy import ToolPolicy
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolContext, Tool, ToolContext, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.errors import AgentsTooDeep, ConfigurationError, ContractViolation, ToolFailed
-from agentloop.loop.loop_parts import LoopParts
-from agentloop.values.agent_state import AgentState
-from agentloop.values.json_value import JsonObject, freeze_object
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
-from agentloop.values.tool_spec import Effect
+from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.binding import BoundParts, bind
+from agentloop.loop.parts import LoopParts
+from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
 
 Target: TypeAlias = LoopParts | Callable[[], LoopParts]
 """A loop, or a function that gives it, for loops that hand over to each other."""
@@ -188,3 +189,56 @@ def _handoff(tools: Tools, name: str) -> HandoffTool | None:
 
 def _nothing(_: str) -> None:
     """Close nothing."""
+
+
+@frozen(eq=False)
+class Handoffs:
+    """Binds, for one execution, the parts of the loop that the conversation is with.
+
+    Attributes:
+        root: the loop that is executed.
+        events: the bus of the execution.
+        scope: what the execution runs with.
+    """
+
+    root: LoopParts
+    events: CanHandleEvents
+    scope: ExecutionScope
+
+    def begun(self, state: AgentState) -> tuple[AgentState, BoundParts]:
+        """Return the state and the parts with which the execution begins, or goes on."""
+        loop = answering(self.root, state)
+        if loop is self.root:
+            return state, self._bound(loop)
+        return in_form_of(loop, state), self._bound(loop)
+
+    def after(self, state: AgentState, parts: BoundParts) -> tuple[AgentState, BoundParts, ToolExecution] | None:
+        """Return what the execution goes on with if the last step has handed the conversation over, and the call that did.
+
+        Args:
+            state: the state after the step.
+            parts: what the step was taken with.
+
+        Raises:
+            ConfigurationError: when the handoff leads to no loop.
+        """
+        step = state.last_step
+        if step is None or step.errors or step.message is None:
+            return None
+        taken = accepted(parts.tools, step.executions)
+        if taken is None:
+            return None
+        handoff, execution = taken
+        state = handed_over(self.root, state, handoff)
+        return state, self._bound(handoff.loop), execution
+
+    def _bound(self, loop: LoopParts) -> BoundParts:
+        return bind(loop, self._stack(loop).bound(self.events, self.scope), self.events, self.scope)
+
+    def _stack(self, loop: LoopParts) -> InterceptorStack:
+        """Return the interceptors of the first loop around those of the one that answers, each once."""
+        outer = self.root.stack
+        if loop is self.root:
+            return outer
+        known = {id(layer) for layer in outer.layers}
+        return InterceptorStack.of((*outer.layers, *[one for one in loop.stack.layers if id(one) not in known]))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from attrs import frozen
 
 from agentloop.errors import ContractViolation, InboxClosed
-from agentloop.values.message import Message
+from agentloop.values.messages import Message
 
 _REMEMBERED = 10_000
 

@@ -3,29 +3,161 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from attrs import define, field
 
-from agentloop.contracts.execution_log import RunLog
+from agentloop._shielding import shielded
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.run_log import RunLog
 from agentloop.errors import AskedAnew, JournalError
-from agentloop.events.execution_events import ContinuationEvaluated, ConversationHandedOver
-from agentloop.events.step_events import AgentStepCompleted, AgentStepStarted
-from agentloop.executors.shielding import shielded
-from agentloop.loop.bound_parts import BoundParts
-from agentloop.loop.ending import status_of, tell_end, with_output_read
-from agentloop.loop.failures import attached, checked, with_error
+from agentloop.events.execution import (
+    AgentExecutionStarted,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+    ConversationHandedOver,
+    MessageReceived,
+    StopSignalReceived,
+)
+from agentloop.loop.binding import BoundParts
+from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Inboxes
-from agentloop.loop.interrupted_calls import tell_interrupted, unsettled, with_interrupted
-from agentloop.loop.opening import opened, tell_begun
-from agentloop.loop.receiving import tell_received, with_received
-from agentloop.loop.run_signals import RunSignals
-from agentloop.values.agent_state import AgentState
-from agentloop.values.message import Message
+from agentloop.loop.settlement import (
+    attached,
+    checked,
+    status_of,
+    tell_end,
+    tell_interrupted,
+    unsettled,
+    with_error,
+    with_interrupted,
+    with_output_read,
+)
+from agentloop.values.batches import closed
+from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
-from agentloop.values.stop import AgentStop, StopReason, StopSignal
-from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.state import AgentState
+from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
+from agentloop.values.tool_calls import ErrorInfo
+
+
+async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> None:
+    """Take messages for the execution; where there is a log, write down the beginning, and from then on every message.
+
+    Raises:
+        JournalError: when it cannot be written, or somebody else drives the execution.
+    """
+    if log is None:
+        inboxes.open(state.execution_id)
+        return
+    execution_id, loop = state.execution_id, asyncio.get_running_loop()
+    try:
+        await log.begin(state)
+    except asyncio.CancelledError:
+        if log.has_begun:  # then its end takes what waits
+            _open(inboxes, log, execution_id)
+        raise
+    _open(inboxes, log, execution_id)
+
+    def note(message: Message) -> None:
+        if inboxes.note(execution_id, message):  # what a step has taken meanwhile is written down with the step
+            log.note_sent(message)
+
+    def note_soon(message: Message) -> None:
+        loop.call_soon_threadsafe(note, message)
+
+    inboxes.open(execution_id, note_soon)
+
+
+def _open(inboxes: Inboxes, log: RunLog, execution_id: str) -> None:
+    inboxes.open(execution_id)
+    inboxes.restore(execution_id, log.waiting_messages())
+
+
+async def tell_begun(events: CanHandleEvents, state: AgentState, step_number: int, *, resumed: bool) -> None:
+    """Emit the event that begins a run."""
+    if events.due(AgentExecutionStarted):
+        newest = state.messages[-1] if state.messages else None
+        await events.emit(AgentExecutionStarted(events.head(state, step_number=step_number), newest, resumed))
+
+
+def with_received(state: AgentState, messages: Sequence[Message]) -> AgentState:
+    """Return the state with these messages at the end of its conversation."""
+    for message in messages:
+        state = state.with_message(message)
+    return state
+
+
+async def tell_received(
+    state: AgentState, messages: Sequence[Message], events: CanHandleEvents, step_number: int
+) -> None:
+    """Emit an event for each of these messages.
+
+    Args:
+        state: the state with them.
+        messages: the messages, in the order in which they were sent.
+        events: where it is told.
+        step_number: the step that takes them.
+    """
+    for message in messages:
+        if events.due(MessageReceived):
+            await events.emit(MessageReceived(events.head(state, step_number=step_number), message))
+
+
+@define(eq=False)
+class RunSignals:
+    """What an execution on its way has come to.
+
+    Attributes:
+        state: the state, after everything that has happened so far.
+        parts: the parts of the loop that the conversation is with, bound.
+        handoffs: gives the parts of another loop when the conversation is handed over.
+        step_number: the number of the step that is being taken, or was the last.
+        signals_told: how many of the signals have been told.
+    """
+
+    state: AgentState = field(kw_only=True)
+    parts: BoundParts = field(kw_only=True)
+    handoffs: Handoffs = field(kw_only=True)
+    events: CanHandleEvents = field(init=False)
+    scope: ExecutionScope = field(init=False)
+    step_number: int = field(default=0, init=False)
+    signals_told: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.events, self.scope = self.handoffs.events, self.handoffs.scope
+
+    def signal(self, reason: StopReason, message: str) -> None:
+        """Note a reason to stop, in the driver's name."""
+        signal = StopSignal(reason, message, type(self.parts.driver).__name__)
+        self.state = self.state.with_stop_signal(signal)
+
+    async def tell_signals(self) -> None:
+        """Emit what speaks for stopping, each reason once."""
+        signals = self.continuation.signals
+        for signal in signals[self.signals_told :]:
+            self.signals_told += 1
+            if self.events.due(StopSignalReceived):
+                head = self.events.head(self.state, step_number=self.step_number)
+                await self.events.emit(StopSignalReceived(head, signal))
+
+    @property
+    def continuation(self) -> Continuation:
+        """What speaks for stopping and for going on."""
+        return self.state.execution.continuation if self.state.execution is not None else NO_SIGNALS
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether anything speaks for stopping that is not overridden; the last step's calls do not matter any more."""
+        return self.continuation.should_stop(has_tool_executions=True)
+
+    def close_open_turn(self, reason: str) -> None:
+        """Settle the calls that wait, as cancelled."""
+        self.state = closed(self.state, reason, self.scope.clock.now(), self.scope.ids)
+
 
 P = TypeVar("P", bound=StatePoint)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from agentloop.values.agent_state import AgentState
+from agentloop.values.state import AgentState
 
 T = TypeVar("T")
 

@@ -12,18 +12,16 @@ if TYPE_CHECKING:
     from agentloop.replay.divergence import Divergence as Divergence
     from agentloop.replay.guard import Touch as Touch
     from agentloop.replay.guard import WorldTouched as WorldTouched
-    from agentloop.replay.replaying import replay as replay
-    from agentloop.replay.result import Replay as Replay
-    from agentloop.replay.summary import ReplaySummary as ReplaySummary
-    from agentloop.replay.summary import replay_all as replay_all
+    from agentloop.replay.replays import Replay as Replay
+    from agentloop.replay.replays import ReplaySummary as ReplaySummary
+    from agentloop.replay.replays import replay as replay
+    from agentloop.replay.replays import replay_all as replay_all
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
             "agentloop.replay.divergence": "Difference Divergence NOTHING",
             "agentloop.replay.guard": "Touch WorldTouched",
-            "agentloop.replay.replaying": "replay",
-            "agentloop.replay.result": "Replay",
-            "agentloop.replay.summary": "ReplaySummary replay_all",
+            "agentloop.replay.replays": "replay Replay ReplaySummary replay_all",
         },
     )

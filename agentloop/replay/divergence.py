@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
 from agentloop.values.value import Value
 
 _SHOWN = 80

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
+from attrs import frozen
+
+from agentloop.contracts.tool import CanDiscoverTools, Tool
+from agentloop.contracts.tools import Tools
+from agentloop.errors import ContractViolation
 from agentloop.loop.inbox import Inboxes
 from agentloop.replay.timeline import Turn
-from agentloop.values.clock import Clock
-from agentloop.values.id_source import IdSource
-from agentloop.values.message import Message
+from agentloop.values.json import JsonObject
+from agentloop.values.messages import Message
+from agentloop.values.time_and_ids import Clock, IdSource
+from agentloop.values.tool_calls import Effect, ToolSpec
 
 
 class ReplayClock(Clock):
@@ -99,3 +106,50 @@ class ReplayInboxes(Inboxes):
         self.waiting.clear()
         if waits:
             self.waiting[self._execution_id] = waits
+
+
+@frozen(kw_only=True)
+class StandIn(Tool):
+    """Stands for a tool of a group that is not started; it is offered and never run.
+
+    Attributes:
+        name: the name by which a model calls it.
+        description: what it does.
+        parameters: its parameters.
+        effect: what it does to the world.
+    """
+
+    name: str = ""
+    description: str = ""
+    parameters: JsonObject
+    effect: Effect
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Refuse to run.
+
+        Raises:
+            ContractViolation: always.
+        """
+        raise ContractViolation(
+            f"the tool {self.name!r} stands in a replay and was to be run: {dict(arguments)!r:.100}"
+        )
+
+
+def with_stand_ins(tools: Tools, turn: Turn) -> Tools:
+    """Return tools with those that were discovered when the turn was recorded.
+
+    Args:
+        tools: the tools of a loop.
+        turn: the turn that is to be replayed.
+    """
+    group = next((one for one in tools.groups if isinstance(one, CanDiscoverTools)), None)
+    if group is None:
+        return tools
+    known: Mapping[str, ToolSpec] = {
+        spec.name: spec for asked in turn.inferences for spec in asked.request.tools if spec.name not in tools
+    }
+    stand_ins = [
+        StandIn(name=spec.name, description=spec.description, parameters=spec.parameters, effect=spec.effect)
+        for spec in known.values()
+    ]
+    return tools.with_discovered([(group, stand_ins)])

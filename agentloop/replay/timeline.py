@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from attrs import define, field
 
-from agentloop.interception.secret_fields import MASK
+from agentloop.errors import AgentLoopError, InterceptorFailed, ToolInDoubt
 from agentloop.journal import bodies
 from agentloop.journal.fold import RecordedExecution
 from agentloop.journal.record_writer import REDACTED
-from agentloop.values.agent_state import AgentState
-from agentloop.values.decision import Decision
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.journal_record import JournalRecord, RecordKind
-from agentloop.values.json_text import parse_json
-from agentloop.values.message import Message
-from agentloop.values.recorded import RecordedCall, RecordedInference
-from agentloop.values.serialisation import from_plain
+from agentloop.values.decisions import Decision
+from agentloop.values.inference import InferenceRequest
+from agentloop.values.json import parse_json
+from agentloop.values.messages import Message
+from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.secrets import MASK
+from agentloop.values.serialization import from_plain
+from agentloop.values.state import AgentState
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
 
 
 @define(eq=False, kw_only=True)
@@ -176,3 +178,63 @@ class Timeline:
                 turn.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
             case _:
                 pass  # what was sent is told again when it is taken
+
+
+_EXTERNAL = frozenset({StopReason.USER_REQUESTED, StopReason.TIME_LIMIT})
+
+
+def stopped_from_outside(turn: Turn) -> str:
+    """Say why a turn was cut short by its user, by the time, or by a crash that left a call in doubt; empty when it was not."""
+    state = turn.state
+    if state is None or state.execution is None:
+        return ""
+    known = turn.before.execution.continuation.signals if turn.before.execution is not None else ()
+    signal = next(
+        (one for one in state.execution.continuation.signals if one.reason in _EXTERNAL and one not in known), None
+    )
+    if signal is not None:
+        return f"{signal.reason.value}: {signal.message}"
+    errors = state.last_step.errors if state.last_step is not None else ()
+    doubt = next((one for one in errors if one.type == ToolInDoubt.__name__), None)
+    return "" if doubt is None else doubt.message
+
+
+def recorded_stop(asked: Asked, turn: Turn) -> AgentStop | None:
+    """Return the wish to stop with which an inference ended; None when it ended otherwise.
+
+    What is recorded of an inference tells its error alone; the signal stands in the state after it.
+    """
+    error, state = asked.recorded.error, turn.state
+    if error is None or state is None or state.execution is None:
+        return None
+    signals = [one for one in state.execution.continuation.signals if one.reason is not StopReason.ERROR]
+    signal = next((one for one in signals if _tells(one, error.message)), None)
+    if signal is None:
+        return None
+    return AgentStop(signal.message, reason=signal.reason, source=signal.source, context=signal.context)
+
+
+def recorded_failure(recorded: RecordedCall, turn: Turn) -> Exception | None:
+    """Return the error of what stood around a call, with which its step failed; None when nothing around it failed.
+
+    A tool's own error is an outcome; one that the step has too is that of an interceptor or a listener.
+    """
+    error = recorded.execution.error if recorded.execution is not None else None
+    step = turn.state.last_step if turn.state is not None else None
+    if error is None or step is None or error not in step.errors:
+        return None
+    found = _FAILED.match(error.message)
+    if error.type == InterceptorFailed.__name__ and found is not None:
+        failed = InterceptorFailed.__new__(InterceptorFailed, error.message)
+        failed.interceptor, failed.point = found["interceptor"], found["point"]
+        failed.args = (error.message,)
+        return failed
+    like_it: type[AgentLoopError] = type(error.type, (AgentLoopError,), {})
+    return like_it(error.message)
+
+
+_FAILED = re.compile(r"the interceptor (?P<interceptor>.+?) failed at (?P<point>\w+): ", re.DOTALL)
+
+
+def _tells(signal: StopSignal, message: str) -> bool:
+    return message in {signal.message, f"stop: {signal.reason.value}"}

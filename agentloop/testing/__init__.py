@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from agentloop._lazy import lazy
 
 if TYPE_CHECKING:
-    from agentloop.testing.chronicle import Chronicle as Chronicle
     from agentloop.testing.clocks import CountingIds as CountingIds
     from agentloop.testing.clocks import LoopClock as LoopClock
     from agentloop.testing.clocks import ManualClock as ManualClock
@@ -21,13 +20,14 @@ if TYPE_CHECKING:
     from agentloop.testing.executor_bench import ExecutorBench as ExecutorBench
     from agentloop.testing.executor_kit import ExecutorKit as ExecutorKit
     from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit
+    from agentloop.testing.journal_bench import Chronicle as Chronicle
     from agentloop.testing.journal_kit import JournalKit as JournalKit
+    from agentloop.testing.kit import LAWS as LAWS
     from agentloop.testing.kit import Kit as Kit
-    from agentloop.testing.laws import LAWS as LAWS
-    from agentloop.testing.laws import LawBroken as LawBroken
-    from agentloop.testing.laws import require as require
-    from agentloop.testing.notations import NOTATIONS as NOTATIONS
-    from agentloop.testing.playing import play as play
+    from agentloop.testing.kit import LawBroken as LawBroken
+    from agentloop.testing.kit import require as require
+    from agentloop.testing.playback import play as play
+    from agentloop.testing.scenario import NOTATIONS as NOTATIONS
     from agentloop.testing.scenario import SCENARIOS as SCENARIOS
     from agentloop.testing.scenario import VALID_SCENARIOS as VALID_SCENARIOS
     from agentloop.testing.scenario import Scenario as Scenario
@@ -41,7 +41,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.testing.chronicle": "Chronicle",
+            "agentloop.testing.journal_bench": "Chronicle",
             "agentloop.testing.clocks": "CountingIds LoopClock ManualClock VirtualTimeLoop run_virtual",
             "agentloop.testing.driver_kit": "DriverKit Journey",
             "agentloop.testing.equivalence_kit": "Account EquivalenceKit account_of",
@@ -49,11 +49,9 @@ else:
             "agentloop.testing.executor_kit": "ExecutorKit",
             "agentloop.testing.interceptor_kit": "InterceptorKit",
             "agentloop.testing.journal_kit": "JournalKit",
-            "agentloop.testing.kit": "Kit",
-            "agentloop.testing.laws": "LAWS LawBroken require",
-            "agentloop.testing.notations": "NOTATIONS",
-            "agentloop.testing.playing": "play",
-            "agentloop.testing.scenario": "SCENARIOS VALID_SCENARIOS Scenario Turn valid_scenarios",
+            "agentloop.testing.kit": "Kit LAWS LawBroken require",
+            "agentloop.testing.scenario": "NOTATIONS SCENARIOS VALID_SCENARIOS Scenario Turn valid_scenarios",
+            "agentloop.testing.playback": "play",
             "agentloop.testing.toy_tools": "Ledger Toy call toys",
         },
     )

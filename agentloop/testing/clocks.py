@@ -9,8 +9,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from agentloop.values.clock import Clock
-from agentloop.values.id_source import IdSource
+from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
 

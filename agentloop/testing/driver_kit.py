@@ -10,31 +10,29 @@ from itertools import pairwise
 from attrs import field, frozen
 from hypothesis import strategies as st
 
-from agentloop.compilers.conversation import ConversationWithCurrentToolTrace
+from agentloop.compilers.history import ConversationWithCurrentToolTrace
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.errors import AgentLoopError
 from agentloop.events.bus import EventBus
-from agentloop.events.inference_events import InferenceResponseReceived
-from agentloop.events.monitor import ProtocolMonitor
+from agentloop.events.grammar import ProtocolMonitor
+from agentloop.events.inference import InferenceResponseReceived
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
-from agentloop.testing.kit import Kit
-from agentloop.testing.laws import require
+from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.toy_tools import Ledger, toys
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import NO_USAGE
 from agentloop.values.event import Event
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.json_text import parse_json
-from agentloop.values.message import Message
-from agentloop.values.serialisation import to_json
+from agentloop.values.inference import InferenceRequest, Usage
+from agentloop.values.json import parse_json
+from agentloop.values.messages import Message
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentState
+from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import StopReason
-from agentloop.values.usage import Usage
 
 
 @frozen

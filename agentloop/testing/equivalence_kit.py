@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.events.bus import EventBus
-from agentloop.events.inference_events import InferenceDeltaReceived
+from agentloop.events.inference import InferenceDeltaReceived
 from agentloop.interception.interceptor import Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
-from agentloop.testing.kit import Kit
-from agentloop.testing.laws import require
+from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import Scenario, valid_scenarios
 from agentloop.testing.toy_tools import Ledger, toys
 from agentloop.values.event import Event
-from agentloop.values.inference_response import InferenceResponse
+from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     AfterExecution,
     AfterInference,
@@ -38,8 +37,7 @@ from agentloop.values.points import (
     ProceedInference,
     ProceedToolUse,
 )
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 P = TypeVar("P", bound=Point)
 

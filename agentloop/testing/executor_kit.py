@@ -12,24 +12,20 @@ from hypothesis import strategies as st
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.events.tool_events import ToolCallSettled
+from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
 from agentloop.testing.clocks import LoopClock, ManualClock, run_virtual
-from agentloop.testing.executor_bench import ExecutorBench, begun_state
-from agentloop.testing.journaled_batch import require_effects_accounted
-from agentloop.testing.kit import Kit
-from agentloop.testing.laws import require
-from agentloop.testing.toy_batches import BATCHES, PLAIN_BATCHES, Gatekeeper
-from agentloop.testing.toy_tools import PARAMETERS, Ledger, call, toys
+from agentloop.testing.executor_bench import ExecutorBench, begun_state, require_effects_accounted
+from agentloop.testing.kit import Kit, require
+from agentloop.testing.toy_tools import BATCHES, PARAMETERS, PLAIN_BATCHES, Gatekeeper, Ledger, call, toys
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.agent_state import AgentState
-from agentloop.values.clock import Clock
+from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.event import Event
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ToolExecution
-from agentloop.values.tool_executions import ToolCalls, ToolExecutions
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentState
+from agentloop.values.time_and_ids import Clock
+from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 _AGENTS = ("ada", "bob")
 

@@ -7,17 +7,15 @@ from collections.abc import Callable
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.drivers.tool_calling import ToolCallingDriver
-from agentloop.interception.function_form import FunctionInterceptor
-from agentloop.interception.interceptor import POINTS
+from agentloop.interception.interceptor import POINTS, FunctionInterceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
-from agentloop.testing.kit import Kit
-from agentloop.testing.laws import require
+from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.toy_tools import Ledger, toys
-from agentloop.values.agent_state import AgentState
 from agentloop.values.points import Point
-from agentloop.values.serialisation import to_json
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentState
 
 
 class InterceptorKit(Kit):

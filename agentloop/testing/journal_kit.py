@@ -9,16 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.can_redact_records import CanRedactRecords
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalConflict
-from agentloop.interception.secret_fields import MASK
-from agentloop.testing.journal_scripts import AGENTS, BEGIN, EXECUTIONS, GROUPS, SPOILT, JournalModel, Told, scripts
-from agentloop.testing.kit import Kit
-from agentloop.testing.laws import require
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
-from agentloop.values.json_text import format_json
+from agentloop.testing.journal_bench import AGENTS, BEGIN, EXECUTIONS, GROUPS, SPOILT, JournalModel, Told, scripts
+from agentloop.testing.kit import Kit, require
+from agentloop.values.json import format_json
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.secrets import MASK
+from agentloop.values.steps import ExecutionStatus
 
 SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # it opens nothing
 """A secret that JSON spells in many ways."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 from hypothesis import strategies as st
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.inference.scripted import Line, ScriptedInference
 from agentloop.testing.toy_tools import call
-from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.message import ResponsePart
+from agentloop.values.inference import FinishReason, InferenceResponse, Usage
+from agentloop.values.json import format_json, thaw
+from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ToolCall
 from agentloop.values.value import Value
 
 
@@ -123,3 +123,59 @@ def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
 
 VALID_SCENARIOS = valid_scenarios()
 """Scenarios for drivers that ask again for a call that cannot be executed."""
+
+
+def as_tags(turn: Turn, number: int) -> InferenceResponse:
+    """Write a turn as text with calls in tags, for the modes `validated` and `parsed`."""
+    calls = [f"<tool_call>\n{_json(name=call.name, arguments=_arguments(call))}\n</tool_call>" for call in turn.calls]
+    return _written(turn, number, "\n".join([*([turn.text] if turn.text else []), *calls]))
+
+
+def as_structured(turn: Turn, number: int) -> InferenceResponse:
+    """Write a turn as the JSON of the mode `structured`; what is said beside calls is a thought."""
+    items: list[dict[str, Any]] = [{"tool": call.name, "arguments": _arguments(call)} for call in turn.calls]
+    if turn.text:
+        items.insert(0, {"scratchpad" if turn.calls else "answer": turn.text})
+    return _written(turn, number, _json(next=items))
+
+
+def as_react_json(turn: Turn, number: int) -> InferenceResponse:
+    """Write a turn as a decision in JSON; what is said beside calls is a thought."""
+    if not turn.calls:
+        return _written(turn, number, _json(thought="", type="final", answer=turn.text))
+    calls = [{"tool": call.name, "args": _arguments(call)} for call in turn.calls]
+    made = {"calls": calls} if len(calls) > 1 else calls[0]
+    return _written(turn, number, _json(thought=turn.text, type="tool", **made))
+
+
+def as_react_text(turn: Turn, number: int) -> InferenceResponse:
+    """Write a turn as a decision in labelled lines; what is said beside calls is a thought."""
+    if not turn.calls:
+        return _written(turn, number, f"Thought: I know.\nFinal Answer: {turn.text}")
+    lines = [f"Thought: {turn.text}"]
+    for made in turn.calls:
+        lines += [f"Action: {made.name}", f"Action Input: {made.arguments_json}"]
+    return _written(turn, number, "\n".join(lines))
+
+
+NOTATIONS: Final[Mapping[str, Write]] = {
+    "native": Turn.response,
+    "structured": as_structured,
+    "validated": as_tags,
+    "parsed": as_tags,
+    "react-json": as_react_json,
+    "react-text": as_react_text,
+}
+"""How a turn is written under each mode, by the name of the mode."""
+
+
+def _arguments(call: ToolCall) -> Any:
+    return thaw(call.arguments)
+
+
+def _json(**entries: Any) -> str:
+    return format_json(entries).decode()
+
+
+def _written(turn: Turn, number: int, text: str) -> InferenceResponse:
+    return InferenceResponse((Text(text),), FinishReason.STOP, turn.usage, "scripted", f"response_{number}")

@@ -15,24 +15,33 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from agentloop.values.agent_context import AgentContext
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.decision import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.inference_response import FinishReason, InferenceResponse
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.message import Message, Part, ResponsePart
+from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
+from agentloop.values.inference import (
+    FinishReason,
+    InferenceDelta,
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    ResponseFormat,
+    ToolChoice,
+    Usage,
+)
+from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object
+from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
-from agentloop.values.pending_call import PendingCall
+from agentloop.values.state import AgentContext, AgentState
+from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
 from agentloop.values.stop import Continuation, StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExchange, ToolExecution, ToolStatus
-from agentloop.values.tool_spec import Effect, ToolSpec
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import (
+    ContentPart,
+    Effect,
+    ErrorInfo,
+    ToolCall,
+    ToolExchange,
+    ToolExecution,
+    ToolSpec,
+    ToolStatus,
+)
 
 _EARLIEST, _LATEST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001  # Hypothesis wants them naive
 _DURATIONS = st.timedeltas(timedelta(0), timedelta(hours=1))

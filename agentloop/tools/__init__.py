@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
     from agentloop.tools.function_tool import FunctionTool as FunctionTool
     from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
-    from agentloop.tools.mcp.ensemble import McpEnsemble as McpEnsemble
-    from agentloop.tools.schema_builder import json_schema as json_schema
+    from agentloop.tools.schema import json_schema as json_schema
     from agentloop.tools.typed_tool import TypedTool as TypedTool
     from agentloop.tools.validation import SchemaValidator as SchemaValidator
 else:
@@ -26,8 +25,7 @@ else:
             "agentloop.tools.decorator": "tool",
             "agentloop.tools.ensembles.ensemble": "Ensemble load_ensembles",
             "agentloop.tools.function_tool": "FunctionTool PlainFunctionTool",
-            "agentloop.tools.mcp.ensemble": "McpEnsemble",
-            "agentloop.tools.schema_builder": "json_schema",
+            "agentloop.tools.schema": "json_schema",
             "agentloop.tools.typed_tool": "TypedTool",
             "agentloop.tools.validation": "SchemaValidator",
         },

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from agentloop.errors import NotJson
 from agentloop.tools import pydantic_models
-from agentloop.tools.annotations import annotation_keywords, broken_bound
 from agentloop.tools.fields import fields_of, in_order, is_typed_dict
-from agentloop.tools.schema_builder import is_type_alias, json_schema
+from agentloop.tools.schema import annotation_keywords, broken_bound, is_type_alias, json_schema
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.json_value import JsonObject, JsonValue, freeze, freeze_object, thaw
+from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
 
 if TYPE_CHECKING:
     from cattrs import Converter
+
 
 SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int, float), float: (float, int)}
 """The types that JSON has itself, and what comes of parsing a JSON value that fits them."""

@@ -7,16 +7,14 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, overload
 
-from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_policy import OrderingKey, Supersedes, ToolPolicy
+from agentloop.contracts.tool import OrderingKey, Supersedes, Tool, ToolPolicy
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool
+from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Show, showing
 from agentloop.tools.presentation import presenter
-from agentloop.tools.shown import Show, showing
 from agentloop.tools.signature import Signature
-from agentloop.values.call_policy import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
-from agentloop.values.json_value import JsonObject, freeze_object
-from agentloop.values.tool_spec import Effect
+from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
+from agentloop.values.tool_calls import Effect
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -163,7 +161,7 @@ def _tool(
     shown = showing(show, present) if show else present
     if probe is None:
         return kind(function, signature, effect, shown, given, policy)
-    from agentloop.tools.probing import Prober
+    from agentloop.tools.function_tool import Prober
 
     return kind(function, signature, effect, shown, given, policy, Prober.of(probe, signature))
 

@@ -12,8 +12,7 @@ from typing import Any
 import attrs
 
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import JsonValue, freeze, thaw
+from agentloop.values.json import JsonValue, format_json, freeze, thaw
 
 _NOTHING = object()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, get_args
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import (
+    DEFAULT_POLICY,
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
@@ -18,19 +20,84 @@ from agentloop.contracts.tool import (
     CanProbeCall,
     CanUseThread,
     Tool,
+    ToolContext,
+    ToolPolicy,
 )
-from agentloop.contracts.tool_context import ToolContext
-from agentloop.contracts.tool_policy import DEFAULT_POLICY, ToolPolicy
+from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
 from agentloop.tools.presentation import Presenter
-from agentloop.tools.probing import Prober
-from agentloop.tools.signature import Signature
-from agentloop.tools.signature_reader import Injected
-from agentloop.values.agent_state import AgentState
-from agentloop.values.in_doubt import CannotTell, Probed
-from agentloop.values.json_value import JsonObject
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import Effect, ToolSpec
+from agentloop.tools.signature import INJECTED, Injected, Signature, hints_of
+from agentloop.values.json import JsonObject
+from agentloop.values.parts import Media, Text
+from agentloop.values.records import CannotTell, Probed
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResult, ToolSpec
+
+
+@frozen(eq=False)
+class Prober:
+    """A function that is asked what became of a call.
+
+    Attributes:
+        function: the function, plain or async.
+        names: the tool's parameters that it takes.
+        injected: the parameters that are injected, with what into each.
+    """
+
+    function: Callable[..., Any]
+    names: frozenset[str]
+    injected: Mapping[str, Injected]
+    _given: Mapping[str, object] = field(factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], signature: Signature) -> Prober:
+        """Read a function.
+
+        Args:
+            function: the function; it takes any of the tool's parameters by their names, and what a tool has injected.
+            signature: the tool's.
+
+        Raises:
+            ToolDefinitionError: when it takes a parameter that the tool does not have.
+        """
+        if not callable(function):
+            raise ToolDefinitionError(f"the probe of {signature.name!r} has to be a function, not {function!r:.100}")
+        hints = hints_of(function)
+        names, injected = set[str](), dict[str, Injected]()
+        for name, parameter in inspect.signature(function).parameters.items():
+            kind = next((one for one in INJECTED if hints.get(name) is one or one in get_args(hints.get(name))), None)
+            if kind is not None:
+                injected[name] = kind
+            elif name in signature.hints:
+                names.add(name)
+            elif parameter.default is parameter.empty:
+                raise ToolDefinitionError(
+                    f"the probe of {signature.name!r} takes {name!r}, which the tool has no parameter for"
+                )
+        return cls(function, frozenset(names), injected)
+
+    def giving(self, kind: Injected, value: object) -> Prober:
+        """Return a copy that injects this where a parameter wants it."""
+        wanted = {name: value for name, injected in self.injected.items() if injected is kind}
+        return evolve(self, given={**self._given, **wanted}) if wanted else self
+
+    async def ask(self, arguments: Mapping[str, Any]) -> Probed:
+        """Ask about the call with these arguments.
+
+        Raises:
+            ContractViolation: when the function returns nothing that it may.
+            Exception: whatever it raises.
+        """
+        taken = {name: value for name, value in arguments.items() if name in self.names}
+        if inspect.iscoroutinefunction(self.function):
+            found = await self.function(**taken, **self._given)
+        else:
+            found = await asyncio.to_thread(self.function, **taken, **self._given)
+        if not isinstance(found, Probed):
+            raise ContractViolation(
+                f"the probe returned {found!r:.100}; it returns happened(value), did_not_happen() or cannot_tell(reason)"
+            )
+        return found
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,3 +228,31 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
     def use_in_thread(self, /, **arguments: Any) -> Any:
         """Call the function with these arguments and what was injected."""
         return self._called(arguments)
+
+
+Shown: TypeAlias = str | ContentPart | Sequence[str | ContentPart]
+"""What a model can be shown: text, a part, or several of them."""
+Show: TypeAlias = Callable[[Any], Shown]
+"""A function of what a tool returned."""
+
+
+def showing(show: Show, present: Presenter) -> Presenter:
+    """Return a presenter whose results stand whole in the state, while the model is shown what the function makes of them."""
+
+    def shown(result: Any) -> ToolResult:
+        whole = present(result)
+        try:
+            return ToolResult(whole.value, _parts(show(result)))
+        except Exception as error:
+            raise ToolFailed(f"the tool ran, but what to show of its result could not be told: {error}") from error
+
+    return shown
+
+
+def _parts(shown: Shown) -> list[ContentPart]:
+    given = [shown] if isinstance(shown, str | Text | Media) else list(shown)
+    parts = [Text(one) if isinstance(one, str) else one for one in given]
+    for part in parts:
+        if not isinstance(part, Text | Media):
+            raise TypeError(f"a model is shown text and media, not {type(part).__name__}")
+    return parts

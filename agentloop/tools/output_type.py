@@ -9,10 +9,10 @@ from attrs import field, frozen
 
 from agentloop.errors import InvalidOutput
 from agentloop.tools.conversion import problems, structure
-from agentloop.tools.schema_builder import json_schema
+from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.inference_request import ResponseFormat
-from agentloop.values.json_text import json_in_text
+from agentloop.values.inference import ResponseFormat
+from agentloop.values.json import json_in_text
 
 
 @frozen

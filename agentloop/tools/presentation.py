@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
-from agentloop.tools.schema_builder import json_schema
+from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.json_value import JsonValue, freeze, thaw
+from agentloop.values.json import JsonValue, freeze, thaw
 from agentloop.values.parts import Media, Text
-from agentloop.values.tool_execution import ContentPart
-from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_calls import ContentPart, ToolResult
 
 _ANYTHING = (Any, object)
 _EXACT = {str: str, int: int, bool: bool, float: (float, int), None: type(None), type(None): type(None)}

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from agentloop.errors import ToolDefinitionError
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -13,9 +13,8 @@ from agentloop.contracts.tool import CanPrepareArguments, CanPresentResult, Tool
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools.presentation import Presenter, presenter
 from agentloop.tools.signature import Signature
-from agentloop.values.json_value import JsonObject
-from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.json import JsonObject
+from agentloop.values.tool_calls import ToolResult, ToolSpec
 
 
 class TypedTool(Tool, CanPrepareArguments, CanPresentResult):

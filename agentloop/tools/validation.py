@@ -8,12 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
-from agentloop.values.json_value import freeze_object, thaw
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.json import freeze_object, thaw
+from agentloop.values.tool_calls import ToolSpec
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
     from jsonschema.protocols import Validator
+
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 """A JSON Schema; true accepts everything and false nothing."""

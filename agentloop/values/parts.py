@@ -8,7 +8,7 @@ from typing import Self
 from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.value import Value
 
 

@@ -8,18 +8,14 @@ from typing import Self, TypeAlias
 
 from attrs import evolve, frozen
 
-from agentloop.values.agent_state import AgentState
-from agentloop.values.call_policy import NO_WISHES, CallPolicy
-from agentloop.values.decision import Answer, Decision
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject
+from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
+from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.json import EMPTY_OBJECT, JsonObject
+from agentloop.values.policies import NO_WISHES, CallPolicy
+from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import Value
-from agentloop.values.verdict import Block, Suspend, Verdict
 
 ProceedInference: TypeAlias = Callable[[], Awaitable[InferenceResponse]]
 """Goes on to the inner layers and asks the model; may be awaited more than once."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.value import Value
 
 

@@ -14,7 +14,7 @@ import pytest
 from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
-from agentloop.cli.tool_files import tools_from
+from agentloop.cli.sources import tools_from
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.inference import Patience
 from agentloop.interception import before_step

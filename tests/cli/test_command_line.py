@@ -88,6 +88,6 @@ def test_ctrl_c_outside_of_an_execution_ends_with_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agentloop.cli.subject.tools_from", interrupt)
+    monkeypatch.setattr("agentloop.cli.run.tools_from", interrupt)
     ended = command_line("run", "hello", "--model", "ollama:m")
     assert (ended.code, ended.err) == (130, "Interrupted.\n")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import AgentState, StopReason
+from agentloop.cli.console import console
 from agentloop.cli.demo import story
 from agentloop.cli.demo.person import VOUCHER_CENTS, Person
 from agentloop.cli.demo.shop import Shop
 from agentloop.cli.execution import concluded
-from agentloop.cli.manner import MODES, Manner
-from agentloop.cli.terminal import console
+from agentloop.cli.options import MODES, Manner
 from agentloop.events import ToolCallCached, ToolCallRetried
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import ToolStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

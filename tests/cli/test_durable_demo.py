@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agentloop.cli.console import console
 from agentloop.cli.demo import durable_story
 from agentloop.cli.demo.durable_worker import ledger_of, says
 from agentloop.cli.demo.office import Office
-from agentloop.cli.terminal import console
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.message import Message
+from agentloop.values.inference import InferenceRequest
+from agentloop.values.messages import Message
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine

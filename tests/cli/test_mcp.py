@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import CommandLine, ModelServer
-from tests.tools.mcp.running import SMALL
+from tests.mcp.running import SMALL
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def test_nothing_to_offer_is_told(command_line: CommandLine) -> None:
 
 def test_a_loop_that_is_not_there_is_told(command_line: CommandLine) -> None:
     """With those that are."""
-    ended = command_line("mcp", "serve", "--agent", "tests.tools.mcp.served_tools:lop")
+    ended = command_line("mcp", "serve", "--agent", "tests.mcp.served_tools:lop")
     assert ended.code == 2
     assert "served_tools.py; did you mean 'loop'?" in ended.err
 
 
 def test_what_is_no_loop_is_told(command_line: CommandLine) -> None:
     """`--agent` takes a loop."""
-    ended = command_line("mcp", "serve", "--agent", "tests.tools.mcp.served_tools:add")
+    ended = command_line("mcp", "serve", "--agent", "tests.mcp.served_tools:add")
     assert ended.code == 2
     assert "not an AgentLoop" in ended.err

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
-from agentloop.cli.outcome import exit_code, shortcoming, summary
+from agentloop.cli.console import exit_code, shortcoming, summary
 from agentloop.errors import AuthenticationError
 from agentloop.inference.scripted import Line
 from agentloop.interception import before_tool_use
-from agentloop.values.usage import Usage
+from agentloop.values.inference import Usage
 
 
 @tool

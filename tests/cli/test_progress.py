@@ -27,7 +27,7 @@ from agentloop.inference.scripted import Line
 from agentloop.values import InferenceDelta, InferenceResponse, Reasoning, Text
 from agentloop.values.event import EventHead
 from agentloop.values.points import BeforeToolUse
-from agentloop.values.tool_execution import ErrorInfo
+from agentloop.values.tool_calls import ErrorInfo
 
 
 @tool

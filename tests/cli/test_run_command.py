@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import AgentState, from_json
-from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.steps import ExecutionStatus
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import AgentState, from_json
-from agentloop.cli.manner import MODES
+from agentloop.cli.options import MODES
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer

@@ -11,7 +11,7 @@ import pytest
 
 from agentloop import from_json
 from agentloop.journal import verified
-from agentloop.values.journal_record import JournalRecord, RecordKind
+from agentloop.values.records import JournalRecord, RecordKind
 from tests.cli.program import Program
 
 if TYPE_CHECKING:

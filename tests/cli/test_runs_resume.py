@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import AgentState, from_json
-from agentloop.cli.named_loop import loop_of
+from agentloop.cli.sources import loop_of
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
-from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.steps import ExecutionStatus
 from tests.cli.program import Program
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 
 from agentloop.cli.demo import scripted_model, story
 from agentloop.cli.demo.support_tools import TOOLS
-from agentloop.cli.manner import MODES, Manner
+from agentloop.cli.options import MODES, Manner
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.drivers.modes.react_mode import ReActJsonMode
-from agentloop.drivers.modes.structured import StructuredMode
 from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.modes.react_mode import ReActJsonMode
+from agentloop.modes.structured import StructuredMode
 from agentloop.values import (
     ErrorInfo,
     InferenceRequest,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.cli.figures import counted, duration, tokens
-from agentloop.cli.terminal_text import call_text, one_line, printable
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.usage import Usage
+from agentloop.cli.console import call_text, counted, duration, one_line, printable, tokens
+from agentloop.values.inference import Usage
+from agentloop.values.tool_calls import ToolCall
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cli.tool_files import tools_from
+from agentloop.cli.sources import tools_from
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 
 TWO_TOOLS = '''

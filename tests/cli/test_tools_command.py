@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cli.tool_files import tools_from
+from agentloop.cli.sources import tools_from
 from tests.cli.conftest import CommandLine
 
 TOOLS = '''

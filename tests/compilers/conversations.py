@@ -12,7 +12,7 @@ from agentloop.contracts import CanCompileMessages, ExecutionScope
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.testing.strategies import agent_steps, messages
 from agentloop.values import AgentState, Message, ToolCall, ToolExecution, ToolStatus
-from agentloop.values.agent_step import AgentStep
+from agentloop.values.steps import AgentStep
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

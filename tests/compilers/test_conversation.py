@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from agentloop.compilers import ConversationWithCurrentToolTrace
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.testing.strategies import agent_states, agent_steps, messages
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep
-from agentloop.values.message import Message
-from agentloop.values.serialisation import from_json, to_json
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
+from agentloop.values.messages import Message
+from agentloop.values.serialization import from_json, to_json
+from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep
+from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 CALL = ToolCall("1", "find")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from agentloop import tool
 from agentloop.compilers import SlidingWindow, TokenBudget, WholeConversation
-from agentloop.compilers.superseded import STUB, without_stale_results
+from agentloop.compilers.retained import STUB, without_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanTellEpoch
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
-from agentloop.values.serialisation import to_json
+from agentloop.values.serialization import to_json
 from tests.compilers.conversations import NOW, asked, begins_with, bound, called, told
 
 LONG = "what the file held, at length " * 20

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenBudget, WholeConversation
-from agentloop.compilers.passed import Passed
-from agentloop.compilers.window_compiler import WindowCompiler
+from agentloop.compilers.retained import Passed
+from agentloop.compilers.window import WindowCompiler
 from agentloop.contracts import CanCompileMessages
 from agentloop.errors import ConfigurationError
-from agentloop.interception.message_tokens import message_tokens
 from agentloop.testing.strategies import agent_states
 from agentloop.values import AgentState, Image, Message
-from agentloop.values.serialisation import from_json, to_json
+from agentloop.values.estimates import message_tokens
+from agentloop.values.serialization import from_json, to_json
 from tests.compilers.conversations import (
     asked,
     begins_with,

@@ -19,9 +19,9 @@ from agentloop import (
     ToolExecutor,
 )
 from agentloop.contracts import CanInfer, Tool, Tools
-from agentloop.drivers.modes.text_formats import read_calls
 from agentloop.errors import MalformedArguments
 from agentloop.inference import Patience
+from agentloop.text_calls import read_calls
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
     BeforeInference,

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 
 from agentloop import Tool, ToolContext
 from agentloop.contracts import CanAccessToolContext
-from agentloop.values.tool_executions import key_place
+from agentloop.values.batches import key_place
 
 
 @frozen

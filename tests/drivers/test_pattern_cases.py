@@ -9,8 +9,8 @@ import pytest
 from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
-from agentloop.drivers.modes import mode_named
 from agentloop.events import ValidationFailed
+from agentloop.modes import mode_named
 from agentloop.testing import NOTATIONS, Scenario, Turn
 from agentloop.values import Event, ExecutionStatus, ToolStatus
 

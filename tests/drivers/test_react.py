@@ -23,7 +23,6 @@ from agentloop import (
 )
 from agentloop.contracts import CanInfer, CanTellModel
 from agentloop.drivers import ReActCall, ReActDecision, Unusable, decision_of
-from agentloop.drivers.modes import ReActJsonMode, ReActTextMode
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
     DecisionExtractionFailed,
@@ -34,6 +33,7 @@ from agentloop.events import (
     ValidationFailed,
 )
 from agentloop.interception import Approval
+from agentloop.modes import ReActJsonMode, ReActTextMode
 from agentloop.values import (
     Event,
     ExecutionStatus,

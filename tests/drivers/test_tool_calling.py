@@ -16,7 +16,7 @@ from agentloop import (
     ToolCallingDriver,
     ToolChoice,
 )
-from agentloop.drivers.args_leak import without_leaked_arguments
+from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.events import InferenceFailed, InferenceRetried
 from agentloop.inference import HttpInference, LLMConfig, Patience
 from agentloop.inference.http_client import in_process_client

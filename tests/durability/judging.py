@@ -14,8 +14,8 @@ from agentloop import ToolExecution
 from agentloop.journal import SqliteJournal, verified
 from agentloop.journal.fold import folded
 from agentloop.values import AgentState, JournalRecord, RecordKind, Usage, from_json, to_json
-from agentloop.values.json_text import parse_json
-from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.json import parse_json
+from agentloop.values.tool_calls import ToolStatus
 from tests.durability.place import Place
 from tests.durability.workloads import RUN, WORKLOADS
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from attrs import define, field
 
-from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.tool_calls import ToolStatus
 from tests.durability.trial import Trials, Verdict, nursery
 from tests.durability.workloads import WORKLOADS
 

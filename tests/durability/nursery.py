@@ -21,7 +21,7 @@ from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.events import ProtocolMonitor, ToolCallCompleted, ToolCallRecovered
 from agentloop.journal import SqliteJournal
 from agentloop.values import AgentState, Approve, ExecutionHead, JournalRecord, PendingCall, answer, approve, to_json
-from agentloop.values.decision import Answer
+from agentloop.values.decisions import Answer
 from tests.durability.job import CONFLICT, CRASHED, ENDED, Job
 from tests.durability.place import Place
 from tests.durability.workloads import HELD, RUN, WORKLOADS, held

@@ -22,7 +22,7 @@ from agentloop.values import (
     ToolStatus,
     approve,
 )
-from agentloop.values.json_text import parse_json
+from agentloop.values.json import parse_json
 from tests.durability.world import RUN, MortalJournal, World, loop_of
 from tests.loop.recovery_bench import cut
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.tool_calls import ToolStatus
 from tests.durability.trial import Trials, nursery
 from tests.durability.workloads import WORKLOADS
 

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
 from agentloop.errors import DecisionError, JournalConflict
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
-from agentloop.interception.secret_fields import MASK
 from agentloop.journal import verified
 from agentloop.journal.fold import folded
 from agentloop.values import (
@@ -32,7 +31,8 @@ from agentloop.values import (
     deny,
     edit,
 )
-from agentloop.values.json_text import parse_json
+from agentloop.values.json import parse_json
+from agentloop.values.secrets import MASK
 from tests.durability.world import RUN, SECRET, Dead, MortalJournal, Turn, World, loop_of
 
 NAMES = ("pure", "idempotent", "effect", "asked", "probed")

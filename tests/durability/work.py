@@ -12,9 +12,9 @@ from agentloop import ToolCall, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tool import Tool
 from agentloop.values import InferenceRequest, InferenceResponse, Text, Usage, did_not_happen, happened
-from agentloop.values.call_policy import RetryPolicy
-from agentloop.values.in_doubt import Probed
-from agentloop.values.tool_execution import ToolStatus
+from agentloop.values.policies import RetryPolicy
+from agentloop.values.records import Probed
+from agentloop.values.tool_calls import ToolStatus
 from tests.durability.place import Place
 
 Script: TypeAlias = Sequence[Sequence[str]]

@@ -27,8 +27,8 @@ from agentloop.values import (
     did_not_happen,
     happened,
 )
-from agentloop.values.in_doubt import Probed
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
+from agentloop.values.records import Probed
 
 SECRET = 'card "4111-1111"'
 RUN = "run"

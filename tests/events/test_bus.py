@@ -168,7 +168,7 @@ def test_an_event_nobody_listens_for_is_not_built(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a head was made for nobody")
 
-    monkeypatch.setattr("agentloop.events.execution_bus.ExecutionBus.head", refuse)
+    monkeypatch.setattr("agentloop.events.bus.ExecutionBus.head", refuse)
     bus = EventBus()
     monkeypatch.setattr(bus, "for_execution", lambda: type(bus._stream)(bus))
     state = a_loop(bus).execute_sync("go")

@@ -8,7 +8,7 @@ import pytest
 
 from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
 from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed
-from agentloop.events.joined_bus import JoinedBus, joined
+from agentloop.events.bus import JoinedBus, joined
 from agentloop.values import AgentState, DerivedIds, Event
 
 STATE = AgentState.start("go")

@@ -15,20 +15,9 @@ from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InterceptorFailed, ToolDefinitionError
 from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
 from agentloop.testing import ExecutorBench, Ledger, call, run_virtual, toys
-from agentloop.values import (
-    BatchFailed,
-    Image,
-    JsonObject,
-    StopReason,
-    Text,
-    ToolStatus,
-    answer,
-    approve,
-    deny,
-    edit,
-)
+from agentloop.values import BatchFailed, Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolExecution
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 

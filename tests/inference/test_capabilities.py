@@ -19,7 +19,7 @@ from agentloop.inference import (
     ReplayInference,
     capabilities,
 )
-from agentloop.inference.model_table.rows import MODEL_ROWS, SERVICE_ROWS
+from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceOptions, InferenceRequest, InferenceResponse, Message, Text

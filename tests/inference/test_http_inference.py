@@ -19,7 +19,7 @@ from agentloop.errors import (
     RateLimited,
 )
 from agentloop.inference import EncodedRequest, HttpInference, LLMConfig, Patience
-from agentloop.inference.wire_formats.openai_chat.format import OpenAIChat
+from agentloop.inference.wire_formats.openai_chat import OpenAIChat
 from agentloop.values import InferenceRequest, InferenceResponse, Message
 from tests.inference.at_loopback import QUESTION, config_for, inference_for
 from tests.inference.loopback import (

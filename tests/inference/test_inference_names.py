@@ -14,7 +14,7 @@ from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
 PROGRAM = """
 import agentloop.inference
 from agentloop.inference import HttpInference
-from agentloop.inference.wire_formats.openai_chat.format import OpenAIChat
+from agentloop.inference.wire_formats.openai_chat import OpenAIChat
 assert isinstance(agentloop.inference.wire_format("openai-chat"), OpenAIChat), agentloop.inference.wire_format
 """
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError
 from agentloop.inference import Secret
-from agentloop.inference.secret import as_secret
+from agentloop.values.secrets import as_secret
 
 KEY = "sk-test-0123456789abcdef"
 

@@ -17,7 +17,7 @@ from agentloop.errors import (
     RateLimited,
 )
 from agentloop.inference import HttpInference, Patience
-from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Effect, FinishReason, InferenceDelta, InferenceResponse, ToolCall, ToolSpec
 from tests.inference.at_loopback import QUESTION, bound, inference_for, reporting_to
 from tests.inference.loopback import (

@@ -19,11 +19,11 @@ from agentloop import (
     TokenLimit,
     ToolCallingDriver,
 )
-from agentloop.drivers.modes import ReActJsonMode, ReActTextMode, mode_named
 from agentloop.errors import RateLimited
 from agentloop.inference import wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
-from agentloop.interception.budgeting.last_answer import NOTICE
+from agentloop.interception.budgets.run import NOTICE
+from agentloop.modes import ReActJsonMode, ReActTextMode, mode_named
 from agentloop.testing import NOTATIONS, Ledger, LoopClock, Scenario, Turn, call, run_virtual, toys
 from agentloop.values import (
     ExecutionStatus,

@@ -16,8 +16,8 @@ from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInfere
 from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
 from agentloop.interception import Amounts, BudgetAccount, Limits, Price, PriceTable, RunningBudget, current_budget
-from agentloop.interception.budgeting.amounts import NOTHING
-from agentloop.interception.budgeting.spending import Spending
+from agentloop.interception.budgets.account import Spending
+from agentloop.interception.budgets.amounts import NOTHING
 from agentloop.testing import CountingIds, LoopClock, run_virtual
 from agentloop.values import (
     FinishReason,

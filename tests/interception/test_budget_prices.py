@@ -12,8 +12,8 @@ from hypothesis import given
 from agentloop import AgentState, Budget, CostLimit, ScriptedInference
 from agentloop.errors import ConfigurationError
 from agentloop.interception import Price, PriceTable, PublishedPrices, token_account
-from agentloop.interception.budgeting.amounts import DOLLAR
-from agentloop.interception.budgeting.prices import ASSUMED_PRICE
+from agentloop.interception.budgets.amounts import DOLLAR
+from agentloop.interception.budgets.prices import ASSUMED_PRICE
 from agentloop.testing import SCENARIOS, Ledger, Scenario, call, run_virtual, toys
 from agentloop.values import InferenceResponse, Text, Usage
 from tests.interception.budget_models import Tireless, loop_of, outcome
@@ -69,7 +69,7 @@ def test_without_the_package_a_table_is_asked_for(monkeypatch: pytest.MonkeyPatc
     """A cost limit says how to install what is missing; one with its own prices needs nothing."""
     real = util.find_spec
     monkeypatch.setattr(
-        "agentloop.interception.budgeting.published_prices.find_spec",
+        "agentloop.interception.budgets.prices.find_spec",
         lambda name: None if name == "genai_prices" else real(name),
     )
     with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[prices\]'"):

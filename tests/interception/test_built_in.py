@@ -32,15 +32,7 @@ from agentloop import (
 from agentloop.contracts import CanInfer
 from agentloop.interception import Rule, after_step
 from agentloop.testing import Ledger, LoopClock, call, run_virtual, toys
-from agentloop.values import (
-    ExecutionStatus,
-    FinishReason,
-    InferenceRequest,
-    InferenceResponse,
-    Text,
-    ToolStatus,
-    Usage,
-)
+from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 
 
 def executed(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, **parts: Any) -> AgentState:

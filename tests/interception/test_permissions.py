@@ -9,22 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import (
-    AgentLoop,
-    AgentState,
-    AuditLog,
-    Permissions,
-    ScriptedInference,
-    ToolCall,
-    ToolCallingDriver,
-    tool,
-)
+from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
 from agentloop.interception import Approval, Rule
-from agentloop.interception.secret_fields import MASK, SecretFields
 from agentloop.testing import Ledger, call, toys
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import BeforeToolUse, Event, answer, approve
+from agentloop.values.secrets import MASK, SecretFields
 
 
 @tool(effect="pure")
@@ -122,7 +113,7 @@ def test_a_decision_that_nobody_listens_for_is_not_built(monkeypatch: pytest.Mon
         def __init__(self, *_: object) -> None:
             raise AssertionError("built for nobody")
 
-    monkeypatch.setattr("agentloop.interception.permissions.PermissionDecided", Unbuilt)
+    monkeypatch.setattr("agentloop.interception.rules.PermissionDecided", Unbuilt)
     assert ran(Permissions(deny=["read"]), call("echo", 1), call("read", 1)) == [True, False]
 
 

@@ -37,9 +37,9 @@ from agentloop.values import (
     Text,
     Usage,
 )
+from agentloop.values.epochs import Summary
 from agentloop.values.points import BeforeStep
-from agentloop.values.serialisation import from_json, to_json
-from agentloop.values.summary import Summary
+from agentloop.values.serialization import from_json, to_json
 from tests.compilers.conversations import (
     asked,
     begins_with,

@@ -14,7 +14,7 @@ from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
 from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import ToolSearch, ToolSelection, before_inference
-from agentloop.interception.tool_ranking import ToolRanking
+from agentloop.interception.tool_search import ToolRanking
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, call, run_virtual, toys
 from agentloop.tools import Ensemble
 from agentloop.values import (

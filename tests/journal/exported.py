@@ -9,9 +9,9 @@ from agentloop import AgentLoop, AgentState
 from agentloop.interception.interceptor import Interceptor
 from agentloop.journal import MemoryJournal, Recording, pytest_source, recording_of
 from agentloop.values import Text
-from agentloop.values.decision import Decision
-from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.decisions import Decision
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
+from agentloop.values.steps import ExecutionStatus
 
 
 async def recorded(

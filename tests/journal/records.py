@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal import chained
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.steps import ExecutionStatus
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import JournalCorrupt, SchemaTooNew
 from agentloop.journal import chained, hash_of, verified
-from agentloop.values.journal_record import FIRST_HASH, JournalRecord, RecordKind
+from agentloop.values.records import FIRST_HASH, JournalRecord, RecordKind
 from tests.journal.records import records_of
 
 TEXTS = st.text(max_size=20)

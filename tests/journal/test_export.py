@@ -16,9 +16,8 @@ from agentloop.interception import Approval, Budget
 from agentloop.journal import MemoryJournal, Recording, pytest_source
 from agentloop.testing import play
 from agentloop.values import InferenceResponse, Message, Reasoning, Text, answer, approve, deny, edit
-from agentloop.values.decision import Decision
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.pending_call import CallSuspended
+from agentloop.values.decisions import CallSuspended, Decision
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
 from tests.journal.exported import (
     Answering,

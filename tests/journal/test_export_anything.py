@@ -18,9 +18,8 @@ from agentloop.interception import Approval
 from agentloop.journal import MemoryJournal, pytest_source, recording_of
 from agentloop.testing import play
 from agentloop.values import Text, ToolResult, answer, approve, deny, edit
-from agentloop.values.decision import Decision
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.pending_call import CallSuspended
+from agentloop.values.decisions import CallSuspended, Decision
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
 from tests.journal.exported import (
     Answering,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import UnknownExecution
 from agentloop.journal import MemoryJournal, pytest_source
-from agentloop.journal.exporting_source import SourceWriter
-from agentloop.values.json_text import parse_json
-from agentloop.values.json_value import freeze
+from agentloop.journal.export import SourceWriter
+from agentloop.values.json import freeze, parse_json
 from tests.journal.exported import recorded, run
 
 HOSTILE = [

@@ -16,7 +16,7 @@ from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
 from agentloop.replay import replay
 from agentloop.testing import Chronicle
 from agentloop.values import AgentState, Effect, ExecutionStatus, RecordKind, ToolStatus, approve
-from agentloop.values.json_text import parse_json
+from agentloop.values.json import parse_json
 from tests.loop.recovery_bench import Model, Turn
 
 SCRIPT: tuple[Turn, ...] = (

@@ -14,10 +14,10 @@ from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.journal import MemoryJournal, SqliteJournal
-from agentloop.journal.held_claims import HeldClaims
+from agentloop.journal.journal import HeldClaims
 from agentloop.testing import JournalKit, LawBroken
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.steps import ExecutionStatus
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from attrs import evolve
 from agentloop import tool
 from agentloop.errors import JournalConflict, JournalError
 from agentloop.journal import Journal, JournalFinding, MemoryJournal, SqliteJournal, VerifiedExecution
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import BEGIN, appended, head_after, records_of
 from tests.replay.bench import loop_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentloop.errors import JournalError
 from agentloop.journal import MemoryJournal
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, JournalRecord
 from tests.replay.bench import loop_of
 
 

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError
-from agentloop.inference.secret import Secret
 from agentloop.journal import MemoryJournal, Redaction
 from agentloop.testing.strategies import json_objects
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import thaw
+from agentloop.values.json import format_json, thaw
+from agentloop.values.secrets import Secret
 
 KEY = "sk-live-0123456789abcdef"
 SECRETS = st.text(min_size=4, max_size=12).map(str.strip).filter(lambda text: len(text) >= 4)

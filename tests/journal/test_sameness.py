@@ -10,9 +10,9 @@ from attrs import evolve
 from agentloop import AgentLoop
 from agentloop.interception import after_step
 from agentloop.journal import MemoryJournal
+from agentloop.journal.deltas import same
 from agentloop.journal.fold import folded
 from agentloop.journal.fork_effects import equal_calls
-from agentloop.journal.sameness import same
 from agentloop.replay import replay
 from agentloop.values import ToolCall, freeze, to_json
 from agentloop.values.points import AfterStep

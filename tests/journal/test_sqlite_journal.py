@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from agentloop.errors import JournalConflict
 from agentloop.journal import SqliteJournal
-from agentloop.journal.sqlite.claims import Claims
-from agentloop.journal.sqlite.file_locks import ByteLocks, OpenFileLocks, ProcessLocks
-from agentloop.journal.sqlite.spilling import spilled, whole
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.json_text import format_json
+from agentloop.journal.sqlite.claims import ByteLocks, Claims, OpenFileLocks, ProcessLocks
+from agentloop.journal.sqlite.rows import spilled, whole
+from agentloop.values.json import format_json
+from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import ROOT
 from tests.journal.records import appended, head_after, records_of
 

@@ -23,7 +23,7 @@ from agentloop.errors import (
 )
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
-from agentloop.journal.sqlite.translation import translated
+from agentloop.journal.sqlite.statements import translated
 from tests.journal.records import appended, head_after, records_of
 
 

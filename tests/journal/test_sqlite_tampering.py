@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from agentloop.journal import JournalFinding, SqliteJournal
-from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import head_after, records_of
 
 COUNT = 6

@@ -8,16 +8,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from agentloop.contracts import CanInfer
 from agentloop.journal import MemoryJournal
 from agentloop.testing import Chronicle
-from agentloop.values import (
-    FinishReason,
-    InferenceDelta,
-    InferenceRequest,
-    InferenceResponse,
-    Text,
-    ToolCall,
-    Usage,
-)
-from agentloop.values.json_text import format_json
+from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
+from agentloop.values.json import format_json
 
 Turn = str | Sequence[tuple[str, Mapping[str, object]]]
 """An answer, or calls by name and arguments."""

@@ -33,13 +33,7 @@ from agentloop import (
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ToolDefinitionError
-from agentloop.events import (
-    AgentExecutionStarted,
-    AgentExecutionStopped,
-    EventBus,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from agentloop.events import AgentExecutionStarted, AgentExecutionStopped, EventBus, ToolCallCompleted, ToolCallStarted
 from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
 from agentloop.testing import CountingIds, Ledger, ManualClock, call, run_virtual, toys

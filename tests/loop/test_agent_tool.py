@@ -31,14 +31,8 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import ToolPolicy
-from agentloop.drivers.open_turns import closed
 from agentloop.errors import DecisionError, ToolDefinitionError
-from agentloop.events import (
-    AgentExecutionStarted,
-    AgentExecutionSuspended,
-    ProtocolMonitor,
-    ToolCallSuspended,
-)
+from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.interception import before_tool_use
 from agentloop.interception.resilience import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_virtual
@@ -60,6 +54,7 @@ from agentloop.values import (
     approve,
     deny,
 )
+from agentloop.values.batches import closed
 
 ROOT = Path(__file__).parents[2]
 final, calls = ScenarioStep.final, ScenarioStep.tool_calls

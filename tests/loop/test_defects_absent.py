@@ -35,6 +35,7 @@ from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import after_step, after_tool_use, before_tool_use
 from agentloop.testing import Ledger, LoopClock, Toy, call, run_virtual, toys
 from agentloop.values import Event, InferenceRequest, Message, ResponsePart, ToolExecutions, ToolStatus
+from agentloop.values.batches import ToolCalls
 from agentloop.values.points import (
     AfterInference,
     AfterToolUse,
@@ -43,7 +44,6 @@ from agentloop.values.points import (
     BeforeToolUse,
     ProceedInference,
 )
-from agentloop.values.tool_executions import ToolCalls
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:

@@ -17,14 +17,14 @@ import pytest
 
 import agentloop
 from agentloop import AgentLoop, AgentState, HttpInference, Message, ToolCallingDriver, tool
-from agentloop.compilers import conversation
+from agentloop.compilers import history as conversation
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats import whole_answer
+from agentloop.inference.wire_formats import errors as whole_answer
 from agentloop.inference.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
-from agentloop.values import serialisation
+from agentloop.values import serialization as serialisation
 from tests.inference.at_loopback import inference_for
 from tests.inference.loopback import completion
 

@@ -17,12 +17,7 @@ from agentloop.errors import (
     JournalFull,
     UnknownExecution,
 )
-from agentloop.events import (
-    InferenceReused,
-    ProtocolMonitor,
-    ToolCallIntentKept,
-    ToolCallRecovered,
-)
+from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
 from agentloop.interception import Approval, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verified
@@ -44,7 +39,7 @@ from agentloop.values import (
     did_not_happen,
     happened,
 )
-from agentloop.values.in_doubt import Probed
+from agentloop.values.records import Probed
 from tests.loop.recovery_bench import Model, Turn, World, cut
 
 SCRIPT: tuple[Turn, ...] = (

@@ -26,15 +26,7 @@ from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verified
 from agentloop.journal.fold import folded
 from agentloop.testing import Chronicle
-from agentloop.values import (
-    AfterToolUse,
-    ExecutionStatus,
-    RecordKind,
-    RetryPolicy,
-    StopReason,
-    ToolStatus,
-    approve,
-)
+from agentloop.values import AfterToolUse, ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
 from tests.loop.recovery_bench import Model, Turn, World
 
 

@@ -22,10 +22,10 @@ from agentloop import (
     tool,
 )
 from agentloop.drivers import ScenarioStep
-from agentloop.drivers.modes import NativeMode
-from agentloop.drivers.modes.native import ANSWER_TOOL
 from agentloop.errors import ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
+from agentloop.modes import NativeMode
+from agentloop.modes.native import ANSWER_TOOL
 from agentloop.values import Event, ExecutionStatus, InferenceRequest, from_json, to_json
 from agentloop.values.points import BeforeInference
 

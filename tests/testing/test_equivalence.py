@@ -11,9 +11,9 @@ from attrs import evolve, frozen
 from agentloop import Message, ReActDriver, ToolCall, ToolCallingDriver
 from agentloop.contracts import CanInfer, CanUseTools
 from agentloop.drivers import StepDraft
-from agentloop.drivers.modes import mode_named
 from agentloop.interception import around_inference, before_inference
 from agentloop.interception.stack import InterceptorStack
+from agentloop.modes import mode_named
 from agentloop.testing import NOTATIONS, EquivalenceKit, LawBroken, Scenario
 from agentloop.values import InferenceRequest, InferenceResponse, ResponsePart, Text
 

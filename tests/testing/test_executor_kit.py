@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from agentloop import ToolExecutor
 from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
-from agentloop.journal.journal_log import JournalLog
+from agentloop.journal.recorder import JournalLog
 from agentloop.testing import ExecutorKit, LawBroken
 from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus
 

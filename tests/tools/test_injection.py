@@ -12,7 +12,7 @@ from agentloop.contracts import CanAccessAgentState, CanAccessToolCall, CanAcces
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import TypedTool
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolExecution
 
 
 @tool

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from agentloop import ToolCall, tool
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool
-from agentloop.values.json_value import thaw
+from agentloop.values.json import thaw
 
 
 class Colour(enum.Enum):

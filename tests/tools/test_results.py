@@ -18,8 +18,7 @@ from agentloop.errors import ToolFailed
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool
 from agentloop.values import Audio, Document, Image, Text
-from agentloop.values.tool_execution import ToolExecution
-from agentloop.values.tool_result import ToolResult
+from agentloop.values.tool_calls import ToolExecution, ToolResult
 
 PICTURE = Image(data=b"png", media_type="image/png")
 

@@ -9,7 +9,7 @@ import pytest
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.errors import ToolFailed
 from agentloop.values import Image, JsonObject, Text, ToolResult
-from agentloop.values.json_value import freeze
+from agentloop.values.json import freeze
 
 ROWS = [{"id": number, "name": f"row {number}"} for number in range(100)]
 PICTURE = Image(media_type="image/png", data=b"x")

@@ -27,8 +27,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import SchemaValidator
 from agentloop.tools.conversion import problems, structure, to_json_data
-from agentloop.tools.schema_builder import json_schema
-from agentloop.values.json_value import JsonObject, JsonValue, freeze, thaw
+from agentloop.tools.schema import json_schema
+from agentloop.values.json import JsonObject, JsonValue, freeze, thaw
 
 UserId = NewType("UserId", int)
 

@@ -12,7 +12,7 @@ from agentloop import ToolCall, tool
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator, json_schema
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.tool_calls import ToolExecution
 
 
 @dataclass

@@ -8,15 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 
 from agentloop.testing.strategies import agent_states
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.message import Message
-from agentloop.values.pending_call import PendingCall
+from agentloop.values.decisions import PendingCall
+from agentloop.values.inference import Usage
+from agentloop.values.messages import Message
+from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
 from agentloop.values.stop import StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

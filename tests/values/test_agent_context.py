@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 
 from agentloop.testing.strategies import agent_contexts, messages, response_formats
-from agentloop.values.agent_context import AgentContext
-from agentloop.values.inference_request import ResponseFormat
-from agentloop.values.message import Message
-from agentloop.values.serialisation import to_json
+from agentloop.values.inference import ResponseFormat
+from agentloop.values.messages import Message
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentContext
 
 
 @given(agent_contexts(), messages(), response_formats())

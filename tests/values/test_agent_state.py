@@ -14,20 +14,15 @@ from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
 from agentloop.testing.strategies import agent_states, agent_steps, messages, stop_signals
-from agentloop.values.agent_context import AgentContext
-from agentloop.values.agent_state import AgentState, ExecutionFailed
-from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.clock import Clock
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.id_source import IdSource
-from agentloop.values.inference_request import ResponseFormat
-from agentloop.values.message import Message
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.serialisation import to_json
+from agentloop.values.decisions import PendingCall
+from agentloop.values.inference import ResponseFormat, Usage
+from agentloop.values.messages import Message
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentContext, AgentState, ExecutionFailed
+from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.usage import Usage
+from agentloop.values.time_and_ids import Clock, IdSource
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
 from agentloop.testing.strategies import agent_steps, error_infos, open_turns, tool_executions
-from agentloop.values.agent_step import AgentStep, OpenTurn, StepKind
-from agentloop.values.message import Message
+from agentloop.values.decisions import PendingCall
+from agentloop.values.messages import Message
 from agentloop.values.parts import Text
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.serialization import to_json
+from agentloop.values.steps import AgentStep, OpenTurn, StepKind
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 CALLS = [ToolCall(str(number), "find") for number in range(3)]

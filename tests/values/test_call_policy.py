@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agentloop import tool
-from agentloop.contracts.tool_policy import ToolPolicy
-from agentloop.values.call_policy import CachePolicy, CallPolicy, CircuitPolicy, RateLimit, RetryPolicy
+from agentloop.contracts.tool import ToolPolicy
+from agentloop.values.policies import CachePolicy, CallPolicy, CircuitPolicy, RateLimit, RetryPolicy
 
 BAD: list[dict[str, Any]] = [
     {"retry": 3},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from agentloop.values.clock import SystemClock
+from agentloop.values.time_and_ids import SystemClock
 
 
 def test_the_time_is_that_of_the_machine_in_utc() -> None:

@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 
 from agentloop.errors import AgentLoopError, InvalidDocument, SchemaTooNew
 from agentloop.testing.strategies import json_values
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import OpenTurn
+from agentloop.values.batches import ToolCalls
+from agentloop.values.decisions import PendingCall
 from agentloop.values.event import EventHead
-from agentloop.values.inference_request import InferenceOptions, ToolChoice
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import freeze
-from agentloop.values.message import Message
+from agentloop.values.inference import InferenceOptions, ToolChoice, Usage
+from agentloop.values.json import format_json, freeze
+from agentloop.values.messages import Message
 from agentloop.values.parts import Image, Reasoning, Text
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.serialisation import SCHEMA_VERSION, from_json, from_plain, to_json
+from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, to_json
+from agentloop.values.state import AgentState
+from agentloop.values.steps import OpenTurn
 from agentloop.values.stop import StopSignal
-from agentloop.values.tool_executions import ToolCalls
-from agentloop.values.usage import Usage
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
 HEAD = {"agent_id": "a", "execution_id": "e", "parent_agent_id": None, "step_number": 0, "sequence": 1}

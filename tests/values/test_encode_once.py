@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from agentloop.values.encode_once import EncodeOnce, encode_each
-from agentloop.values.message import Message
-from agentloop.values.serialisation import from_json, to_json
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.messages import Message
+from agentloop.values.serialization import from_json, to_json
+from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.value import EncodeOnce, encode_each
 
 
 def hello() -> Message:

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
 from agentloop.testing.strategies import agent_steps, continuations, usages
-from agentloop.values.agent_step import AgentStep
-from agentloop.values.execution_state import NO_TOTALS, ExecutionState, ExecutionStatus, Totals
-from agentloop.values.serialisation import to_json
+from agentloop.values.inference import Usage
+from agentloop.values.serialization import to_json
+from agentloop.values.steps import NO_TOTALS, AgentStep, ExecutionState, ExecutionStatus, Totals
 from agentloop.values.stop import Continuation
-from agentloop.values.usage import Usage
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.values.frozen_dict import FrozenDict
-from agentloop.values.json_value import JsonObject
+from agentloop.values.json import FrozenDict, JsonObject
 
 WRITES: dict[str, Callable[[Any], object]] = {
     "set an item": lambda entries: operator.setitem(entries, "a", 2),

@@ -8,22 +8,16 @@ from pathlib import Path
 
 import attrs
 
-from agentloop.values import serialisation
-from agentloop.values.agent_context import AgentContext
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.decision import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.inference_request import ResponseFormat
-from agentloop.values.inference_response import FinishReason
-from agentloop.values.message import Message, Part
+from agentloop.values import serialization as serialisation
+from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
+from agentloop.values.inference import FinishReason, ResponseFormat, Usage
+from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.serialisation import from_json, to_json
+from agentloop.values.serialization import from_json, to_json
+from agentloop.values.state import AgentContext, AgentState
+from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
 from agentloop.values.stop import StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
-from agentloop.values.usage import Usage
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

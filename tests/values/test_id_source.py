@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentloop.values.id_source import RandomIds
+from agentloop.values.time_and_ids import RandomIds
 
 
 def test_random_ids_name_their_kind_and_never_repeat() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 
 from agentloop.errors import ConfigurationError
 from agentloop.testing.strategies import inference_requests
-from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.message import Message
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_spec import Effect, ToolSpec
+from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
+from agentloop.values.messages import Message
+from agentloop.values.serialization import to_json
+from agentloop.values.tool_calls import Effect, ToolSpec
 
 SPEC = ToolSpec("find", "Find.", {"type": "object"})
 

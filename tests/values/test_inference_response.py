@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.testing.strategies import inference_deltas, inference_responses
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.parts import ProviderPart, Reasoning, Text
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.usage import Usage
+from agentloop.values.serialization import to_json
+from agentloop.values.tool_calls import ToolCall
 
 CALL = ToolCall("1", "find")
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.testing.strategies import json_values
-from agentloop.values import json_text
-from agentloop.values.json_text import format_json, parse_json
-from agentloop.values.json_value import JsonValue, freeze, thaw
+from agentloop.values import json as json_text
+from agentloop.values.json import JsonValue, format_json, freeze, parse_json, thaw
 
 IMPLEMENTATIONS = ["orjson", "standard library"]
 

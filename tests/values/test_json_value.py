@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import NotJson
 from agentloop.testing.strategies import json_values
-from agentloop.values.json_value import MOST_LEVELS, JsonArray, JsonObject, JsonValue, freeze, freeze_object, thaw
+from agentloop.values.json import MOST_LEVELS, JsonArray, JsonObject, JsonValue, freeze, freeze_object, thaw
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 plain_json = st.recursive(

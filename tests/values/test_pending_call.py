@@ -8,10 +8,20 @@ import attrs
 import pytest
 
 from agentloop.errors import NotJson
-from agentloop.values.decision import Answer, Approve, Deny, Edit, answer, approve, deny, edit
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.verdict import Block, Suspend
+from agentloop.values.decisions import (
+    Answer,
+    Approve,
+    Block,
+    Deny,
+    Edit,
+    PendingCall,
+    Suspend,
+    answer,
+    approve,
+    deny,
+    edit,
+)
+from agentloop.values.tool_calls import ToolCall
 
 CALL = ToolCall("1", "pay", '{"amount": 5}')
 WAITING = PendingCall("run/1/0", CALL)

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from agentloop.errors import MalformedArguments, NotJson
-from agentloop.values.agent_state import AgentState
-from agentloop.values.decision import Answer, Approve
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.message import Message
+from agentloop.values.decisions import Answer, Approve, Block, Suspend
+from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.points import (
     AfterExecution,
@@ -28,11 +26,9 @@ from agentloop.values.points import (
     OnStop,
     StatePoint,
 )
+from agentloop.values.state import AgentState
 from agentloop.values.stop import Continuation, StopReason, StopSignal
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.tool_spec import ToolSpec
-from agentloop.values.verdict import Block, Suspend
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 STATE = AgentState.start("hello", agent_id="a").with_execution_begun("run", NOW)

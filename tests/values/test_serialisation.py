@@ -19,33 +19,25 @@ from hypothesis.strategies import SearchStrategy
 import agentloop.values
 from agentloop.errors import InvalidDocument, JournalError, NotJson, SchemaTooNew
 from agentloop.testing import strategies
-from agentloop.values import json_text, points, serialisation
-from agentloop.values.agent_context import AgentContext
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep, OpenTurn
-from agentloop.values.call_policy import (
-    CachePolicy,
-    CallPolicy,
-    CircuitPolicy,
-    DeduplicatePolicy,
-    RateLimit,
-    RetryPolicy,
-)
-from agentloop.values.decision import Answer, Approve, Deny, Edit
-from agentloop.values.deduplicator import SeenCall
-from agentloop.values.encode_once import EncodeOnce
-from agentloop.values.epoch import Epoch
+from agentloop.values import json as json_text
+from agentloop.values import points
+from agentloop.values import serialization as serialisation
+from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
+from agentloop.values.epochs import Epoch, Summary
 from agentloop.values.event import Event, EventHead
-from agentloop.values.execution_state import ExecutionState, ExecutionStatus, Totals
-from agentloop.values.in_doubt import CannotTell, DidNotHappen, Happened
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.journal_record import ExecutionHead, JournalRecord, RecordKind
-from agentloop.values.json_value import JsonObject
-from agentloop.values.message import Message
+from agentloop.values.inference import (
+    InferenceDelta,
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    ResponseFormat,
+    ToolChoice,
+    Usage,
+)
+from agentloop.values.json import JsonObject
+from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
-from agentloop.values.pending_call import PendingCall
 from agentloop.values.points import (
     AfterInference,
     AfterToolUse,
@@ -55,18 +47,32 @@ from agentloop.values.points import (
     BeforeToolUse,
     OnError,
 )
-from agentloop.values.recorded import CallIntent, RecordedCall, RecordedInference
-from agentloop.values.serialisation import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
+from agentloop.values.policies import (
+    CachePolicy,
+    CallPolicy,
+    CircuitPolicy,
+    DeduplicatePolicy,
+    RateLimit,
+    RetryPolicy,
+    SeenCall,
+)
+from agentloop.values.records import (
+    CallIntent,
+    CannotTell,
+    DidNotHappen,
+    ExecutionHead,
+    Happened,
+    JournalRecord,
+    RecordedCall,
+    RecordedInference,
+    RecordKind,
+)
+from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
+from agentloop.values.state import AgentContext, AgentState
+from agentloop.values.steps import AgentStep, ExecutionState, ExecutionStatus, OpenTurn, Totals
 from agentloop.values.stop import Continuation, StopSignal
-from agentloop.values.summary import Summary
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExchange, ToolExecution
-from agentloop.values.tool_executions import ToolCalls, ToolExecutions
-from agentloop.values.tool_result import ToolResult
-from agentloop.values.tool_spec import Effect, ToolSpec
-from agentloop.values.usage import Usage
-from agentloop.values.value import Value
-from agentloop.values.verdict import Block, Suspend
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolResult, ToolSpec
+from agentloop.values.value import EncodeOnce, Value
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import AgentLoopError, NotJson
 from agentloop.testing.strategies import continuations, stop_signals
-from agentloop.values.serialisation import to_json
+from agentloop.values.serialization import to_json
 from agentloop.values.stop import LIMITS, NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
 
 SOFT = {StopReason.COMPLETED, StopReason.FINISH_REASON, StopReason.STOP_REQUESTED}

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from agentloop.testing import strategies
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep, StepKind
-from agentloop.values.execution_state import ExecutionStatus
+from agentloop.values.inference import Usage
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_call import ToolCall, parse_arguments
-from agentloop.values.tool_execution import ToolExchange, ToolExecution, ToolStatus
-from agentloop.values.usage import Usage
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep, ExecutionStatus, StepKind
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus, parse_arguments
 
 T = TypeVar("T")
 PUBLIC = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentloop.errors import MalformedArguments, NotJson, ToolError
 from agentloop.testing.strategies import json_objects, tool_calls
-from agentloop.values.json_value import JsonObject, thaw
-from agentloop.values.tool_call import ToolCall, parse_arguments
+from agentloop.values.json import JsonObject, thaw
+from agentloop.values.tool_calls import ToolCall, parse_arguments
 
 
 def call(arguments_json: str) -> ToolCall:

@@ -10,12 +10,10 @@ from hypothesis import given
 
 from agentloop.errors import InvalidArguments, NotJson
 from agentloop.testing.strategies import error_infos, json_values, tool_executions
-from agentloop.values.json_value import JsonValue
+from agentloop.values.json import JsonValue
 from agentloop.values.parts import Image, Text
-from agentloop.values.serialisation import to_json
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.tool_result import ToolResult
+from agentloop.values.serialization import to_json
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolResult, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 PICTURE = Image(url="https://example.com/x.png")

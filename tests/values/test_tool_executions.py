@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ContractViolation, ToolError
-from agentloop.values.agent_state import AgentState
-from agentloop.values.agent_step import AgentStep
-from agentloop.values.decision import Approve, Deny
-from agentloop.values.message import Message
-from agentloop.values.pending_call import PendingCall
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ErrorInfo, ToolExecution, ToolStatus
-from agentloop.values.tool_executions import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.decisions import Approve, Deny, PendingCall
+from agentloop.values.messages import Message
+from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 CALLS = (ToolCall("1", "a"), ToolCall("1", "b"))

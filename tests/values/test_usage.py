@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from agentloop.testing.strategies import usages
-from agentloop.values.usage import Usage
+from agentloop.values.inference import Usage
 
 COUNTS = [field.name for field in attrs.fields(Usage) if field.name != "requests"]
 

@@ -7,10 +7,10 @@ from functools import singledispatchmethod
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.events.execution_events import AgentExecutionSuspended
-from agentloop.events.inference_events import InferenceRequestStarted, InferenceResponseReceived
-from agentloop.events.resilience_events import ToolCallCached, ToolCallRetried
-from agentloop.events.tool_events import ToolCallBlocked, ToolCallCompleted
+from agentloop.events.execution import AgentExecutionSuspended
+from agentloop.events.inference import InferenceRequestStarted, InferenceResponseReceived
+from agentloop.events.resilience import ToolCallCached, ToolCallRetried
+from agentloop.events.tool_calls import ToolCallBlocked, ToolCallCompleted
 from agentloop.values.event import Event
 
 

@@ -16,16 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 import agentloop
+from agentloop.cli.console import call_text, counted, one_line
 from agentloop.cli.demo.durable_worker import ANSWER, EXECUTION, QUESTION, SETTLED, journal_of, ledger_of
 from agentloop.cli.demo.office import Office
 from agentloop.cli.demo.office_tools import HELD
-from agentloop.cli.figures import counted
-from agentloop.cli.runs_calls import CallAccount, calls_in
-from agentloop.cli.runs_journal import INTERRUPTED, standing
-from agentloop.cli.terminal_text import call_text, one_line
+from agentloop.cli.journals import INTERRUPTED, CallAccount, calls_in, standing
 from agentloop.errors import AgentLoopError
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
-from agentloop.values.tool_spec import Effect
+from agentloop.values.tool_calls import Effect
 
 _HELD = {f"{HELD} set_status", f"{HELD} pay", f"{HELD} send_letter", f"{SETTLED} reserve_budget"}
 """What the first worker has said when it is in the middle of everything: three effects have happened and not been told."""

@@ -7,20 +7,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentloop.cli.console import console, printable
 from agentloop.cli.demo.office import Office
 from agentloop.cli.demo.office_tools import INVOICE, TOOLS
 from agentloop.cli.progress import Progress
-from agentloop.cli.terminal import console
-from agentloop.cli.terminal_text import printable
-from agentloop.events.tool_events import ToolCallSettled
+from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.inference.scripted import ScriptedInference
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.event import Event
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import FinishReason, InferenceResponse
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
 from agentloop.values.parts import Text
-from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_calls import ToolCall
 
 EXECUTION = "invoice-71"
 SETTLED = "@settled"

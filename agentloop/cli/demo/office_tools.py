@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 from agentloop.cli.demo.office import Office
-from agentloop.contracts.tool import Tool
-from agentloop.contracts.tool_context import ToolContext
+from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.tools.decorator import tool
-from agentloop.values.in_doubt import Probed, did_not_happen, happened
+from agentloop.values.records import Probed, did_not_happen, happened
 
 HELD = "@held"
 """What a tool says when it stops in the middle, with its name."""

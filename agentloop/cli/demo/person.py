@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.terminal_text import call_text, one_line
-from agentloop.values.decision import Decision, approve, deny, edit
-from agentloop.values.pending_call import PendingCall
+from agentloop.cli.console import call_text, one_line
+from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 
 VOUCHER_CENTS = 1_500
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentloop.cli.figures import counted
+from agentloop.cli.console import counted
 
 _TABLES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, email TEXT NOT NULL);

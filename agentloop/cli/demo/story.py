@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 from agentloop.cli.demo import complaint_script, rounds_script, scripted_model
 from agentloop.cli.demo.support_tools import TOOLS
-from agentloop.cli.manner import Manner
+from agentloop.cli.options import Manner
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
-from agentloop.inference.model_table.capability_row import Capabilities, CapabilityRow
-from agentloop.interception.approval import Approval
-from agentloop.interception.budget import Budget
-from agentloop.interception.permissions import Permissions
+from agentloop.inference.model_rows import Capabilities, CapabilityRow
+from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.resilience.resilience import Resilience
-from agentloop.interception.rule import Rule
+from agentloop.interception.rules import Approval, Permissions, Rule
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.points import BeforeToolUse
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agentloop.cli.demo.shop import Customer, Order, Shop
-from agentloop.contracts.tool_context import ToolContext
+from agentloop.contracts.tool import ToolContext
 from agentloop.tools.decorator import tool
-from agentloop.values.call_policy import CachePolicy, RetryPolicy
+from agentloop.values.policies import CachePolicy, RetryPolicy
 
 
 @tool(effect="pure")

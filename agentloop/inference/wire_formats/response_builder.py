@@ -7,11 +7,11 @@ from typing import Any
 
 from attrs import define, field
 
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.json_value import EMPTY_OBJECT
-from agentloop.values.message import ResponsePart
+from agentloop.values.inference import InferenceDelta
+from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
-from agentloop.values.tool_call import ToolCall
+from agentloop.values.tool_calls import ToolCall
 
 
 @define(eq=False)

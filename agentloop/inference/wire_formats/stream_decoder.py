@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from agentloop.errors import InferenceError
-from agentloop.inference.wire_formats.http_errors import error_in_answer, not_an_answer
+from agentloop.inference.wire_formats.errors import OTHER_SHAPE, error_in_answer, not_an_answer
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.inference.wire_formats.server_sent_events import EventReader, LineReader, ServerSentEvent
-from agentloop.inference.wire_formats.whole_answer import OTHER_SHAPE
-from agentloop.values.inference_delta import InferenceDelta
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_text import parse_json
+from agentloop.values.inference import InferenceDelta, InferenceResponse
+from agentloop.values.json import parse_json
 
 _OK = 200
 _DONE = "[DONE]"

@@ -11,9 +11,8 @@ from attrs import field, frozen
 from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.values.inference_request import InferenceRequest
-from agentloop.values.inference_response import InferenceResponse
-from agentloop.values.json_value import EMPTY_OBJECT
+from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.value import Value
 
 
@@ -87,11 +86,11 @@ class WireFormat(ABC):
 
 
 _FORMATS: Mapping[str, str] = {
-    "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages.format:AnthropicMessages",
-    "gemini": "agentloop.inference.wire_formats.gemini.format:Gemini",
-    "ollama": "agentloop.inference.wire_formats.ollama.format:Ollama",
-    "openai-chat": "agentloop.inference.wire_formats.openai_chat.format:OpenAIChat",
-    "openai-responses": "agentloop.inference.wire_formats.openai_responses.format:OpenAIResponses",
+    "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages:AnthropicMessages",
+    "gemini": "agentloop.inference.wire_formats.gemini:Gemini",
+    "ollama": "agentloop.inference.wire_formats.ollama:Ollama",
+    "openai-chat": "agentloop.inference.wire_formats.openai_chat:OpenAIChat",
+    "openai-responses": "agentloop.inference.wire_formats.openai_responses:OpenAIResponses",
 }
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Change, Shelf
-from agentloop.events.resilience_events import ToolCallCached
-from agentloop.interception.resilience.call_identity import CallerOf, calling_agent, canonical
-from agentloop.interception.resilience.layer import CACHE, ResilienceLayer, may_repeat
-from agentloop.interception.resilience.memory_store import MemoryStore
-from agentloop.values.call_policy import CachePolicy
-from agentloop.values.json_text import format_json
-from agentloop.values.json_value import JsonValue
+from agentloop.events.resilience import ToolCallCached
+from agentloop.interception.resilience.layer import (
+    CACHE,
+    CallerOf,
+    MemoryStore,
+    ResilienceLayer,
+    calling_agent,
+    may_repeat,
+)
+from agentloop.values.json import JsonValue, canonical, format_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.tool_execution import ContentPart, ToolExecution
+from agentloop.values.policies import CachePolicy
+from agentloop.values.tool_calls import ContentPart, ToolExecution
 from agentloop.values.value import Value
 
 

@@ -3,23 +3,218 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Hashable
 from contextvars import ContextVar
 from typing import Self
 from weakref import WeakKeyDictionary
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.events.resilience_events import ToolCallDeduplicated
-from agentloop.interception.resilience.call_identity import CallerOf, calling_agent
-from agentloop.interception.resilience.deduplicators import InFlight, SimilarCalls, deduplicator_of
-from agentloop.interception.resilience.layer import DEDUPLICATE, ResilienceLayer, may_repeat
-from agentloop.interception.resilience.seen_calls import Flight, SeenCalls
-from agentloop.values.deduplicator import Deduplicator, SeenCall, Similarity
+from agentloop.events.resilience import ToolCallDeduplicated
+from agentloop.interception.resilience.layer import DEDUPLICATE, CallerOf, ResilienceLayer, calling_agent, may_repeat
+from agentloop.values.batches import key_place
+from agentloop.values.json import canonical
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.tool_execution import ToolExecution, ToolStatus
-from agentloop.values.tool_executions import key_place
+from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
+from agentloop.values.tool_calls import ToolExecution, ToolStatus
+
+
+@frozen
+class ExactCalls(Deduplicator):
+    """The same tool with the same arguments, in whatever order and spelling."""
+
+    def group(self, call: SeenCall) -> Hashable:
+        """Group by tool, caller and arguments."""
+        return call.name, call.caller, canonical(call.arguments)
+
+    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+        """All calls of a group are the same."""
+        del call, earlier
+        return True
+
+
+@frozen
+class SimilarCalls(Deduplicator):
+    """What a function of your own takes for the same.
+
+    Attributes:
+        similar: the function.
+    """
+
+    similar: Similarity
+
+    def group(self, call: SeenCall) -> Hashable:
+        """Group by tool and caller."""
+        return call.name, call.caller
+
+    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+        """Ask the function."""
+        return self.similar(call, earlier)
+
+
+@frozen
+class _Narrowed(Deduplicator):
+    """Another deduplicator under a further condition.
+
+    Attributes:
+        of: says which calls are the same.
+    """
+
+    of: Deduplicator = field(factory=ExactCalls, kw_only=True)
+
+    def group(self, call: SeenCall) -> Hashable:
+        """Group as the other one does."""
+        return self.of.group(call)
+
+    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+        """Ask for the condition, then the other one."""
+        return self._near(call, earlier) and self.of.same(call, earlier)
+
+    @abstractmethod
+    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+        """Say whether the calls are near enough to each other."""
+
+
+@frozen
+class InFlight(_Narrowed):
+    """Calls that are under way at the same time: they run once."""
+
+    @property
+    def remembers(self) -> bool:
+        """No: what has ended is over."""
+        return False
+
+    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+        del call
+        return earlier.ended is None
+
+
+@frozen
+class WithinSeconds(_Narrowed):
+    """Calls of which one comes while the other is under way, or at most this long after it ended.
+
+    Attributes:
+        seconds: how long.
+    """
+
+    seconds: float = field(validator=ge(0))
+
+    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+        return earlier.ended is None or call.began - earlier.ended <= self.seconds
+
+
+@frozen
+class WithinSteps(_Narrowed):
+    """Calls of one execution that are at most this many steps apart; 0 for those of one message.
+
+    Attributes:
+        steps: how many.
+    """
+
+    steps: int = field(validator=ge(0))
+
+    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+        return call.execution_id == earlier.execution_id and call.step - earlier.step <= self.steps
+
+
+def deduplicator_of(policy: DeduplicatePolicy) -> Deduplicator:
+    """Return what says which calls are the same, as a policy asks for."""
+    by = ExactCalls() if policy.by is None else policy.by
+    found = by if isinstance(by, Deduplicator) else SimilarCalls(by)
+    if policy.seconds is not None:
+        found = WithinSeconds(policy.seconds, of=found)
+    if policy.steps is not None:
+        found = WithinSteps(policy.steps, of=found)
+    return InFlight() if policy.by is None and policy.seconds is None and policy.steps is None else found
+
+
+@define(eq=False)
+class Flight:
+    """A call that runs or has run.
+
+    Attributes:
+        call: the call.
+        key: its idempotency key.
+        group: its group.
+        outcome: its execution, if it succeeded.
+        in_doubt: whether it was cut off in a way that leaves open what it did.
+    """
+
+    call: SeenCall
+    key: str
+    group: Hashable
+    outcome: ToolExecution | None = None
+    in_doubt: bool = False
+    _landed: asyncio.Event | None = None
+
+    async def land(self) -> None:
+        """Wait until the call has ended."""
+        if self.call.ended is None:
+            if self._landed is None:
+                self._landed = asyncio.Event()
+            await self._landed.wait()
+
+    def end(self, at: float) -> None:
+        """Note that the call has ended, and wake those who wait for it."""
+        self.call = evolve(self.call, ended=at)
+        if self._landed is not None:
+            self._landed.set()
+
+
+@define(eq=False)
+class SeenCalls:
+    """The flights of one execution, or of all executions on one event loop.
+
+    Attributes:
+        most: how many that have ended are kept; the oldest go first.
+    """
+
+    most: int
+    _groups: dict[Hashable, list[Flight]] = field(factory=dict)
+    _ended: OrderedDict[Flight, None] = field(factory=OrderedDict)
+
+    def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> Flight | None:
+        """Return the newest flight that this call is the same as."""
+        for flight in reversed(self._groups.get(group, ())):
+            if deduplicator.same(call, flight.call):
+                return flight
+        return None
+
+    def begin(self, call: SeenCall, key: str, group: Hashable) -> Flight:
+        """Note a call that is going to run."""
+        flight = Flight(call, key, group)
+        self._groups.setdefault(group, []).append(flight)
+        return flight
+
+    def end(self, flight: Flight, at: float, *, keep: bool) -> None:
+        """Note that a call has ended; it is kept if it may come again."""
+        flight.end(at)
+        if not keep:
+            self._drop(flight)
+            return
+        self._ended[flight] = None
+        if len(self._ended) > self.most:
+            self._drop(self._ended.popitem(last=False)[0])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._groups.clear()
+        self._ended.clear()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def _drop(self, flight: Flight) -> None:
+        group = self._groups.get(flight.group, [])
+        if flight in group:
+            group.remove(flight)
+        if not group:
+            self._groups.pop(flight.group, None)
+
 
 _OPEN_FLIGHTS: ContextVar[tuple[Flight, ...]] = ContextVar("agentloop_open_flights", default=())
 """The flights inside of which this code runs: a call that is made inside of a flight must not wait for it."""

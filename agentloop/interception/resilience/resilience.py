@@ -15,17 +15,16 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.resilience.attempt_timeout import AttemptTimeout
 from agentloop.interception.resilience.cache import Cache
 from agentloop.interception.resilience.circuit_breaker import CircuitBreaker
-from agentloop.interception.resilience.deadline import Deadline
 from agentloop.interception.resilience.deduplicate import Deduplicate
 from agentloop.interception.resilience.layer import DEDUPLICATE, ResilienceLayer
 from agentloop.interception.resilience.rate_limiter import RateLimiter
 from agentloop.interception.resilience.retry import Retry
-from agentloop.values.call_policy import CallPolicy
+from agentloop.interception.resilience.timeouts import AttemptTimeout, Deadline
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.tool_execution import ToolExecution
+from agentloop.values.policies import CallPolicy
+from agentloop.values.tool_calls import ToolExecution
 
 
 @frozen(kw_only=True)

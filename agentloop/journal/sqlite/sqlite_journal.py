@@ -13,18 +13,18 @@ from typing import Literal
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import ConfigurationError, JournalConflict
-from agentloop.inference.secret import Secret
-from agentloop.journal.appending import check_records
+from agentloop.journal.chain import JournalFinding, check_records
 from agentloop.journal.journal import Journal
-from agentloop.journal.sqlite import reading, writing
+from agentloop.journal.sqlite import statements as reading
+from agentloop.journal.sqlite import statements as writing
 from agentloop.journal.sqlite.claims import Claims, FileClaim
 from agentloop.journal.sqlite.rows import microseconds
 from agentloop.journal.sqlite.schema import Opening
-from agentloop.journal.sqlite.translation import translated
+from agentloop.journal.sqlite.statements import translated
 from agentloop.journal.sqlite.worker import Worker
-from agentloop.journal.verification import JournalFinding
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.secrets import Secret
+from agentloop.values.steps import ExecutionStatus
 
 _SPILL_BYTES = 16 * 1024
 _AT_ONCE = 200

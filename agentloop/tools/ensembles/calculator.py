@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
 
 Number: TypeAlias = int | float
 

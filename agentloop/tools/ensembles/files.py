@@ -14,11 +14,10 @@ from attrs import frozen
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.bounds import Bounds
 from agentloop.tools.ensembles.confined_folder import ConfinedFolder, read_in
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
-from agentloop.values.json_value import JsonObject
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.schema import Bounds
+from agentloop.values.json import JsonObject
 
 _MOST_ENTRIES = 1_000
 _MOST_SEARCHED = 20_000

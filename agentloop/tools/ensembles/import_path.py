@@ -9,7 +9,7 @@ from importlib import import_module
 from attrs import frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.tools.ensembles.tool_override import closest
+from agentloop.tools.ensembles.overrides import closest
 from agentloop.values.value import Value
 
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)

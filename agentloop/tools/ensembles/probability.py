@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.bounds import Bounds
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.schema import Bounds
 
 _MOST = 10_000
 _MOST_TRIALS = 1_000_000

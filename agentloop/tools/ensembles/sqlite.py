@@ -16,9 +16,8 @@ from attrs import frozen
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.bounds import Bounds
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.schema import Bounds
 
 Value: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = Annotated[

@@ -11,9 +11,8 @@ from typing import Annotated, TypeAlias
 
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.bounds import Bounds
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.schema import Bounds
 
 Summarize: TypeAlias = Callable[[str, int], Awaitable[str] | str]
 """A function, plain or async, of a text and the most sentences of the answer; it may ask a model."""

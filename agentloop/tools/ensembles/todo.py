@@ -10,11 +10,10 @@ from attrs import frozen
 from agentloop.errors import ToolFailed
 from agentloop.interception.interceptor import Interceptor
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.bounds import Bounds
-from agentloop.tools.ensembles.ensemble import Ensemble
-from agentloop.tools.ensembles.maker import makes_ensemble
-from agentloop.values.agent_state import AgentState
+from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.schema import Bounds
 from agentloop.values.points import AfterToolUse
+from agentloop.values.state import AgentState
 
 METADATA_KEY = "todo"
 """Where the list stands in `state.context.metadata`."""

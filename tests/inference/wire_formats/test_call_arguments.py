@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import MalformedArguments
-from agentloop.inference.wire_formats.call_arguments import MALFORMED, arguments_object, arguments_text
 from agentloop.values import ToolCall, thaw
+from agentloop.values.tool_calls import MALFORMED, arguments_object, arguments_text
 from tests.inference.generated_requests import MALFORMED_ARGUMENTS, arguments
 
 

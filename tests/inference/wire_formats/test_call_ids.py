@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.inference.wire_formats.call_ids import turn_ids
+from agentloop.inference.wire_formats.fields import turn_ids
 from agentloop.values import ToolCall, ToolExchange
 from tests.inference.generated_requests import execution_of, tool_exchanges
 

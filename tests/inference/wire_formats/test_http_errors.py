@@ -17,7 +17,7 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference.wire_formats.http_errors import error_in_answer, error_of, request_id, retry_after
+from agentloop.inference.wire_formats.errors import error_in_answer, error_of, request_id, retry_after
 from tests.inference.generated_requests import json_values
 
 TOO_LONG = [

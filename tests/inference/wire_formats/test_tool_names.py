@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats.tool_names import renamed, wire_name
+from agentloop.inference.wire_formats.fields import renamed, wire_name
 from agentloop.testing import run_virtual
 from agentloop.values import InferenceRequest, Message, ToolSpec
 from tests.inference.at_loopback import config_for

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
-from agentloop.events.resilience_events import ToolCallCached
+from agentloop.events.resilience import ToolCallCached
 from agentloop.interception.resilience import Cache, MemoryStore, any_caller
 from agentloop.testing import run_virtual
 from agentloop.values import CachePolicy, Effect, Image, ToolCall, ToolResult, thaw

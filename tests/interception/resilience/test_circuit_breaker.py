@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from agentloop.contracts import ExecutionScope, ToolPolicy
 from agentloop.events import EventBus
-from agentloop.events.resilience_events import (
+from agentloop.events.resilience import (
     CircuitClosed,
     CircuitHalfOpened,
     CircuitOpened,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop import tool as tool_of
 from agentloop.contracts import ToolPolicy
-from agentloop.events.resilience_events import ToolCallDeduplicated
+from agentloop.events.resilience import ToolCallDeduplicated
 from agentloop.interception import Resilience, around_tool_use
 from agentloop.interception.resilience import (
     Deduplicate,

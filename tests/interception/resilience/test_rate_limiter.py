@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
-from agentloop.events.resilience_events import ToolCallRateLimited
+from agentloop.events.resilience import ToolCallRateLimited
 from agentloop.interception import around_tool_use
 from agentloop.interception.resilience import MemoryStore, RateLimiter, Retry
 from agentloop.testing import run_virtual

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, tool
 from agentloop.contracts import CanIntercept, ToolPolicy
 from agentloop.events import ProtocolMonitor
-from agentloop.events.resilience_events import (
+from agentloop.events.resilience import (
     CircuitOpened,
     ToolAttemptTimedOut,
     ToolCallCached,

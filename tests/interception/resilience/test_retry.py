@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
-from agentloop.events.resilience_events import ToolCallRetried
+from agentloop.events.resilience import ToolCallRetried
 from agentloop.interception.resilience import CircuitBreaker, Deadline, Retry
 from agentloop.values import CircuitPolicy, Effect, RetryPolicy
 from tests.interception.resilience.at_work import Run, Worker, failing, seen, use

@@ -16,8 +16,8 @@ import attrs
 
 from agentloop.journal import SqliteJournal, chained
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
-from agentloop.values.execution_state import ExecutionStatus
-from agentloop.values.journal_record import ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import BEGIN, head_after
 
 HERE = Path(__file__).parent

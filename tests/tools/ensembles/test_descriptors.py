@@ -17,9 +17,9 @@ from agentloop.errors import InvalidDescriptor
 from agentloop.interception import Resilience
 from agentloop.interception.resilience import SeenCall, WithinSeconds
 from agentloop.tools.ensembles import Ensemble, load_ensembles
-from agentloop.tools.ensembles.toml_lines import line_of
+from agentloop.tools.ensembles.descriptor import line_of
 from agentloop.values import Effect
-from agentloop.values.call_policy import CachePolicy, DeduplicatePolicy, RateLimit, RetryPolicy
+from agentloop.values.policies import CachePolicy, DeduplicatePolicy, RateLimit, RetryPolicy
 from tests.tools.ensembles.running import called, executions, ran
 
 MODULE = '''

@@ -1,1 +1,43 @@
 """Anthropic's Messages, and the services that speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.wire_formats.anthropic_messages.content import FORMAT
+from agentloop.inference.wire_formats.anthropic_messages.requests import encode_request
+from agentloop.inference.wire_formats.anthropic_messages.responses import MessageStreamDecoder, decode_response
+from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.json import EMPTY_OBJECT
+
+
+class AnthropicMessages(WireFormat):
+    """Anthropic's Messages."""
+
+    @property
+    def name(self) -> str:
+        """`anthropic-messages`."""
+        return FORMAT
+
+    def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
+        """Spell a request.
+
+        Raises:
+            BadRequest: when the request holds what Messages cannot carry; names the part.
+        """
+        return encode_request(request, config, stream=stream)
+
+    def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
+        """Read an answer.
+
+        Raises:
+            InferenceError: typed by status and body.
+        """
+        return decode_response(status, headers, body)
+
+    def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
+        """Return a reader of one streamed answer."""
+        return MessageStreamDecoder(decode_response, headers)

@@ -9,14 +9,12 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from agentloop.errors import InvalidDocument
-from agentloop.inference.wire_formats.anthropic_messages.blocks import FORMAT, WHOLE, part_of
-from agentloop.inference.wire_formats.anthropic_messages.messages import encode_messages
-from agentloop.values.json_text import format_json, parse_json
-from agentloop.values.json_value import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.message import Message, ResponsePart
+from agentloop.inference.wire_formats.anthropic_messages.content import FORMAT, WHOLE, part_of
+from agentloop.inference.wire_formats.anthropic_messages.requests import encode_messages
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, freeze_object, parse_json
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Document, Image, Text
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 Unanswered: TypeAlias = Literal["refuse", "cancel"]
 """What to do with a call that has no result."""

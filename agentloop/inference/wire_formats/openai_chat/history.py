@@ -11,11 +11,10 @@ from typing import Any, Literal, TypeAlias
 from agentloop.errors import InvalidDocument
 from agentloop.inference.wire_formats.openai_chat.requests import encode_message
 from agentloop.inference.wire_formats.openai_chat.responses import message_parts
-from agentloop.values.json_text import parse_json
-from agentloop.values.message import Message
+from agentloop.values.json import parse_json
+from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
-from agentloop.values.tool_call import ToolCall
-from agentloop.values.tool_execution import ContentPart, ErrorInfo, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 Unanswered: TypeAlias = Literal["refuse", "cancel"]
 """What to do with a call that has no result."""

@@ -12,17 +12,14 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
-from agentloop.inference.wire_formats.call_arguments import arguments_text
-from agentloop.inference.wire_formats.call_ids import turn_ids
-from agentloop.inference.wire_formats.tool_names import renamed, wire_name
+from agentloop.inference.wire_formats.fields import renamed, turn_ids, wire_name
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
-from agentloop.values.encode_once import encode_each
-from agentloop.values.inference_request import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.json_text import format_json
-from agentloop.values.message import Message
+from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
+from agentloop.values.json import format_json
+from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
-from agentloop.values.tool_execution import ContentPart, ToolExecution
-from agentloop.values.tool_spec import ToolSpec
+from agentloop.values.tool_calls import ContentPart, ToolExecution, ToolSpec, arguments_text
+from agentloop.values.value import encode_each
 
 PATH = "/chat/completions"
 _PLAIN = Quirks()

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from agentloop.errors import InvalidDocument
 from agentloop.inference.wire_formats.anthropic_messages.history import export_messages, import_messages
-from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Document, Image, Message, Text, ToolStatus
 from tests.inference.wire_formats.anthropic_messages.generated_messages import conversations, messages_of, own, unpaired
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.inference.wire_formats.anthropic_messages import messages
+from agentloop.inference.wire_formats.anthropic_messages import requests as messages
 from agentloop.values import InferenceOptions, InferenceRequest, Message, ToolCall, to_json
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
 from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     ADD,
     conversations,

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from agentloop.errors import BadRequest
-from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import (
     Audio,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import BadRequest
 from agentloop.inference import LLMConfig
-from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, wire_format
 from agentloop.values import (
     Audio,

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentloop.errors import (
-    BadRequest,
-    ContextLengthExceeded,
-    InferenceError,
-    InvalidResponse,
-    ProviderUnavailable,
-)
+from agentloop.errors import BadRequest, ContextLengthExceeded, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import (

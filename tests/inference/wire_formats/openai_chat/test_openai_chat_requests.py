@@ -17,9 +17,8 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.errors import BadRequest
 from agentloop.inference import HttpInference, LLMConfig, Quirks
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats.call_arguments import MALFORMED
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.inference.wire_formats.openai_chat import requests
-from agentloop.inference.wire_formats.tool_names import wire_name
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import (
     Audio,
@@ -40,7 +39,8 @@ from agentloop.values import (
     ToolSpec,
     to_json,
 )
-from agentloop.values.json_text import format_json
+from agentloop.values.json import format_json
+from agentloop.values.tool_calls import MALFORMED
 from tests.inference.generated_requests import (
     MALFORMED_ARGUMENTS,
     assistant_messages,

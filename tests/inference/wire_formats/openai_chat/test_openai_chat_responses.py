@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import BadRequest, InferenceError, InvalidResponse, ProviderUnavailable, RateLimited
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.values import (
-    FinishReason,
-    InferenceResponse,
-    Reasoning,
-    Text,
-    ToolCall,
-    Usage,
-    from_json,
-    to_json,
-)
+from agentloop.values import FinishReason, InferenceResponse, Reasoning, Text, ToolCall, Usage, from_json, to_json
 from tests.inference.generated_requests import json_values
 
 FORMAT = wire_format("openai-chat")

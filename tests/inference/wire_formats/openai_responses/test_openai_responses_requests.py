@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import BadRequest
 from agentloop.inference import LLMConfig
-from agentloop.inference.wire_formats.call_arguments import MALFORMED
-from agentloop.inference.wire_formats.tool_names import wire_name
+from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import (
     Audio,
@@ -35,6 +34,7 @@ from agentloop.values import (
     ToolExchange,
     ToolSpec,
 )
+from agentloop.values.tool_calls import MALFORMED
 from tests.inference.generated_requests import MALFORMED_ARGUMENTS, conversations, execution_of, inference_requests
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.openai_responses.generated_items import Item, outputs, response

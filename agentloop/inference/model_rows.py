@@ -1,0 +1,196 @@
+"""What the published models are able to do, as rows of data.
+
+A row says what the maker of a family publishes of it: whether the model was trained for the tool API, makes several calls in
+one answer, can be held to a form. A server can be set up without what its model could do; then a row of your own says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Final, Literal, TypeAlias, get_args
+
+from attrs import field, frozen
+from attrs.validators import in_, min_len, optional
+
+from agentloop.values.value import Value
+
+ToolMode: TypeAlias = Literal["native", "structured", "validated", "parsed"]
+"""How tools are offered and calls are read: the provider's tool API, a JSON schema for the answer, or text, with or without
+asking again."""
+StructuredOutput: TypeAlias = Literal["json_schema", "json_object"]
+"""What the form of an answer can be constrained to: a schema, or no more than some JSON object."""
+
+
+@frozen(eq=False, repr=False)
+class Capabilities(Value):
+    """What a model is able to do.
+
+    Attributes:
+        mode: the tool-calling mode that suits it.
+        streaming: whether its answers can be taken while they are written.
+        parallel_tool_calls: whether it makes several calls in one answer.
+        structured_output: what the form of its answers can be constrained to; None when it cannot be.
+    """
+
+    mode: ToolMode = field(validator=in_(get_args(ToolMode)))
+    streaming: bool = True
+    parallel_tool_calls: bool = False
+    structured_output: StructuredOutput | None = field(
+        default=None, validator=optional(in_(get_args(StructuredOutput)))
+    )
+
+
+def _lower(pattern: str) -> str:
+    return pattern.lower()
+
+
+@frozen(eq=False, repr=False)
+class CapabilityRow(Value):
+    """What the models of some names are able to do.
+
+    Attributes:
+        pattern: names with `*`, `?` and `[…]`, several with `|` between them; one with a colon is of the form
+            `provider:model`, one without speaks of the model alone. Case does not matter.
+        capabilities: what they are able to do.
+        wire_format: the wire format that they have to be reached by; any when empty.
+    """
+
+    pattern: str = field(converter=_lower, validator=min_len(1))
+    capabilities: Capabilities
+    wire_format: str = ""
+
+    def matches(self, names: Iterable[str], wire_format: str = "") -> bool:
+        """Say whether the row speaks of a model that has these names, in lower case; those with a colon name a provider too."""
+        if self.wire_format and self.wire_format != wire_format:
+            return False
+        patterns = self.pattern.split("|")
+        return any(
+            (":" in name) == (":" in pattern) and fnmatchcase(name, pattern) for name in names for pattern in patterns
+        )
+
+
+_TEXT: Final = Capabilities("validated")
+_TEXT_SCHEMA: Final = Capabilities("validated", structured_output="json_schema")
+_SCHEMA_ONLY: Final = Capabilities("structured", structured_output="json_schema")
+_TOOLS: Final = Capabilities("native")
+_TOOLS_OBJECT: Final = Capabilities("native", structured_output="json_object")
+_TOOLS_SCHEMA: Final = Capabilities("native", structured_output="json_schema")
+_PARALLEL: Final = Capabilities("native", parallel_tool_calls=True)
+_PARALLEL_OBJECT: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_object")
+_PARALLEL_SCHEMA: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
+
+_OPENAI: Final = (
+    CapabilityRow(
+        "o1-mini*|o1-preview*|o[1-9]*-deep-research*|chatgpt-4o*|gpt-3.5-turbo-instruct*|gpt-4-base*|gpt-4-vision*",
+        _TEXT,
+    ),
+    CapabilityRow("gpt-[1-2]|gpt-[1-2]-*|gpt-j*|gpt-neo*|gpt4all*|gpt2*", _TEXT),
+    CapabilityRow("gpt-*-search-*", _SCHEMA_ONLY),
+    CapabilityRow("gpt-3.5*|gpt-35*|gpt-4-turbo*|gpt-4-1106*|gpt-4-0125*|gpt-4o-2024-05-13", _PARALLEL_OBJECT),
+    CapabilityRow("gpt-4|gpt-4-0*|gpt-4-32k*", _TOOLS),
+    CapabilityRow("o[1-9]|o[1-9]-*|gpt-oss*|codex-mini*", _TOOLS_SCHEMA),
+    CapabilityRow("gpt-[4-9]*|gpt-[1-9][0-9]*", _PARALLEL_SCHEMA),
+)
+_ANTHROPIC: Final = (
+    CapabilityRow("claude-1*|claude-2*|claude-v*|claude-instant*", _TEXT),
+    CapabilityRow("claude-3*|claude-opus-4|claude-opus-4-0|claude-opus-4-2*|claude-opus-4@*", _PARALLEL),
+    CapabilityRow("claude-sonnet-4|claude-sonnet-4-0|claude-sonnet-4-2*|claude-sonnet-4@*", _PARALLEL),
+    CapabilityRow("claude-*", _PARALLEL_SCHEMA),
+)
+_GOOGLE: Final = (
+    CapabilityRow("gemini-*thinking-exp*|gemini-*-tts*|gemini-pro-vision*|gemini-1.0-pro-vision*", _TEXT),
+    CapabilityRow("gemini-1.0*|gemini-pro", _TOOLS),
+    CapabilityRow("gemini-*", _PARALLEL_SCHEMA),
+    CapabilityRow("functiongemma*|gemma-4*|gemma4*", _TOOLS),
+    CapabilityRow("*gemma*|learnlm*|palm-*|chat-bison*|text-bison*", _TEXT),
+)
+_DERIVED: Final = (
+    CapabilityRow("*llama*guard*|granite-guardian*|granite3-guardian*", _TEXT),
+    CapabilityRow("deepseek-r1*distill*|deepseek-r1-0528-qwen*", _TEXT),
+    CapabilityRow("llama*tool-use*|llama*firefunction*|firefunction*|functionary*|*xlam*|hammer*|watt-tool*", _TOOLS),
+    CapabilityRow("hermes-[2-9]*|hermes[3-9]*|nous-hermes-[2-9]-pro*|deephermes*", _TOOLS),
+    CapabilityRow("nous-hermes*|openhermes*|hermes*", _TEXT),
+    CapabilityRow("nemotron-4*|mistral-nemo-minitron*", _TEXT),
+    CapabilityRow("*nemotron*", _TOOLS),
+    CapabilityRow("dolphin*|tulu*|openorca*|mistral-openorca*|mistrallite*", _TEXT),
+)
+_META: Final = (
+    CapabilityRow("*llama-4*|*llama4*|llama-v4*", _PARALLEL_SCHEMA),
+    CapabilityRow("llama*3.2*vision*", _TEXT),
+    CapabilityRow("llama*3.[1-9]*|meta-llama-3.[1-9]*|llama3-[1-9]-*|llama-3-[1-9]-*", _TOOLS_SCHEMA),
+    CapabilityRow("*llama*|alpaca*|vicuna*|llava*|bakllava*", _TEXT),
+)
+_MISTRAL: Final = (
+    CapabilityRow("mistral-7b*v0[.-][012]*|open-mistral-7b*|mistral-tiny*|mixtral-8x7b*|open-mixtral-8x7b*", _TEXT),
+    CapabilityRow("ollama:codestral*|ollama-native:codestral*|codestral-22b*|*codestral-mamba*|mathstral*", _TEXT),
+    CapabilityRow("mistral*|open-mistral*|ministral*|pixtral*|codestral*|devstral*|voxtral*", _PARALLEL_SCHEMA),
+    CapabilityRow("mixtral*|open-mixtral*|magistral*|labs-*tral*", _PARALLEL_SCHEMA),
+)
+_QWEN: Final = (
+    CapabilityRow(
+        "qwen|qwen-[0-9]b*|qwen-[0-9][0-9]b*|qwen-1*|qwen1.5*|codeqwen*|qwen-long*|qwen-math*|qwen2*-math*|qwen-2*-math*",
+        _TEXT,
+    ),
+    CapabilityRow("qwen-vl*|qwen2-vl*|qwen-2-vl*|qwen2.5-vl*|qwen-2.5-vl*|qwen2.5vl*|qwen*-audio*|qvq*", _TEXT),
+    CapabilityRow("qwen3*|qwen-3*", _PARALLEL_OBJECT),
+    CapabilityRow("qwen*|qwq*", _TOOLS_OBJECT),
+)
+_DEEPSEEK: Final = (
+    CapabilityRow("deepseek-r1-0528*", _TOOLS_OBJECT),
+    CapabilityRow("deepseek-r1*|deepseek-r1|deepseek-v2|deepseek-v2-*|deepseek-coder*|deepseek-llm*", _TEXT),
+    CapabilityRow("deepseek-vl*|deepseek-math*|deepseek-prover*|deepseek-ocr*|janus*", _TEXT),
+    CapabilityRow("deepseek*", _PARALLEL_OBJECT),
+)
+_OTHERS: Final = (
+    CapabilityRow("command-r*|command-a*|c4ai-command-*", _PARALLEL_SCHEMA),
+    CapabilityRow("command|command-light*|command-nightly*|command-text*|*aya-*|aya", _TEXT),
+    CapabilityRow("grok-1|grok-1-*", _TEXT),
+    CapabilityRow("grok*", _PARALLEL_SCHEMA),
+    CapabilityRow("granite-code*|granite-*b-code*|granite-13b*|granite-[78]b-*|granite-7b*", _TEXT),
+    CapabilityRow("granite*", _TOOLS),
+    CapabilityRow("kimi-vl*|kimi-dev*|kimi-thinking-preview*|moonlight*", _TEXT),
+    CapabilityRow("kimi*|moonshot*", _PARALLEL_OBJECT),
+    CapabilityRow("ollama:glm4*|ollama-native:glm4*|glm-4v*|glm-4.1v*|glm-z1*|chatglm|chatglm2*|chatglm-*", _TEXT),
+    CapabilityRow("glm-*|glm4*|chatglm*", _TOOLS_OBJECT),
+    CapabilityRow("minimax*|abab*", _PARALLEL),
+    CapabilityRow("phi-4-mini-reasoning*|phi4-mini-reasoning*", _TEXT),
+    CapabilityRow("phi-4-mini*|phi4-mini*", _TOOLS),
+    CapabilityRow("phi|phi-*|phi[1-9]*|wizard*|orca*", _TEXT),
+    CapabilityRow("nova-micro*|nova-lite*|nova-pro*|nova-premier*|nova-[2-9]-*", _PARALLEL),
+    CapabilityRow("titan-*|jamba-instruct*|jamba-v0*|jamba-tiny-dev*|jamba-reasoning*|j2-*", _TEXT),
+    CapabilityRow("jamba*|ai21-jamba*", _PARALLEL_OBJECT),
+    CapabilityRow("yi-large-fc*", _TOOLS),
+    CapabilityRow("yi|yi-*|falcon*|stablelm*|starcoder*|zephyr*|openchat*|mpt-*|bloom*|internlm|internlm2", _TEXT),
+    CapabilityRow("internlm2-*|internlm2.5*|internlm3*|smollm2*|smollm3*|lfm2*|cogito*|athene-v2*", _TOOLS),
+    CapabilityRow("smollm*|olmo-[12]*|olmo2*|olmo|exaone-3*|exaone3*|exaone-deep*|solar|solar-10*", _TEXT),
+    CapabilityRow("olmo-3*|olmo3*|exaone-4*|exaone4*|solar-pro[2-9]*|ernie-[4-9]*|ernie-x*|hunyuan-[at]*", _TOOLS),
+    CapabilityRow("seed-oss*|doubao-*|step-[2-9]*|mimo-*|longcat-*|ling-*|ring-*|palmyra-x*|mercury*", _TOOLS),
+)
+
+MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
+    CapabilityRow("sonar*|r1-1776*|perplexity:*", _SCHEMA_ONLY),
+    *_OPENAI,
+    *_ANTHROPIC,
+    *_GOOGLE,
+    *_DERIVED,
+    *_META,
+    *_MISTRAL,
+    *_QWEN,
+    *_DEEPSEEK,
+    *_OTHERS,
+)
+"""The models, by family; of two rows that match, the first decides."""
+
+SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
+    CapabilityRow("groq:compound*|groq:*/compound*", _TEXT),
+    CapabilityRow("openai:*|azure:*|gemini:*|mistral:*|xai:*", _PARALLEL_SCHEMA),
+    CapabilityRow("deepseek:*|groq:*", _PARALLEL_OBJECT),
+    CapabilityRow("anthropic:*|cerebras:*", _PARALLEL),
+    CapabilityRow("*", _PARALLEL_SCHEMA, "openai-responses"),
+    CapabilityRow("*", _PARALLEL, "anthropic-messages"),
+    CapabilityRow("*", _PARALLEL_SCHEMA, "gemini"),
+    CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _TEXT_SCHEMA),
+    CapabilityRow("*", _TEXT_SCHEMA, "ollama"),
+)
+"""The services, and the wire formats that only services with a tool API speak; for models that no row above knows."""

@@ -1,1 +1,0 @@
-"""Ollama's own chat API, beside the one of Chat Completions that it also speaks."""

@@ -1,0 +1,383 @@
+"""JSON Schema (draft 2020-12) of Python types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from operator import ge, gt, le, lt
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+import collections.abc
+import enum
+import types
+import typing
+
+from attrs import frozen
+
+from agentloop.errors import ToolDefinitionError
+from agentloop.tools import pydantic_models
+from agentloop.tools.fields import Field, fields_of
+from agentloop.values.json import JsonObject, JsonValue
+
+_NUMBERS: Mapping[str, str] = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_TEXTS: Mapping[str, str] = {"pattern": "pattern", "description": "description", "documentation": "description"}
+_LENGTHS: Mapping[str | None, tuple[str, ...]] = {
+    "string": ("Length",),
+    "array": ("Items",),
+    "object": ("Properties",),
+    None: ("Length", "Items", "Properties"),
+}
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "minimum": ge,
+    "exclusiveMinimum": gt,
+    "maximum": le,
+    "exclusiveMaximum": lt,
+    "multipleOf": lambda number, divisor: number % divisor == 0,
+}
+
+
+def annotation_keywords(annotations: Iterable[Any], json_type: str | None = None) -> dict[str, Any]:
+    """Translate annotations to schema keywords.
+
+    A text is the description; an object with attributes such as `ge` or `max_length` (as those of annotated-types,
+    pydantic's `Field` and `typing.Doc` have) gives bounds and description. Others are ignored.
+
+    Args:
+        annotations: what stands beside the type.
+        json_type: the JSON type of the type; None when it has several. Lengths bound the characters of text, the items of
+            arrays and the entries of objects.
+    """
+    keywords: dict[str, Any] = {}
+    for annotation in annotations:
+        if isinstance(annotation, str):
+            keywords["description"] = annotation
+        else:
+            for one in (annotation, *_metadata(annotation)):
+                keywords.update(_keywords(one, _LENGTHS.get(json_type, ())))
+    return keywords
+
+
+def broken_bound(number: Decimal, keywords: Mapping[str, Any]) -> str | None:
+    """Return the first of these keywords that a number does not keep, in words; None when it keeps all.
+
+    A schema bounds the numbers of JSON; a Decimal that was sent as text is bounded here.
+    """
+    for keyword, holds in _COMPARISONS.items():
+        if keyword in keywords and not holds(number, type(number)(str(keywords[keyword]))):
+            return f"{keyword} is {keywords[keyword]}"
+    return None
+
+
+def _metadata(annotation: Any) -> Iterable[Any]:
+    inner = getattr(annotation, "metadata", ())
+    return inner if isinstance(inner, list | tuple) else ()
+
+
+def _keywords(annotation: Any, lengths: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, keyword in _NUMBERS.items():
+        bound = getattr(annotation, name, None)
+        if isinstance(bound, int | float) and isfinite(bound):
+            found[keyword] = bound
+    for name, keyword in _TEXTS.items():
+        text = getattr(annotation, name, None)
+        if isinstance(text, str):
+            found[keyword] = text
+    for end in ("min", "max"):
+        length = getattr(annotation, f"{end}_length", None)
+        if isinstance(length, int):
+            found.update({f"{end}{what}": length for what in lengths})
+    return found
+
+
+Schema = dict[str, Any]
+
+_DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+_SECONDS = "a duration in seconds"
+
+_SIMPLE: Mapping[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    Any: {},
+    object: {},
+    JsonValue: {},
+    bytes: {"type": "string", "contentEncoding": "base64"},
+    JsonObject: {"type": "object"},
+}
+
+_BY_NAME: Mapping[str, Schema] = {
+    "datetime.datetime": {"type": "string", "format": "date-time"},
+    "datetime.date": {"type": "string", "format": "date"},
+    "datetime.time": {"type": "string", "format": "time"},
+    "datetime.timedelta": {"type": "number", "description": _SECONDS},
+    "uuid.UUID": {"type": "string", "format": "uuid"},
+    "decimal.Decimal": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": _DECIMAL}]},
+    "pathlib.Path": {"type": "string", "format": "path"},
+    "pathlib.PurePath": {"type": "string", "format": "path"},
+}
+"""Classes by module and name, so that their modules are not loaded for those who do not use them."""
+
+_SEQUENCES = (
+    list,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+)
+_SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_WRAPPERS = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
+
+SUPPORTED = (
+    "str, int, float, bool, None, Any, bytes, datetime, date, time, timedelta, UUID, Decimal, Path, list, tuple, set, dict "
+    "and their abstract forms, Literal, Enum, Optional, Union, Annotated, TypedDict, dataclasses, attrs classes, and "
+    "pydantic models"
+)
+
+
+def json_schema(hint: Any) -> Schema:
+    """Return the JSON Schema of a type: what JSON data has to look like to be structured into it.
+
+    Args:
+        hint: a type or type hint; descriptions and bounds may stand in `Annotated`.
+
+    Raises:
+        ToolDefinitionError: when the type has no JSON form; lists those that have.
+    """
+    builder = SchemaBuilder()
+    return builder.finished(builder.schema(hint, "the type"))
+
+
+class SchemaBuilder:
+    """Builds schemas that share one set of definitions; what contains itself becomes a definition, all else stands inline."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, Schema] = {}
+        self._open: dict[Any, str] = {}
+        self._owners: dict[str, object] = {}
+
+    def finished(self, schema: Schema) -> Schema:
+        """Return the outermost schema together with the definitions that it refers to."""
+        return {**schema, "$defs": self._definitions} if self._definitions else schema
+
+    def schema(self, hint: Any, where: str) -> Schema:
+        """Return the schema of a type.
+
+        Args:
+            hint: the type.
+            where: what the type belongs to, for error messages.
+        """
+        if not _is_hashable(hint):
+            raise ToolDefinitionError(f"{where} is {hint}, which cannot be looked up: annotate with what is hashable")
+        simple = _SIMPLE.get(hint)
+        if simple is None and isinstance(hint, type):
+            simple = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
+        if simple is not None:
+            return dict(simple)
+        if isinstance(hint, typing.NewType):
+            return self.schema(hint.__supertype__, where)
+        if isinstance(hint, typing.TypeVar):
+            return self.schema(hint.__bound__ or Any, where)
+        origin = typing.get_origin(hint)
+        if origin is not None:
+            return self._generic(hint, origin, where)
+        if is_type_alias(hint):
+            return self._named(hint, hint.__name__, lambda: self.schema(hint.__value__, where))
+        if isinstance(hint, type):
+            return self._class(hint, where)
+        raise _unsupported(hint, where)
+
+    def _generic(self, hint: Any, origin: Any, where: str) -> Schema:
+        arguments = typing.get_args(hint)
+        if origin in _WRAPPERS:
+            return self.schema(arguments[0], where)
+        if origin is typing.Annotated:
+            return _annotated(self.schema(arguments[0], where), arguments[1:])
+        if origin is typing.Literal:
+            return _enumeration(list(arguments), where)
+        if origin in {typing.Union, types.UnionType}:
+            return {"anyOf": [self.schema(member, where) for member in arguments]}
+        if origin is tuple and (arguments or hint == tuple[()]):
+            return self._tuple(arguments, where)
+        return self._container(hint, origin, arguments, where)
+
+    def _container(self, hint: Any, origin: Any, arguments: tuple[Any, ...], where: str) -> Schema:
+        """Return the schema of a container, also of one that does not say what it contains."""
+        if origin in _SEQUENCES or origin is tuple:
+            return {"type": "array", **({"items": self.schema(arguments[0], where)} if arguments else {})}
+        if origin in _SETS:
+            return {**self._container(hint, list, arguments, where), "uniqueItems": True}
+        if origin not in _MAPPINGS:
+            raise _unsupported(hint, where)
+        if not arguments:
+            return {"type": "object"}
+        if arguments[0] is not str:
+            raise ToolDefinitionError(f"{where} is {hint}, but the keys of a JSON object are text: use dict[str, …]")
+        return {"type": "object", "additionalProperties": self.schema(arguments[1], where)}
+
+    def _tuple(self, arguments: tuple[Any, ...], where: str) -> Schema:
+        if len(arguments) == 2 and arguments[1] is ...:  # noqa: PLR2004  # tuple[T, ...]
+            return {"type": "array", "items": self.schema(arguments[0], where)}
+        items = [self.schema(argument, where) for argument in arguments]
+        length = {"minItems": len(items), "maxItems": len(items)}
+        return {"type": "array", "prefixItems": items, **length} if items else {"type": "array", "maxItems": 0}
+
+    def _class(self, cls: type, where: str) -> Schema:
+        if issubclass(cls, enum.Enum):
+            return _enumeration([member.value for member in cls], where)
+        if pydantic_models.is_model(cls):
+            return self._merged(pydantic_models.schema(cls, where))
+        fields = [] if cls in self._open else fields_of(cls)
+        if fields is None:
+            return self._container(cls, cls, (), where)
+        return self._named(cls, cls.__name__, lambda: self._object(cls, fields))
+
+    def _named(self, kind: Any, name: str, build: Callable[[], Schema]) -> Schema:
+        """Return a schema that may contain itself: if it does, as a reference to a definition."""
+        if kind in self._open:
+            self._open[kind] = self._open[kind] or self._reserved(name, kind)
+            return {"$ref": f"#/$defs/{self._open[kind]}"}
+        self._open[kind] = ""
+        schema = build()
+        taken = self._open.pop(kind)
+        if not taken:
+            return schema
+        self._definitions[taken] = schema
+        return {"$ref": f"#/$defs/{taken}"}
+
+    def _object(self, cls: type, fields: list[Field]) -> Schema:
+        texts = _field_descriptions(cls)
+        properties = {}
+        for field in fields:
+            schema = self.schema(field.hint, f"the field {field.name!r} of {cls.__qualname__}")
+            schema = described(schema, field.hint, texts.get(field.name))
+            properties[field.name] = {**schema, **field.default_keyword()}
+        return object_schema(properties, [field.name for field in fields if field.required])
+
+    def _reserved(self, wanted: str, owner: object) -> str:
+        """Return a name for a definition: the one wanted, or with a number where that belongs to something else."""
+        name, number = wanted, 1
+        while self._owners.setdefault(name, owner) != owner:
+            number += 1
+            name = f"{wanted}{number}"
+        return name
+
+    def _merged(self, schema: Schema) -> Schema:
+        """Take over the definitions of a schema made elsewhere, renamed where a name is taken."""
+        definitions = schema.pop("$defs", {})
+        names = {name: self._reserved(name, definition) for name, definition in definitions.items()}
+        for name, definition in definitions.items():
+            self._definitions[names[name]] = _renamed(definition, names)
+        renamed: Schema = _renamed(schema, names)
+        return renamed
+
+
+_REFERENCE = "#/$defs/"
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    """Return the schema with its references to definitions under their new names."""
+    if isinstance(schema, dict):
+        return {key: _renamed(value, names) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_renamed(item, names) for item in schema]
+    if isinstance(schema, str) and schema.startswith(_REFERENCE):
+        name = schema.removeprefix(_REFERENCE)
+        return _REFERENCE + names.get(name, name)
+    return schema
+
+
+def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Schema:
+    """Return the schema of an object that has these properties and no others."""
+    schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def described(schema: Schema, hint: Any, text: str | None) -> Schema:
+    """Return the schema of a type with this description, unless one stands beside the type itself; a unit stays told."""
+    beside = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
+    if not text or "description" in annotation_keywords(beside):
+        return schema
+    return {**schema, "description": _with_unit(schema, text)}
+
+
+def _with_unit(schema: Schema, text: str) -> str:
+    return f"{text} ({_SECONDS})" if schema.get("description") == _SECONDS else text
+
+
+def is_type_alias(hint: Any) -> bool:
+    """Say whether this is an alias made by a `type` statement, or by the class of the same use in typing_extensions."""
+    return type(hint).__name__ == "TypeAliasType"
+
+
+def _annotated(bare: Schema, annotations: tuple[Any, ...]) -> Schema:
+    keywords = annotation_keywords(annotations, bare.get("type"))
+    if "description" in keywords:
+        keywords["description"] = _with_unit(bare, keywords["description"])
+    return {**bare, **keywords}
+
+
+_JSON_NAMES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _enumeration(values: list[Any], where: str) -> Schema:
+    plain = [value.value if isinstance(value, enum.Enum) else value for value in values]
+    kinds = {_JSON_NAMES.get(type(value)) for value in plain}
+    if None in kinds:
+        raise ToolDefinitionError(f"{where} lists {plain!r}; the values of a Literal or Enum must be JSON scalars")
+    return {"type": kinds.pop(), "enum": plain} if len(kinds) == 1 else {"enum": plain}
+
+
+def _field_descriptions(cls: type) -> dict[str, str]:
+    """Return what the docstring of a class says of its fields."""
+    text = cls.__doc__
+    if not text or text.startswith(f"{cls.__name__}("):  # what dataclasses put in where there is no docstring
+        return {}
+    from docstring_parser import parse  # noqa: PLC0415  # 6 ms that only those pay who have classes as parameters
+
+    return {entry.arg_name: entry.description for entry in parse(text).params if entry.description}
+
+
+def _is_hashable(hint: object) -> bool:
+    try:
+        hash(hint)
+    except TypeError:
+        return False
+    return True
+
+
+def _unsupported(hint: Any, where: str) -> ToolDefinitionError:
+    name = getattr(hint, "__qualname__", None) or str(hint)
+    return ToolDefinitionError(f"{where} is {name}, which has no JSON Schema here; use one of: {SUPPORTED}")
+
+
+@frozen(kw_only=True)
+class Bounds:
+    """Bounds of a number, of a text's characters or of a list's items; what is left out is not bounded.
+
+    Attributes:
+        ge: the least number.
+        le: the greatest number.
+        min_length: the fewest characters or items.
+        max_length: the most characters or items.
+    """
+
+    ge: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None

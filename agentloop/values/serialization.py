@@ -1,0 +1,222 @@
+"""The JSON form of values: free of Python class paths, with a schema version."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import attrs
+import cattrs
+from cattrs.cols import list_structure_factory
+from cattrs.v import format_exception
+
+from agentloop.errors import InvalidDocument, NotJson, SchemaTooNew
+from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
+from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
+from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
+
+V = TypeVar("V")
+
+SCHEMA_VERSION = 1
+"""The version of the JSON form that is written now."""
+
+MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {}
+"""For each version, what turns a document of it (its kind and its value) into one of the next version."""
+
+_TAGS: Mapping[type, str] = {
+    Text: "text",
+    Image: "image",
+    Audio: "audio",
+    Document: "document",
+    Reasoning: "reasoning",
+    ToolCall: "tool_call",
+    ToolExchange: "tool_exchange",
+    ProviderPart: "provider_part",
+    ToolExecution: "tool_execution",
+    PendingCall: "pending_call",
+    Approve: "approve",
+    Deny: "deny",
+    Answer: "answer",
+    Edit: "edit",
+    Block: "block",
+    Suspend: "suspend",
+}
+_CLASSES = {tag: kind for kind, tag in _TAGS.items()}
+
+
+def make_converter() -> cattrs.Converter:
+    """Make a cattrs converter that knows every value of agentloop; add hooks of your own to the copy you get.
+
+    It reads strictly: what has another JSON type than it was written with is refused, not converted.
+    """
+    converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
+    for kind in (str, int, float, bool):
+        converter.register_structure_hook(kind, _structure_scalar)
+    converter.register_structure_hook(StrEnum, lambda name, cls: cls(name))
+    converter.register_structure_hook_factory(attrs.has, partial(_class_hook, converter))
+    converter.register_structure_hook_factory(_is_homogenous_tuple, partial(_tuple_hook, converter))
+    converter.register_unstructure_hook(datetime, datetime.isoformat)
+    converter.register_structure_hook(datetime, lambda text, _: datetime.fromisoformat(text))
+    converter.register_unstructure_hook(bytes, lambda data: base64.b64encode(data).decode())
+    converter.register_structure_hook(bytes, lambda text, _: base64.b64decode(text, validate=True))
+    converter.register_unstructure_hook(JsonValue, thaw)
+    converter.register_structure_hook(JsonValue, lambda value, _: freeze(value))
+    converter.register_unstructure_hook(JsonObject, thaw)
+    converter.register_structure_hook(JsonObject, lambda value, _: freeze_object(value))
+    converter.register_structure_hook_factory(_is_tagged_union, lambda _: partial(_structure_tagged, converter))
+    converter.register_unstructure_hook_factory(_is_tagged_union, lambda _: partial(_unstructure_tagged, converter))
+    return converter
+
+
+_SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (float, int), bool: (bool,)}
+
+
+def _structure_scalar(data: Any, kind: Any) -> Any:
+    if type(data) not in _SCALARS[kind]:
+        raise TypeError(f"{type(data).__name__} in place of {kind.__name__}")
+    return kind(data)
+
+
+def _class_hook(converter: cattrs.Converter, cls: Any) -> Callable[[Any, Any], Any]:
+    structure = converter.gen_structure_attrs_fromdict(cls)
+
+    def structure_object(data: Any, _: Any) -> Any:
+        if not isinstance(data, dict):
+            raise TypeError(f"{type(data).__name__} in place of an object")
+        return structure(data, cls)
+
+    return structure_object
+
+
+def _is_homogenous_tuple(hint: Any) -> bool:
+    return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
+
+
+def _tuple_hook(converter: cattrs.Converter, hint: Any) -> Callable[[Any, Any], Any]:
+    kind: Any = GenericAlias(list, get_args(hint)[0])
+    structure = list_structure_factory(kind, converter)
+
+    def structure_array(data: Any, _: Any) -> Any:
+        if not isinstance(data, list):
+            raise TypeError(f"{type(data).__name__} in place of an array")
+        return tuple(structure(data, kind))
+
+    return structure_array
+
+
+def _is_tagged_union(hint: Any) -> bool:
+    """Say whether this is a union of the classes that are told apart by a tag, with or without None."""
+    members = get_args(hint) if get_origin(hint) in {Union, UnionType} else ()
+    return bool(members) and all(member in _TAGS or member is NoneType for member in members)
+
+
+def _unstructure_tagged(converter: cattrs.Converter, value: Any) -> Any:
+    return None if value is None else {"type": _TAGS[type(value)], **converter.unstructure(value)}
+
+
+def _structure_tagged(converter: cattrs.Converter, data: Any, hint: Any) -> Any:
+    if data is None and NoneType in get_args(hint):
+        return None
+    if not isinstance(data, dict):
+        raise TypeError(f"{type(data).__name__} in place of an object with a type")
+    tag = data.get("type")
+    kind: Any = _CLASSES.get(tag) if isinstance(tag, str) else None
+    if kind is None or kind not in get_args(hint):
+        expected = ", ".join(_TAGS[member] for member in get_args(hint) if member is not NoneType)
+        raise ValueError(f"there is no {tag!r} here; expected one of {expected}")
+    return converter.structure({name: value for name, value in data.items() if name != "type"}, kind)
+
+
+_converter = make_converter()
+
+
+def to_plain(value: object, kind: Any = None) -> Any:
+    """Turn a value into plain JSON data, without an envelope.
+
+    Args:
+        value: the value.
+        kind: what it is to be read as again, when that is a union of classes; the class of the value when left out.
+    """
+    return _converter.unstructure(value, unstructure_as=kind)
+
+
+def from_plain(data: object, kind: type[V]) -> V:
+    """Turn plain JSON data, as made by `to_plain`, back into a value.
+
+    Raises:
+        InvalidDocument: when the data are not the JSON form of a `kind`; the message lists what is wrong and where.
+    """
+    try:
+        return _converter.structure(data, kind)
+    except Exception as error:
+        problems = "; ".join(cattrs.transform_error(error, path="$", format_exception=_in_words)[:_SHOWN_PROBLEMS])
+        raise InvalidDocument(f"this is not the JSON form of a {kind.__name__}: {problems}") from error
+
+
+def _in_words(error: BaseException, kind: type | None) -> str:
+    """Say what is wrong; cattrs keeps what a ValueError says to itself."""
+    return format_exception(error, kind) if isinstance(error, KeyError) else str(error) or type(error).__name__
+
+
+_SHOWN_PROBLEMS = 3
+
+
+def to_json(value: attrs.AttrsInstance) -> bytes:
+    """Write a value as one JSON document: `{"schema_version": 1, "kind": "AgentState", "value": {…}}`.
+
+    Raises:
+        NotJson: when the value holds what JSON cannot, as an exception, or is nested too deeply.
+    """
+    try:
+        document = {"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": to_plain(value)}
+        return format_json(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJson(f"this {type(value).__name__} has no JSON form: {error}") from error
+
+
+def from_json(data: bytes | str, kind: type[V]) -> V:
+    """Read a value from the JSON document that `to_json` made of it; documents of older versions are migrated.
+
+    Raises:
+        InvalidDocument: when the document is not JSON, not of this kind, or damaged.
+        SchemaTooNew: when a newer agentloop wrote it.
+    """
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        raise InvalidDocument(f"this is not JSON: {error}") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if type(version) is not int:
+        raise InvalidDocument("this JSON was not written by agentloop: it is not an object with a schema_version")
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(version, SCHEMA_VERSION)
+    if document.get("kind") != kind.__name__:
+        raise InvalidDocument(f"this document holds a {document.get('kind')}, not a {kind.__name__}")
+    if document.keys() != _ENVELOPE:
+        raise InvalidDocument(f"the document has to have exactly {sorted(_ENVELOPE)} at $; it has {sorted(document)}")
+    return from_plain(_migrated(document["value"], version, kind.__name__), kind)
+
+
+_ENVELOPE = frozenset({"schema_version", "kind", "value"})
+
+
+def _migrated(value: Any, version: int, kind: str) -> Any:
+    for older in range(version, SCHEMA_VERSION):
+        migrate = MIGRATIONS.get(older)
+        if migrate is None:
+            raise InvalidDocument(f"nothing here reads schema version {version}; the oldest is {_oldest()}")
+        try:
+            value = migrate(kind, value)
+        except Exception as error:
+            raise InvalidDocument(f"a damaged document of schema version {older}: {error!r}") from error
+    return value
+
+
+def _oldest() -> int:
+    return min(MIGRATIONS, default=SCHEMA_VERSION)

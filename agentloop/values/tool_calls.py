@@ -1,0 +1,363 @@
+"""A tool as a model and an interceptor see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from attrs import evolve, field, frozen
+from attrs.converters import optional
+
+from agentloop.errors import MalformedArguments, NotJson
+from agentloop.values.json import (
+    EMPTY_OBJECT,
+    MOST_LEVELS,
+    JsonObject,
+    JsonValue,
+    format_json,
+    freeze,
+    freeze_object,
+    parse_json,
+)
+from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.value import EncodeOnce, Value
+
+
+class Effect(StrEnum):
+    """What calling a tool does to the world, and so whether it may be called again.
+
+    `PURE` changes nothing. `IDEMPOTENT` changes something, but twice with the same key is as once. `EFFECT`, the default,
+    is run once and never repeated without being told to.
+    """
+
+    PURE = "pure"
+    IDEMPOTENT = "idempotent"
+    EFFECT = "effect"
+
+
+@frozen(eq=False, repr=False)
+class ToolSpec(EncodeOnce):
+    """What a tool offers: the part of it that is a value.
+
+    Attributes:
+        name: the name by which a model calls it.
+        description: what it does and when to use it.
+        parameters: a JSON Schema of type object.
+        effect: what calling it does to the world; a model is not shown this.
+    """
+
+    name: str
+    description: str
+    parameters: JsonObject = field(converter=freeze_object)
+    effect: Effect = field(default=Effect.EFFECT, converter=Effect)
+
+
+_SHOWN = 200
+
+
+def _as_tuple(repairs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(repairs)
+
+
+@frozen(eq=False, repr=False)
+class ToolCall(Value):
+    """One call of a tool, as the model made it.
+
+    Attributes:
+        id: the provider's id of the call; unique within one answer only, and empty when the provider gives none.
+        name: the name of the tool.
+        arguments_json: the arguments as JSON text, exactly as the model sent them, so that history is byte-stable.
+        provider_data: what a wire format must send back with the call, by the wire format's name.
+        repairs: what had to be mended to read the call out of a text, in words; empty for calls of a tool API.
+    """
+
+    id: str
+    name: str
+    arguments_json: str = "{}"
+    provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
+    repairs: tuple[str, ...] = field(default=(), converter=_as_tuple, kw_only=True)
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The arguments as a read-only mapping, parsed at each access; no text at all counts as no arguments.
+
+        Raises:
+            MalformedArguments: when the text is not a JSON object.
+        """
+        parsed = parse_arguments(self.arguments_json)
+        try:
+            return freeze_object(parsed)
+        except NotJson as error:
+            raise _unusable(error) from error
+
+    def with_arguments(self, arguments: Mapping[str, object]) -> ToolCall:
+        """Return the same call with other arguments.
+
+        Raises:
+            NotJson: when the arguments have no JSON form.
+        """
+        return self.with_arguments_json(format_json(freeze_object(arguments)).decode())
+
+    def with_arguments_json(self, arguments_json: str) -> ToolCall:
+        """Return the same call with other arguments, given as JSON text."""
+        return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data, repairs=self.repairs)
+
+
+def parse_arguments(arguments_json: str) -> dict[str, object]:
+    """Parse the arguments of a call to plain data that a tool may keep.
+
+    Raises:
+        MalformedArguments: when the text is not JSON, is cut off, is JSON but not an object, or is nested too deeply.
+    """
+    if not arguments_json.strip():
+        return {}
+    try:
+        parsed = parse_json(arguments_json)
+    except ValueError as error:
+        what = "are cut off" if _is_cut_off(arguments_json) else "are not valid JSON"
+        raise MalformedArguments(
+            f"the arguments {what} ({error}): {_shortened(arguments_json)}; send one complete JSON object"
+        ) from error
+    if parsed is None:
+        return {}
+    if not isinstance(parsed, dict):
+        raise MalformedArguments(
+            f"the arguments are a JSON {_kind(parsed)}, not an object: {_shortened(arguments_json)}; "
+            "send one JSON object with the arguments by name"
+        )
+    if arguments_json.count("{") + arguments_json.count("[") > MOST_LEVELS:
+        try:
+            freeze(parsed)  # what a tool gets can also be kept as a value
+        except NotJson as error:
+            raise _unusable(error) from error
+    return parsed
+
+
+def _unusable(error: NotJson) -> MalformedArguments:
+    return MalformedArguments(f"the arguments cannot be used: {error}")
+
+
+def _is_cut_off(text: str) -> bool:
+    """Say whether the JSON could be completed: it is well-formed up to its end, but an object or array is left open."""
+    closers: list[str] = []
+    in_text = escaped = False
+    for character in text:
+        if in_text:
+            in_text = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_text = True
+        elif character in "{[":
+            closers.append("}" if character == "{" else "]")
+        elif character in "}]" and (not closers or closers.pop() != character):
+            return False
+    return bool(closers) or in_text
+
+
+def _kind(value: object) -> str:
+    return {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}[type(value)]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+ContentPart: TypeAlias = Text | Image | Audio | Document
+"""A part that a user or a tool can put before a model."""
+
+
+def as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
+    """Convert to a tuple; a converter with a type that checkers can see."""
+    return tuple(content)
+
+
+class ToolStatus(StrEnum):
+    """How a tool call ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    BLOCKED = "blocked"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    IN_DOUBT = "in_doubt"
+
+
+@frozen(eq=False, repr=False)
+class ErrorInfo(Value):
+    """An error as data: never an exception, so it can be stored and sent.
+
+    Attributes:
+        type: the name of the error class.
+        message: what was wrong, for a model and for a person.
+        path: where in the arguments or the result, as a JSON path; may be empty.
+    """
+
+    type: str
+    message: str
+    path: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorInfo:
+        """Describe an exception; one that cannot tell its message is told by its class."""
+        path = getattr(error, "path", "")
+        try:
+            message = str(error)
+        except Exception:  # noqa: BLE001  # an error in the message of an error must not hide the error
+            message = ""
+        return cls(type(error).__name__, message or type(error).__name__, path if isinstance(path, str) else "")
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class ToolExecution(Value):
+    """The outcome of one tool call.
+
+    Attributes:
+        id: the id of this execution.
+        key: the idempotency key, `<execution id>/<step number>/<call index>`.
+        call: the call as it ran; an interceptor or an approver may have changed it.
+        status: how it ended.
+        value: what the tool returned, as JSON; None unless it succeeded.
+        content: what the model is shown instead of `value`, when that differs: pictures, or a shortened result.
+        error: what went wrong; None when it succeeded.
+        may_have_run: true where an effect on the world cannot be excluded although the call did not succeed.
+        started_at: when the tool was started, or when the call was settled without starting it.
+        ended_at: when it ended.
+    """
+
+    id: str
+    key: str
+    call: ToolCall
+    status: ToolStatus = field(converter=ToolStatus)
+    value: JsonValue = field(default=None, converter=freeze)
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))
+    error: ErrorInfo | None = None
+    may_have_run: bool = False
+    started_at: datetime
+    ended_at: datetime
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.call.name
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The arguments it ran with; empty when they were malformed, in which case it did not run."""
+        try:
+            return self.call.arguments
+        except MalformedArguments:
+            return EMPTY_OBJECT
+
+    @property
+    def result(self) -> JsonValue:
+        """What the tool returned, as JSON."""
+        return self.value
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the tool ran and returned."""
+        return self.status is ToolStatus.SUCCEEDED
+
+    @property
+    def has_error(self) -> bool:
+        """Whether it ended in any other way than by returning."""
+        return self.status is not ToolStatus.SUCCEEDED
+
+    @property
+    def error_message(self) -> str:
+        """What went wrong; empty when nothing did."""
+        return self.error.message if self.error else ""
+
+    @property
+    def was_blocked(self) -> bool:
+        """Whether an interceptor or an ordering rule kept it from running."""
+        return self.status is ToolStatus.BLOCKED
+
+    @property
+    def duration_ms(self) -> float:
+        """Milliseconds from start to end."""
+        return (self.ended_at - self.started_at).total_seconds() * 1000
+
+    @property
+    def text(self) -> str:
+        """What the model is told, as text: the result (JSON unless it is text), or the error."""
+        if self.content is not None:
+            return "".join(part.text for part in self.content if isinstance(part, Text))
+        if self.error is not None:
+            return f"{self.error.type}: {self.error.message}"
+        return self.value if isinstance(self.value, str) else format_json(self.value).decode()
+
+    @property
+    def parts(self) -> tuple[ContentPart, ...]:
+        """What the model is shown, as parts: `content` where there is any, else `text` as one part."""
+        return self.content if self.content is not None else (Text(self.text),)
+
+    def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
+        """Return it as a success with this value, and with this content for the model in place of the value if given.
+
+        Raises:
+            NotJson: when the value has no JSON form.
+        """
+        return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=content, error=None, may_have_run=False)
+
+    def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:
+        """Return it as having ended with this error."""
+        return evolve(self, status=status, value=None, content=None, error=error)
+
+
+@frozen(eq=False, repr=False)
+class ToolExchange(Value):
+    """A tool call with its execution: the only form in which a message holds a call.
+
+    Attributes:
+        call: the call as the model made it.
+        execution: its outcome; `execution.call` is the call as it ran.
+    """
+
+    call: ToolCall
+    execution: ToolExecution
+
+
+@frozen(eq=False, repr=False)
+class ToolResult(Value):
+    """What a tool returned: for the program, and for the model where that differs. A tool may return one itself.
+
+    Attributes:
+        value: the result as JSON.
+        content: what the model is shown instead; None to show it the value.
+    """
+
+    value: JsonValue = field(default=None, converter=freeze)
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))
+
+
+MALFORMED = "malformed_arguments"
+"""The key under which arguments that are no JSON object are shown to the model that wrote them."""
+
+
+def arguments_text(call: ToolCall) -> str:
+    """Return the arguments as JSON text that any provider accepts: as the model sent them, when they are an object.
+
+    A provider that parses the history refuses the whole conversation for one malformed call, so that is wrapped.
+    """
+    try:
+        parse_arguments(call.arguments_json)
+    except MalformedArguments:
+        return format_json({MALFORMED: call.arguments_json}).decode()
+    text = call.arguments_json.strip()
+    return text if text.startswith("{") else "{}"
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments as an object that any provider accepts."""
+    try:
+        return parse_arguments(call.arguments_json)
+    except MalformedArguments:
+        return {MALFORMED: call.arguments_json}
+
+
+EXTRACTION, VALIDATION = "decision_extraction", "decision_validation"
+"""The names under which a step holds a decision that could not be read, or not be used."""

@@ -1,0 +1,128 @@
+"""The conformance suite of the protocol, in both eras: what it asks of clients without authorisation, and of servers of tools."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.mcp.running import free_port, listening, node_program, program
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CLIENT = ROOT / "examples" / "mcp_conformance_client.py"
+CLIENT_SCENARIOS = {
+    "2025-11-25": [
+        "initialize",
+        "tools_call",
+        "elicitation-sep1034-client-defaults",
+        "sse-retry",
+        "json-schema-2020-12-preservation",
+    ],
+    "2026-07-28": [
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "json-schema-ref-no-deref",
+        "json-schema-2020-12-preservation",
+    ],
+}
+"""All that the revisions ask of clients, but for those about OAuth, which there is not."""
+NO_RESOURCES_OR_PROMPTS = [
+    "completion-complete",
+    "resources-list",
+    "resources-read-text",
+    "resources-read-binary",
+    "resources-templates-read",
+    "prompts-list",
+    "prompts-get-simple",
+    "prompts-get-with-args",
+    "prompts-get-embedded-resource",
+    "prompts-get-with-image",
+]
+NOT_OFFERED = {
+    "2025-11-25": [
+        *NO_RESOURCES_OR_PROMPTS,
+        "resources-subscribe",
+        "resources-unsubscribe",
+        "logging-set-level",
+        "tools-call-with-logging",
+        "tools-call-sampling",
+        "tools-call-elicitation",
+        "elicitation-sep1034-defaults",
+        "elicitation-sep1330-enums",
+    ],
+    "2026-07-28": [
+        *NO_RESOURCES_OR_PROMPTS,
+        "caching:sep-2549-prompts-list-caching-hints",
+        "caching:sep-2549-resources-list-caching-hints",
+        "caching:sep-2549-resources-templates-list-caching-hints",
+        "server-stateless:sep-2575-server-rejects-undeclared-capability",
+        "server-stateless:sep-2575-missing-capability-http-400",
+        "server-stateless:sep-2575-http-server-no-independent-requests-on-stream",
+        "input-required-result-basic-elicitation",
+        "input-required-result-basic-sampling",
+        "input-required-result-basic-list-roots",
+        "input-required-result-request-state",
+        "input-required-result-multiple-input-requests",
+        "input-required-result-multi-round",
+        "input-required-result-non-tool-request",
+        "input-required-result-result-type",
+        "input-required-result-tampered-state",
+        "input-required-result-capability-check",
+        "input-required-result-missing-input-response",
+        "input-required-result-ignore-extra-params",
+        "sep-2164-resource-not-found",
+    ],
+}
+"""What the revisions ask of servers that offer resources or prompts, write logs, or ask the client: ours do not."""
+
+
+async def judged(*arguments: str) -> str:
+    """Run the suite; return what it says."""
+    process = await asyncio.create_subprocess_exec(
+        node_program("node"), node_program("conformance"), *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+@pytest.mark.parametrize(
+    ("revision", "scenario"), [(revision, one) for revision, listed in CLIENT_SCENARIOS.items() for one in listed]
+)
+async def test_the_client_conforms(revision: str, scenario: str) -> None:
+    """Every check of the scenario passes."""
+    asked = ["--command", f"{sys.executable} {CLIENT}", "--scenario", scenario, "--spec-version", revision]
+    assert ", 0 failed, 0 warnings" in await judged("client", *asked)
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    """Run `agentloop mcp serve` with the tools that the suite expects."""
+    port = free_port()
+    command = ["mcp", "serve", str(HERE / "conformance_tools.py"), "--http", "--port", str(port)]
+    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, stdout=PIPE, stderr=PIPE)
+    try:
+        await listening(port)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("revision", NOT_OFFERED)
+async def test_the_server_conforms(url: str, tmp_path: Path, revision: str) -> None:
+    """Every check that the revision asks for passes, but for those about what is not offered."""
+    listed = tmp_path / "expected.yaml"
+    listed.write_text("server:\n" + "".join(f"  - {one}\n" for one in NOT_OFFERED[revision]))
+    said = await judged("server", "--url", url, "--requirements", revision, "--expected-failures", str(listed))
+    assert "Baseline check passed" in said
+    assert "tools-call-with-progress: 2 passed, 0 failed" in said

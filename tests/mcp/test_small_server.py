@@ -1,0 +1,229 @@
+"""Tools of a server on the official SDK, over stdio and over HTTP, through a real loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from agentloop import AgentState
+from agentloop.contracts import ToolPolicy
+from agentloop.events import ToolCallProgressed
+from agentloop.mcp import McpEnsemble
+from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
+from tests.mcp.running import gone, is_running, noted, small
+from tests.tools.ensembles.running import Call, called, executions, ran, scripted_loop
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest) -> McpEnsemble:
+    """Return the small server, over each transport."""
+    if request.param == "stdio":
+        return small()
+    return McpEnsemble.http(request.getfixturevalue("small_url"), name="small")
+
+
+@pytest.mark.usefixtures("descriptors")
+async def test_its_tools_are_offered_and_called(server: McpEnsemble) -> None:
+    """An execution asks the server for its tools, and a model can call them."""
+    state = await ran([server], ("add", {"a": 2, "b": 3}), ("picture", {}), ("fail", {}))
+    added, picture, failed = executions(state)
+    assert added.value == {"result": 5}
+    assert picture.parts == (Text("a dot"), Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n"))
+    assert failed.error is not None
+    assert (failed.status, failed.error.type) == (ToolStatus.FAILED, "ToolFailed")
+    assert "fail" in failed.error_message
+    assert state.final_text == "done"
+
+
+async def test_effects_follow_the_annotations_unless_the_program_knows_better() -> None:
+    """`readOnlyHint` is pure, `idempotentHint` idempotent, anything else an effect."""
+    async with small() as server:
+        effects = {tool.name: tool.effect for tool in server.offered}
+    assert (effects["add"], effects["put"], effects["log"]) == (Effect.PURE, Effect.IDEMPOTENT, Effect.EFFECT)
+    async with small(effects={"add": "effect", "p*": Effect.PURE}) as server:
+        effects = {tool.name: tool.effect for tool in server.offered}
+    assert (effects["add"], effects["put"], effects["log"]) == (Effect.EFFECT, Effect.PURE, Effect.EFFECT)
+
+
+async def test_tools_are_allowed_denied_and_prefixed() -> None:
+    """Names are those at the server, and the model sees them with the prefix."""
+    server = small(allow=["add", "p*"], deny="put", prefix="s_")
+    async with server:
+        assert [tool.name for tool in server.offered] == ["s_add", "s_pid", "s_picture"]
+    assert (await called([server], "s_add", a=1, b=1)).value == {"result": 2}
+
+
+async def test_resources_and_prompts_are_tools_where_the_program_wants_them() -> None:
+    """They are listed, read and filled in."""
+    server = small(resources=True, prompts=True, allow=())
+    calls: list[Call | list[Call]] = [
+        ("list_resources", {}),
+        ("read_resource", {"uri": "note://one"}),
+        ("list_prompts", {}),
+        ("get_prompt", {"name": "greet", "arguments": {"name": "Ann"}}),
+    ]
+    resources, note, prompts, greeting = executions(await ran([server], *calls))
+    assert '"uri":"note://one"' in resources.text
+    assert note.value == "the note"
+    assert '"name":"greet"' in prompts.text
+    assert greeting.value == "user:\nSay hello to Ann."
+
+
+async def test_progress_is_told_as_events(server: McpEnsemble) -> None:
+    """Each report of the server is a `ToolCallProgressed`."""
+    loop, updates = scripted_loop([server], ("steps", {})), []
+    loop.on(ToolCallProgressed, lambda event: updates.append(event.update))
+    state = await loop.execute("go")
+    assert executions(state)[0].value == {"result": "done"}
+    assert [(u["progress"], u["total"], u["message"]) for u in updates] == [(n, 3, f"step {n}") for n in range(3)]
+
+
+@pytest.mark.usefixtures("descriptors")
+async def test_a_cancelled_execution_cancels_the_call_at_the_server(server: McpEnsemble, tmp_path: Path) -> None:
+    """The server is told, and ends what it does."""
+    notes = tmp_path / "notes"
+    loop = scripted_loop([server], ("wait", {"path": str(notes)}))
+    async with loop:
+        running = asyncio.create_task(loop.execute("go"))
+        await noted(notes, "waiting")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await noted(notes, "cancelled")
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    """It ends as timed out, and other calls go on."""
+    notes = tmp_path / "notes"
+    server = small(policy=ToolPolicy(timeout=0.5))
+    loop = scripted_loop([server], [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 1})])
+    async with loop:
+        waited, added = executions(await loop.execute("go"))
+        assert (waited.status, waited.may_have_run) == (ToolStatus.TIMED_OUT, True)
+        assert added.succeeded
+        await noted(notes, "cancelled")
+
+
+async def test_tools_that_come_later_are_offered_to_the_next_execution() -> None:
+    """The server says that its list has changed; an execution keeps the tools that it began with."""
+    loop = scripted_loop([small()], ("more", {}), ("another", {}))
+    async with loop:
+        more, unknown = executions(await loop.execute("go"))
+        assert more.succeeded
+        assert unknown.error is not None
+        assert unknown.error.type == "UnknownTool"
+    server = small()
+    async with server:
+        await tool(server, "more")
+        until = asyncio.get_running_loop().time() + 5
+        while "another" not in [one.name for one in await server.discover()]:
+            assert asyncio.get_running_loop().time() < until
+            await asyncio.sleep(0.01)
+
+
+async def test_one_process_serves_all_executions_of_an_entered_loop() -> None:
+    """It is started once, and ended when the loop is left."""
+    loop = scripted_loop([small()], *[("pid", {})] * 4)
+    async with loop:
+        states: list[AgentState] = [await loop.execute("go")]
+        pids = {execution.text for state in states for execution in executions(state)}
+        assert len(pids) == 1
+        pid = int(str(executions(states[0])[0].value["result"]))  # type: ignore[index,call-overload]  # an object
+        assert is_running(pid)
+    assert not is_running(pid)
+
+
+async def test_a_server_that_is_switched_off_is_not_started() -> None:
+    """It offers nothing."""
+    server = McpEnsemble.stdio("no-such-program").switched_off()
+    async with server:
+        assert server.offered == ()
+
+
+async def test_a_missing_program_is_told_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The execution runs without the tools of that server, and the log says why."""
+    state = await ran([McpEnsemble.stdio("no-such-program"), small()], ("add", {"a": 1, "b": 1}))
+    assert executions(state)[0].succeeded
+    assert "there is no program 'no-such-program'" in caplog.text
+
+
+async def test_a_killed_server_is_started_again_once_for_all_callers() -> None:
+    """Fifty calls that come while it is away are sent to the new one."""
+    server = small()
+    async with server:
+        pid = int(value(await tool(server, "pid")))
+        os.kill(pid, 9)
+        assert await gone(pid)
+        answers = {value(one) for one in await asyncio.gather(*[tool(server, "pid") for _ in range(50)])}
+    assert len(answers) == 1
+    assert answers != {str(pid)}
+
+
+async def test_a_pure_call_that_was_lost_is_sent_again(tmp_path: Path) -> None:
+    """The server dies of the first call and answers the second."""
+    execution = await called([small()], "die_once", path=str(tmp_path / "died"))
+    assert execution.value == {"result": "alive"}
+
+
+async def test_an_effect_that_was_lost_is_in_doubt_and_not_repeated(tmp_path: Path) -> None:
+    """It ran once; the model is told that nobody knows."""
+    path = tmp_path / "log"
+    lost, after = executions(await ran([small()], ("log", {"path": str(path), "die": True}), ("add", {"a": 1, "b": 1})))
+    assert (lost.status, lost.may_have_run) == (ToolStatus.IN_DOUBT, True)
+    assert lost.error is not None
+    assert lost.error.type == "ToolInDoubt"
+    assert path.read_text() == "line\n"
+    assert after.succeeded
+
+
+async def test_a_server_killed_in_the_middle_of_a_call_fails_that_call_only(tmp_path: Path) -> None:
+    """The call is in doubt, its siblings and later steps succeed."""
+    notes = tmp_path / "notes"
+    in_one_step: list[Call] = [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 2})]
+    async with scripted_loop([small()], in_one_step, ("add", {"a": 3, "b": 4})) as loop:
+        running = asyncio.create_task(loop.execute("go"))
+        await noted(notes, "waiting")
+        os.kill(server_pid(), 9)
+        waited, sibling, later = executions(await running)
+    assert waited.status is ToolStatus.IN_DOUBT
+    assert sibling.succeeded
+    assert later.value == {"result": 7}
+
+
+async def test_what_it_writes_to_its_standard_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log of servers, under its name."""
+    caplog.set_level(logging.INFO, "agentloop.mcp.server")
+    await called([small()], "says", text="a remark")
+    assert ("agentloop.mcp.server", logging.INFO, "small: a remark") in caplog.record_tuples
+
+
+async def test_calls_outside_of_a_loop_are_told_what_is_missing() -> None:
+    """A tool whose server is not started says so."""
+    async with small() as server:
+        add = next(one for one in server.offered if one.name == "add")
+    execution = await called([add], "add", a=1, b=1)
+    assert execution.error is not None
+    assert execution.error.type == "ToolUnavailable"
+    assert "give the ensemble" in execution.error_message
+
+
+async def tool(server: McpEnsemble, name: str, **arguments: object) -> ToolResult:
+    """Call a tool of a held server."""
+    result = await next(one for one in server.offered if one.name == name).use(**arguments)
+    assert isinstance(result, ToolResult)
+    return result
+
+
+def value(result: ToolResult) -> str:
+    """Return what a tool that returns a text returned."""
+    return str(result.value["result"])  # type: ignore[index,call-overload]  # an object
+
+
+def server_pid() -> int:
+    """Return the process of the small server: the only child of the only guard."""
+    guard = next(iter(Path("/proc/self/task").glob("*/children"))).read_text().split()
+    return int(Path(f"/proc/{guard[0]}/task/{guard[0]}/children").read_text().split()[0])

@@ -1,0 +1,200 @@
+"""Random calls are read back from every notation; random text never raises and reads the same in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop.text_calls import read_calls
+
+from .offered import TOOLS, calls_in, in_pieces
+
+MINIMAX = "]<]minimax[>["
+
+TEXTS = st.text(max_size=20)
+INTEGERS = st.integers(-(2**70), 2**70)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+ARGUMENTS = st.fixed_dictionaries(
+    {"place": TEXTS},
+    optional={
+        "guests": INTEGERS,
+        "budget": NUMBERS,
+        "outside": st.booleans(),
+        "dishes": st.lists(TEXTS, max_size=3),
+        "host": st.fixed_dictionaries({}, optional={"first": TEXTS, "age": INTEGERS}),
+    },
+)
+CALLS: st.SearchStrategy[list[tuple[str, dict[str, Any]]]] = st.lists(
+    st.one_of(
+        st.tuples(st.just("book_table"), ARGUMENTS),
+        st.tuples(st.just("clock"), st.just({})),
+        st.tuples(st.just("sea.tides"), st.fixed_dictionaries({"port": TEXTS})),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def _object(name: str, arguments: dict[str, Any]) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def _wide_object(name: str, arguments: dict[str, Any]) -> str:
+    return json.dumps({"tool": name, "args": arguments}, indent=2, ensure_ascii=False)
+
+
+def _python(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _token_quoted(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_token_quoted(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_token_quoted, value)) + "]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _tagged(call: str, argument: str) -> Callable[[str, dict[str, Any]], str]:
+    def render(name: str, arguments: dict[str, Any]) -> str:
+        body = "".join(argument.format(key=key, value=_bare(value)) for key, value in arguments.items())
+        return call.format(name=name, body=body)
+
+    return render
+
+
+def _json_after(pattern: str) -> Callable[[str, dict[str, Any]], str]:
+    return lambda name, arguments: pattern.replace("NAME", name).replace("JSON", json.dumps(arguments))
+
+
+def _nested(name: str, arguments: dict[str, Any]) -> str:
+    def tag(key: str, value: object) -> str:
+        if isinstance(value, dict):
+            inner = "".join(tag(name, item) for name, item in value.items())
+        elif isinstance(value, list):
+            inner = "".join(tag("item", item) for item in value)
+        else:
+            inner = _bare(value)
+        return f"{MINIMAX}<{key}>{inner}{MINIMAX}</{key}>"
+
+    body = "".join(tag(key, value) for key, value in arguments.items())
+    return f'{MINIMAX}<invoke name="{name}">{body}{MINIMAX}</invoke>'
+
+
+def _invoke(prefix: str) -> Callable[[str, dict[str, Any]], str]:
+    return _tagged(
+        f'<{prefix}invoke name="{{name}}">{{body}}</{prefix}invoke>',
+        f'<{prefix}parameter name="{{key}}">{{value}}</{prefix}parameter>',
+    )
+
+
+NOTATIONS: dict[str, tuple[str, Callable[[str, dict[str, Any]], str]]] = {
+    "objects": ("{}", _object),
+    "other keys": ("{}", _wide_object),
+    "list of objects": ("[{}]", _object),
+    "fenced list": ("```json\n[{}]\n```", _object),
+    "python": ("{}", _python),
+    "python list": ("[{}]", _python),
+    "fenced python": ("```python\n{}\n```", _python),
+    "python tag": ("<|python_tag|>[{}]", _python),
+    "hermes": ("{}", lambda name, arguments: f"<tool_call>\n{_object(name, arguments)}\n</tool_call>"),
+    "tool_calls": ("<tool_calls>[{}]</tool_calls>", _object),
+    "mistral list": ("[TOOL_CALLS][{}]", _object),
+    "mistral": ("{}", _json_after("[TOOL_CALLS]NAME[ARGS]JSON")),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>",
+        _json_after("<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nJSON\n```<｜tool▁call▁end｜>"),
+    ),
+    "kimi": ("{}", _json_after("<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>JSON<|tool_call_end|>")),
+    "harmony": ("{}", _json_after(" to=functions.NAME<|channel|>commentary json<|message|>JSON<|call|>")),
+    "react": ("{}", _json_after("Action: NAME\nAction Input: JSON\n")),
+    "gemma": ("{}", lambda name, arguments: f"<|tool_call>call:{name}{_token_quoted(arguments)}<tool_call|>"),
+    "functionary": ("{}", _json_after("<function=NAME>JSON</function>")),
+    "qwen": (
+        "{}",
+        _tagged(
+            "<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>",
+            "<parameter={key}>\n{value}\n</parameter>\n",
+        ),
+    ),
+    "glm": (
+        "{}",
+        _tagged("<tool_call>{name}\n{body}</tool_call>", "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
+    ),
+    "invoke": ("{}", _invoke("")),
+    "dsml": ("<｜DSML｜function_calls>{}</｜DSML｜function_calls>", _invoke("｜DSML｜")),
+    "nested tags": ("{}", _nested),
+}
+SEPARATORS = {"list of objects", "fenced list", "python list", "python tag", "tool_calls", "mistral list"}
+ONLY_TEXT = {"qwen", "glm", "invoke", "dsml", "nested tags", "gemma"}
+
+
+def _without_marks(value: Any) -> Any:
+    """Take out of texts what these notations cannot write: their own marks."""
+    if isinstance(value, str):
+        return value.replace("<", "").replace("]", "")
+    if isinstance(value, dict):
+        return {key: _without_marks(item) for key, item in value.items()}
+    return [_without_marks(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+@given(data=st.data())
+def test_random_calls_are_read_back(notation: str, data: st.DataObject) -> None:
+    """What is written in a notation is read exactly, whole and in pieces."""
+    around, render = NOTATIONS[notation]
+    calls = data.draw(CALLS)
+    if notation in ONLY_TEXT:
+        calls = [(name, _without_marks(arguments)) for name, arguments in calls]
+    separator = ", " if notation in SEPARATORS else "\n"
+    text = around.format(separator.join(render(name, arguments) for name, arguments in calls))
+    reading = read_calls(text, TOOLS)
+    assert [(call.name, call.arguments) for call in reading.calls] == calls
+    assert reading.text == ""
+    assert in_pieces(text, data.draw(st.integers(1, 30))) == reading
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "<tool_call>", "</tool_call>", "<function=book_table>", "<parameter=place>", "</parameter>", "</function>",
+        "[TOOL_CALLS]", "[ARGS]", "book_table", "clock", "sea.tides", "(", ")", "[", "]", "{", "}", '"', "'", "\\", ",",
+        ":", "=", '"name"', '"arguments"', "place", "```", "json", "\n", " ", "<think>", "</think>", "1", "-", "true",
+        "None", "Action:", "Action Input:", "<|python_tag|>", " to=functions.", "<|message|>", "<|call|>", "#", "<", "|>",
+        '<invoke name="', "</invoke>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_call", "{}", "()",
+        "<|tool_call>call:", '<|"|>', MINIMAX, "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", ">>>", "functools", '{"name": "clock"}',
+        "clock()", "\ud800", "é", "'''", '"""', "//", "<![CDATA[", "]]>", '<|open|>call tool="', "<|sep|>", "</p>", "words ",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(FRAGMENTS, st.text(max_size=3)), max_size=40).map("".join), st.integers(1, 9))
+def test_no_text_raises_and_pieces_do_not_matter(text: str, size: int) -> None:
+    """Fragments of notations in any order are read without an error, the same way in pieces, and give JSON."""
+    reading = read_calls(text, TOOLS)
+    assert in_pieces(text, size) == reading
+    for call in reading.calls:
+        assert isinstance(json.loads(call.arguments_json), dict)
+        assert 0 <= call.start < call.end <= len(text)
+
+
+@given(st.text())
+def test_text_without_openings_is_itself(text: str) -> None:
+    """Text in which nothing can begin stays as it is, to the last space."""
+    plain = "".join(letter for letter in text if letter not in "{[(<]`>◁:")
+    reading = read_calls(plain, TOOLS)
+    assert (reading.text, reading.calls) == (plain, ())
+
+
+@given(st.text(max_size=30))
+def test_reading_again_finds_the_same(text: str) -> None:
+    """Nothing is remembered from one text to the next."""
+    assert calls_in(text) == calls_in(text)
