@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from agentloop.interception.budgets.limits import TimeLimit as TimeLimit
     from agentloop.interception.budgets.limits import TokenLimit as TokenLimit
     from agentloop.interception.budgets.limits import ToolCallLimit as ToolCallLimit
-    from agentloop.interception.cancellation import Cancellation as Cancellation
+    from agentloop.interception.cancellation import CancellationToken as CancellationToken
     from agentloop.interception.interceptor import Interceptor as Interceptor
-    from agentloop.interception.rules import Approval as Approval
     from agentloop.interception.rules import Permissions as Permissions
-    from agentloop.interception.stops import FinishReasonStop as FinishReasonStop
+    from agentloop.interception.rules import RequireApproval as RequireApproval
+    from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
     from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
     from agentloop.loop.agent_loop import AgentLoop as AgentLoop
     from agentloop.loop.handoff import handoff_to as handoff_to
@@ -71,12 +71,12 @@ else:
             "agentloop.inference.config": "LLMConfig",
             "agentloop.inference.http_inference": "HttpInference",
             "agentloop.inference.scripted": "ScriptedInference",
-            "agentloop.interception.rules": "Approval Permissions",
+            "agentloop.interception.rules": "RequireApproval Permissions",
             "agentloop.interception.audit_log": "AuditLog",
             "agentloop.interception.budgets.budget": "Budget",
-            "agentloop.interception.cancellation": "Cancellation",
+            "agentloop.interception.cancellation": "CancellationToken",
             "agentloop.interception.budgets.limits": "CostLimit StepLimit TimeLimit TokenLimit ToolCallLimit",
-            "agentloop.interception.stops": "FinishReasonStop",
+            "agentloop.interception.stops": "StopOnFinishReason",
             "agentloop.interception.interceptor": "Interceptor",
             "agentloop.journal.sqlite.sqlite_journal": "SqliteJournal",
             "agentloop.loop.agent_loop": "AgentLoop",
@@ -97,27 +97,27 @@ __all__ = [
     "AgentLoopError",
     "AgentState",
     "AgentStop",
-    "Approval",
     "AuditLog",
     "Budget",
     "CanExecuteToolCalls",
     "CanInfer",
     "CanUseTools",
-    "Cancellation",
+    "CancellationToken",
     "CostLimit",
     "Driver",
-    "FinishReasonStop",
     "HttpInference",
     "Interceptor",
     "LLMConfig",
     "Message",
     "Permissions",
     "ReActDriver",
+    "RequireApproval",
     "ScenarioStep",
     "ScriptedDriver",
     "ScriptedInference",
     "SqliteJournal",
     "StepLimit",
+    "StopOnFinishReason",
     "StopReason",
     "StopSignal",
     "TimeLimit",

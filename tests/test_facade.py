@@ -71,7 +71,7 @@ def test_no_name_of_a_room_is_also_the_name_of_one_of_its_files(room: str) -> No
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A misspelt name is told as Python tells it."""
+    """A misspelled name is told as Python tells it."""
     with pytest.raises(AttributeError, match="module 'agentloop' has no attribute 'AgentLop'"):
         _ = agentloop.AgentLop  # type: ignore[attr-defined]  # type checkers see it as well
 

@@ -16,7 +16,7 @@ _INTERRUPTED = 130
 
 
 @frozen
-class Entry:
+class CommandEntry:
     """A command that is not loaded yet.
 
     Attributes:
@@ -28,12 +28,12 @@ class Entry:
     summary: str
 
 
-ENTRIES: Mapping[str, Entry] = {
-    "demo": Entry("agentloop.cli.demo_command", "Watch an agent at work: no key, no network, a scripted model."),
-    "mcp": Entry("agentloop.cli.mcp", "Offer tools, or an agent, as an MCP server."),
-    "run": Entry("agentloop.cli.run", "Let a model answer a question with your tools."),
-    "runs": Entry("agentloop.cli.runs", "Look at recorded executions, go on with them, check them."),
-    "tools": Entry("agentloop.cli.tools", "List tools and ensembles, or check how they are defined."),
+ENTRIES: Mapping[str, CommandEntry] = {
+    "demo": CommandEntry("agentloop.cli.demo_command", "Watch an agent at work: no key, no network, a scripted model."),
+    "mcp": CommandEntry("agentloop.cli.mcp", "Offer tools, or an agent, as an MCP server."),
+    "run": CommandEntry("agentloop.cli.run", "Let a model answer a question with your tools."),
+    "runs": CommandEntry("agentloop.cli.runs", "Look at recorded executions, go on with them, check them."),
+    "tools": CommandEntry("agentloop.cli.tools", "List tools and ensembles, or check how they are defined."),
 }
 """The commands by name, in the order in which they are listed."""
 

@@ -25,7 +25,7 @@ _WIDTH_OF_A_FILE = 120
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Make a console that writes text as it is: no markup, no emoji codes, colours only where a terminal shows them.
+    """Make a console that writes text as it is: no markup, no emoji codes, colors only where a terminal shows them.
 
     Args:
         stderr: write to stderr instead of stdout.

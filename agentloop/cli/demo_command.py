@@ -15,7 +15,7 @@ from agentloop.cli.demo.captions import Captions
 from agentloop.cli.demo.person import Person
 from agentloop.cli.demo.shop import Shop
 from agentloop.cli.errors import BadUsage
-from agentloop.cli.execution import Asking, Decider, can_ask, concluded
+from agentloop.cli.execution import Decider, TerminalApprover, can_ask, concluded
 from agentloop.cli.options import Manner, manner_options
 from agentloop.cli.progress import Progress
 from agentloop.loop.agent_loop import AgentLoop
@@ -73,7 +73,9 @@ def demo(context: click.Context, *, manner: Manner, durable: bool, ask: bool) ->
         shop = Shop.founded(Path(folder) / "shop.db")
         scenes = _Scenes(out, progress, shop)
         first = scenes.play(
-            story.complaint_loop(manner), story.COMPLAINT, Asking(console(stderr=True)) if ask else Person(out)
+            story.complaint_loop(manner),
+            story.COMPLAINT,
+            TerminalApprover(console(stderr=True)) if ask else Person(out),
         )
         out.print(f"in the database: {shop.sum()}")
         last = scenes.play(story.rounds_loop(manner), story.ROUNDS, Person(out))

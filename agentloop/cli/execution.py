@@ -59,7 +59,7 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class Asking:
+class TerminalApprover:
     """Asks the person at the terminal about each call: y runs it, n does not, e edits its arguments, r denies it with a reason.
 
     Args:

@@ -18,7 +18,7 @@ from agentloop.cli.console import one_line
 from agentloop.cli.errors import BadUsage
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import DecisionError, JournalConflict, JournalError, UnknownExecution
-from agentloop.journal.fold import RecordedExecution
+from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.decisions import PendingCall
@@ -211,7 +211,7 @@ def calls_in(records: Iterable[JournalRecord]) -> Sequence[CallAccount]:
     Raises:
         JournalCorrupt: when a record cannot be read.
     """
-    known, begun = RecordedExecution(), _Begun()
+    known, begun = FoldedExecution(), _Begun()
     for record in records:
         known.feed(record)
         if record.kind is RecordKind.CALL_INTENT:

@@ -19,7 +19,7 @@ from agentloop.cli.demo import scripted_model, story
 from agentloop.cli.demo.shop import Shop
 from agentloop.cli.demo.support_tools import TOOLS
 from agentloop.cli.errors import BadUsage, Interrupted, told_as_bad_usage
-from agentloop.cli.execution import Asking, Decider, approved, can_ask, concluded, denied, undecided
+from agentloop.cli.execution import Decider, TerminalApprover, approved, can_ask, concluded, denied, undecided
 from agentloop.cli.inventory import mcp_option, servers_from
 from agentloop.cli.journals import VARIABLE, found, told_of_journals, with_journal
 from agentloop.cli.options import Manner, manner_options
@@ -36,7 +36,7 @@ from agentloop.inference.presets import PRESETS
 from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.budgets.limits import TimeLimit
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.rules import Approval
+from agentloop.interception.rules import RequireApproval
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.secrets import Secret
@@ -46,7 +46,7 @@ from agentloop.values.time_and_ids import RandomIds
 
 
 @frozen(kw_only=True)
-class Limits:
+class RunLimits:
     """What an execution may use up.
 
     Attributes:
@@ -94,7 +94,7 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
         max_cost: float | None,
         **options: Any,
     ) -> None:
-        limits = Limits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
+        limits = RunLimits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
         command(*given, limits=limits, **options)
 
     for option in reversed(_OPTIONS):
@@ -128,7 +128,7 @@ _SHORTEST_SECRET = 4
 
 
 @frozen
-class Recorded:
+class JournalTarget:
     """Where an execution is written down.
 
     Attributes:
@@ -142,7 +142,7 @@ class Recorded:
     goes_on: bool = False
 
     @classmethod
-    def of(cls, file: str | None, resumed: str | None, question: str | None) -> Recorded | None:
+    def of(cls, file: str | None, resumed: str | None, question: str | None) -> JournalTarget | None:
         """Return what the options of a command say; None when nothing is written down.
 
         Raises:
@@ -381,7 +381,7 @@ def run(  # noqa: PLR0913  # an option each
     allow: Sequence[str],
     system: str,
     manner: Manner,
-    limits: Limits,
+    limits: RunLimits,
     approve: str | None,
     journal_file: str | None,
     resumed: str | None,
@@ -396,7 +396,7 @@ def run(  # noqa: PLR0913  # an option each
     """
     if manner.streaming and quiet:
         raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
-    recorded = Recorded.of(journal_file, resumed, question)
+    recorded = JournalTarget.of(journal_file, resumed, question)
     question = "go on" if resumed is not None else question
     with ExitStack() as stack:
         with redirect_stdout(sys.stderr), told_as_bad_usage():
@@ -404,7 +404,7 @@ def run(  # noqa: PLR0913  # an option each
             interceptors = [
                 *subject.rules,
                 *limits.interceptors(subject.model_name),
-                *([] if approve is None else [Approval()]),
+                *([] if approve is None else [RequireApproval()]),
             ]
             loop = AgentLoop(
                 manner.driver(subject.inference, subject.models),
@@ -426,11 +426,11 @@ def _decider(approve: str | None) -> Decider:
         return approved
     if approve == "none":
         return denied
-    return Asking(console(stderr=True)) if can_ask() else undecided
+    return TerminalApprover(console(stderr=True)) if can_ask() else undecided
 
 
 def _executed(
-    loop: AgentLoop, subject: Subject, decide: Decider, recorded: Recorded | None, *, quiet: bool
+    loop: AgentLoop, subject: Subject, decide: Decider, recorded: JournalTarget | None, *, quiet: bool
 ) -> tuple[AgentState, str]:
     """Return the final state, and the last text of the model that was shown while it was written."""
     if quiet:
@@ -444,7 +444,7 @@ def _executed(
     return state, progress.written
 
 
-def _concluded(loop: AgentLoop, subject: Subject, decide: Decider, recorded: Recorded | None) -> AgentState:
+def _concluded(loop: AgentLoop, subject: Subject, decide: Decider, recorded: JournalTarget | None) -> AgentState:
     if recorded is None:
         return concluded(loop, subject.question, decide, subject.dependencies)
     with recorded.told():
@@ -471,4 +471,4 @@ def _tell(state: AgentState, subject: Subject, shown: str, *, quiet: bool, as_js
         click.echo(to_json(state))
     elif state.final_text and not (shown == state.final_text.strip() and on_one_terminal(sys.stdout, sys.stderr)):
         answer = printable(state.final_text) if sys.stdout.isatty() else state.final_text
-        click.echo(answer, color=True)  # as it is: click would take colours out where the output is not a terminal
+        click.echo(answer, color=True)  # as it is: click would take colors out where the output is not a terminal

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from agentloop.cli.console import call_text, console, exit_code, one_line, printable, shortcoming, summary
 from agentloop.cli.errors import BadUsage, Interrupted, told_as_bad_usage
-from agentloop.cli.execution import Asking, Decider, can_ask, executed, undecided
+from agentloop.cli.execution import Decider, TerminalApprover, can_ask, executed, undecided
 from agentloop.cli.journals import found, journal_option, journaled, told_of_journals, with_journal
 from agentloop.cli.progress import Progress
 from agentloop.cli.sources import loop_of
@@ -244,7 +244,7 @@ def gone_on(
         Interrupted: by Ctrl-C.
         BadUsage: when decisions were given for calls that do not wait.
     """
-    decide = Asking(console(stderr=True)) if can_ask() else undecided
+    decide = TerminalApprover(console(stderr=True)) if can_ask() else undecided
     with Progress(console(stderr=True)) as progress:
         subscription = None if quiet else loop.wiretap(progress)
         try:

@@ -41,7 +41,7 @@ from agentloop.cli.journals import (
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt
 from agentloop.journal.chain import verified
-from agentloop.journal.fold import RecordedExecution, folded
+from agentloop.journal.fold import FoldedExecution, folded
 from agentloop.values.batches import key_place
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, parse_json
@@ -60,7 +60,7 @@ class Line:
     Attributes:
         step: the number of the step that it is of; 0 for what is beside the steps.
         symbol: the sign before it; empty for a heading.
-        style: its colour.
+        style: its color.
         what: what happened.
         told: what was said or returned with it; may be long.
         key: the idempotency key of the call that begins with it; empty for other lines.
@@ -83,7 +83,7 @@ class Timeline:
     """
 
     symbols: Symbols
-    _known: RecordedExecution = field(factory=RecordedExecution)
+    _known: FoldedExecution = field(factory=FoldedExecution)
     _settled: set[str] = field(factory=set)
     _begun_at: dict[str, datetime] = field(factory=dict)
     _step: int = 0

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from agentloop.compilers.history import ConversationWithCurrentToolTrace as ConversationWithCurrentToolTrace
     from agentloop.compilers.history import WholeConversation as WholeConversation
     from agentloop.compilers.window import SlidingWindow as SlidingWindow
-    from agentloop.compilers.window import TokenBudget as TokenBudget
+    from agentloop.compilers.window import TokenWindow as TokenWindow
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
             "agentloop.compilers.history": "ConversationWithCurrentToolTrace WholeConversation",
-            "agentloop.compilers.window": "SlidingWindow TokenBudget",
+            "agentloop.compilers.window": "SlidingWindow TokenWindow",
         },
     )

@@ -8,9 +8,9 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.retained import Passed, without_stale_results
+from agentloop.compilers.retained import RetainedMessages, without_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanTellEpoch
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.values.epochs import NO_EPOCH, Epoch, Summary
@@ -39,11 +39,11 @@ class View:
 
 @define(eq=False)
 class Kept:
-    """What a bound compiler has compiled last, and how far the summarised messages were looked at."""
+    """What a bound compiler has compiled last, and how far the summarized messages were looked at."""
 
     messages: tuple[Message, ...] = ()
     view: View | None = None
-    passed: Passed = field(factory=Passed)
+    passed: RetainedMessages = field(factory=RetainedMessages)
     covered: tuple[Message, ...] = ()
 
     def serves(self, messages: tuple[Message, ...], history_length: int, summary: Summary | None) -> View | None:
@@ -58,7 +58,7 @@ class Kept:
 
 
 @frozen
-class HistoryCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAcceptExecutionScope):
+class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
     """Shows the conversation from its beginning, or a summary of its beginning and the rest.
 
     A new epoch begins with an execution that leaves something out, and with a summary; then, and at no other time, stale
@@ -112,7 +112,7 @@ class HistoryCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAccep
             return View(settled, length, None, shown, _epoch("another execution has begun", settled, shown, stubs))
         lead = _remains(settled, covers, kept)
         head = (*lead[0], summary.message, *lead[1], *shown)
-        reason = "the conversation was summarised" if at >= length else "another execution has begun"
+        reason = "the conversation was summarized" if at >= length else "another execution has begun"
         return View(settled, length, summary, head, _epoch(reason, settled, head[1:], stubs))
 
 
@@ -124,7 +124,7 @@ def _epoch(reason: str, settled: tuple[Message, ...], shown: tuple[Message, ...]
 def _remains(settled: tuple[Message, ...], covers: int, kept: Kept) -> tuple[list[Message], list[Message]]:
     """Return what stays of the messages that a summary covers: before the summary, and after it."""
     if kept.passed.place > covers or settled[: len(kept.covered)] != kept.covered:
-        kept.passed = Passed()
+        kept.passed = RetainedMessages()
     passed, kept.covered = kept.passed, settled[:covers]
     while passed.place < covers:
         passed.move(settled)
@@ -154,7 +154,7 @@ class WholeConversation(HistoryCompiler):
     """Shows every message of the conversation, the tool calls of earlier executions included.
 
     Requests extend each other also from one execution to the next, unless a result has become stale or the beginning of
-    the conversation was summarised.
+    the conversation was summarized.
     """
 
     def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -18,7 +18,7 @@ from agentloop.values.tool_calls import ToolExchange
 
 
 @define(eq=False)
-class Passed:
+class RetainedMessages:
     """What stays of the messages before a place, which moves forward only; each message is looked at once.
 
     These stay: the system messages and the summary that the conversation begins with; the user's message that opened the

@@ -9,9 +9,9 @@ from typing import Self
 from attrs import define, evolve, field, frozen
 
 from agentloop.compilers.history import ConversationWithCurrentToolTrace
-from agentloop.compilers.retained import Passed, without_stale_results
+from agentloop.compilers.retained import RetainedMessages, without_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanTellEpoch
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ConfigurationError
@@ -66,7 +66,7 @@ class Window:
     _weights: list[int] = field(factory=list)
     _taken: int = field(init=False)
     _leading: int = 0
-    _passed: Passed = field(factory=Passed)
+    _passed: RetainedMessages = field(factory=RetainedMessages)
 
     def __attrs_post_init__(self) -> None:
         self._taken = self.measure.base
@@ -121,7 +121,7 @@ class Window:
 
 
 @define(eq=False)
-class KeptWindow:
+class WindowCache:
     """The window of one execution, and the state that it was moved to last."""
 
     window: Window | None = None
@@ -129,7 +129,7 @@ class KeptWindow:
 
 
 @frozen(kw_only=True)
-class WindowCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAcceptExecutionScope):
+class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
     """Shows a window of what another compiler shows. A subclass says how the window is measured.
 
     Attributes:
@@ -138,7 +138,7 @@ class WindowCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAccept
 
     of: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace)
     _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
-    _kept: KeptWindow | None = field(default=None, repr=False, eq=False)
+    _kept: WindowCache | None = field(default=None, repr=False, eq=False)
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that knows which results of these tools later calls make stale."""
@@ -148,7 +148,7 @@ class WindowCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAccept
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that keeps its window for the length of one execution, and reads new messages only."""
         of = self.of.with_execution_scope(scope) if isinstance(self.of, CanAcceptExecutionScope) else self.of
-        return evolve(self, of=of, kept=KeptWindow())
+        return evolve(self, of=of, kept=WindowCache())
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the newest part of the conversation."""
@@ -156,7 +156,7 @@ class WindowCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAccept
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch that this state stands in."""
-        before = self.of.epoch(state) if isinstance(self.of, CanTellEpoch) else NO_EPOCH
+        before = self.of.epoch(state) if isinstance(self.of, CanMarkEpoch) else NO_EPOCH
         return self._window(state).epoch(before)
 
     @abstractmethod
@@ -164,7 +164,7 @@ class WindowCompiler(CanCompileMessages, CanTellEpoch, CanAcceptTools, CanAccept
         """Return how much the window holds."""
 
     def _window(self, state: AgentState) -> Window:
-        kept = self._kept if self._kept is not None else KeptWindow()
+        kept = self._kept if self._kept is not None else WindowCache()
         window = kept.window
         if window is not None and kept.state is state:
             return window
@@ -224,7 +224,7 @@ class SlidingWindow(WindowCompiler):
 
 
 @frozen
-class TokenBudget(WindowCompiler):
+class TokenWindow(WindowCompiler):
     """Shows the newest messages, as many as fit into so many tokens; what was left out stays in the state.
 
     When they do not fit any more, stale results become notices, the oldest messages are dropped until `keep` tokens are left,

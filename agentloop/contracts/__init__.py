@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutputCheck
     from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
     from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
-    from agentloop.contracts.can_accept import CanWitness as CanWitness
+    from agentloop.contracts.can_accept import CanObserveReplay as CanObserveReplay
     from agentloop.contracts.can_accept import OutputCheck as OutputCheck
     from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
     from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_handle_events import Listener as Listener
     from agentloop.contracts.can_handle_events import Subscription as Subscription
     from agentloop.contracts.can_infer import CanInfer as CanInfer
+    from agentloop.contracts.can_infer import CanNameModel as CanNameModel
     from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
-    from agentloop.contracts.can_infer import CanTellModel as CanTellModel
     from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
     from agentloop.contracts.can_infer import RetryReport as RetryReport
     from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords
     from agentloop.contracts.can_journal import Claim as Claim
     from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
-    from agentloop.contracts.can_keep_state import Change as Change
-    from agentloop.contracts.can_keep_state import Shelf as Shelf
-    from agentloop.contracts.can_use_mode import CanTellOffer as CanTellOffer
+    from agentloop.contracts.can_keep_state import Namespace as Namespace
+    from agentloop.contracts.can_keep_state import Update as Update
+    from agentloop.contracts.can_use_mode import CanRenderRequest as CanRenderRequest
     from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
     from agentloop.contracts.can_use_mode import ModeStream as ModeStream
     from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from agentloop.contracts.tool import CanDiscoverTools as CanDiscoverTools
     from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
     from agentloop.contracts.tool import CanPresentResult as CanPresentResult
-    from agentloop.contracts.tool import CanProbeCall as CanProbeCall
+    from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall
     from agentloop.contracts.tool import CanUseThread as CanUseThread
     from agentloop.contracts.tool import OrderingKey as OrderingKey
     from agentloop.contracts.tool import Tool as Tool
@@ -64,19 +64,19 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck CanWitness",
+            "agentloop.contracts.can_accept": "CanAcceptExecutionScope CanAcceptLifecycle CanAcceptMessageCompiler CanAcceptOutputCheck CanAcceptToolRuntime CanAcceptTools OutputCheck CanObserveReplay",
             "agentloop.contracts.run_log": "CallAnswer CanAnswerCalls ExecutionLog Offer RunLog",
             "agentloop.contracts.can_compile_messages": "CanCompileMessages",
             "agentloop.contracts.can_execute_tool_calls": "CanExecuteToolCalls",
             "agentloop.contracts.can_handle_events": "CanHandleEvents Listener Subscription",
-            "agentloop.contracts.can_infer": "CanInfer CanReportRetries FailedAttempt RetryReport CanTellModel",
+            "agentloop.contracts.can_infer": "CanInfer CanReportRetries FailedAttempt RetryReport CanNameModel",
             "agentloop.contracts.can_intercept": "CanIntercept Plain",
             "agentloop.contracts.can_journal": "CanJournal Claim CanRedactRecords",
-            "agentloop.contracts.can_keep_state": "CanKeepState Change Shelf",
-            "agentloop.contracts.can_use_mode": "CanTellOffer CanUseMode ModeStream ToolCallValidation",
+            "agentloop.contracts.can_keep_state": "CanKeepState Update Namespace",
+            "agentloop.contracts.can_use_mode": "CanRenderRequest CanUseMode ModeStream ToolCallValidation",
             "agentloop.contracts.can_use_tools": "CanUseTools",
             "agentloop.contracts.execution_scope": "ExecutionScope Resources",
-            "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments CanPresentResult CanProbeCall CanUseThread Tool ToolContext CanDiscoverTools ToolGroup OrderingKey ToolPolicy",
+            "agentloop.contracts.tool": "CanAccessAgentState CanAccessToolCall CanAccessToolContext CanContinueCall CanPrepareArguments CanPresentResult CanReconcileCall CanUseThread Tool ToolContext CanDiscoverTools ToolGroup OrderingKey ToolPolicy",
             "agentloop.contracts.tools": "Tools",
         },
     )

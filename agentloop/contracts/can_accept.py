@@ -70,7 +70,7 @@ class CanAcceptOutputCheck(ABC):
         """Return a copy that asks again for a final answer which the check refuses."""
 
 
-class CanWitness(ABC):
+class CanObserveReplay(ABC):
     """Sees what each interceptor does, and keeps out what would touch the world. The log of a replay does."""
 
     @abstractmethod

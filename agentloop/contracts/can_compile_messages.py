@@ -26,7 +26,7 @@ class CanCompileMessages(ABC):
         """Return the messages for the next inference, without the system prompt."""
 
 
-class CanTellEpoch(ABC):
+class CanMarkEpoch(ABC):
     """A compiler that knows where its epochs begin, so that a driver can tell.
 
     An implementer keeps this law: while the epochs of two states of an execution are equal, what is compiled of the later

@@ -71,7 +71,7 @@ class CanReportRetries(ABC):
         """Return a copy that calls `report` before each repetition."""
 
 
-class CanTellModel(ABC):
+class CanNameModel(ABC):
     """Tells which model it asks, so that what the model is able to do can be looked up before it is asked.
 
     An implementer keeps this law:

@@ -15,7 +15,7 @@ A = TypeVar("A")
 
 
 @frozen(eq=False, repr=False)
-class Shelf(Value):
+class Namespace(Value):
     """A place in a store for states of one kind.
 
     Attributes:
@@ -28,7 +28,7 @@ class Shelf(Value):
 
 
 @frozen(eq=False, repr=False)
-class Change(Value, Generic[S, A]):
+class Update(Value, Generic[S, A]):
     """What is to become of a state.
 
     Attributes:
@@ -42,7 +42,7 @@ class Change(Value, Generic[S, A]):
     answer: A
 
 
-Transition: TypeAlias = Callable[[S | None], Change[S, A]]
+Transition: TypeAlias = Callable[[S | None], Update[S, A]]
 """A pure function from the state that is kept, or None, to what becomes of it."""
 
 
@@ -57,7 +57,7 @@ class CanKeepState(ABC):
     """
 
     @abstractmethod
-    async def update(self, shelf: Shelf, key: str, now: float, transition: Transition[S, A]) -> A:
+    async def update(self, shelf: Namespace, key: str, now: float, transition: Transition[S, A]) -> A:
         """Replace one state by what the transition makes of it.
 
         A store that others write to as well may call the transition more than once.

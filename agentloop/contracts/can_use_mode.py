@@ -28,7 +28,7 @@ class ToolCallValidation(Value):
     arguments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
-class CanTellOffer(ABC):
+class CanRenderRequest(ABC):
     """A model that is asked in another way than it is given, and can tell how. It is pure."""
 
     @abstractmethod

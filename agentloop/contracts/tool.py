@@ -228,7 +228,7 @@ class CanAccessToolContext(ABC):
         """Return a copy that serves this context."""
 
 
-class CanProbeCall(ABC):
+class CanReconcileCall(ABC):
     """A tool that can find out whether a call of its own that was interrupted has run, as by asking the service it calls."""
 
     @abstractmethod

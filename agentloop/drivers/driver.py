@@ -18,7 +18,7 @@ from agentloop.contracts.can_accept import (
     CanAcceptToolRuntime,
     CanAcceptTools,
 )
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanTellEpoch
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
@@ -35,20 +35,20 @@ from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.state import AgentState
-from agentloop.values.steps import NO_USAGE, AgentStep, OpenTurn
+from agentloop.values.steps import NO_USAGE, AgentStep, SuspendedTurn
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
 
 @define(eq=False)
-class EpochTeller:
+class EpochAnnouncer:
     """Knows in which epoch a driver asked last; it lives as long as the bound driver."""
 
     _latest: Epoch = NO_EPOCH
 
     async def tell(self, compiler: CanCompileMessages, state: AgentState, events: CanHandleEvents) -> None:
         """Emit `ContextEpochBegan` if this state stands in another epoch than the one before."""
-        if not isinstance(compiler, CanTellEpoch):
+        if not isinstance(compiler, CanMarkEpoch):
             return
         epoch = compiler.epoch(state)
         if epoch == self._latest:
@@ -109,10 +109,10 @@ class StepDraft:
         state = outcome.state
         if not outcome.pending:
             return state.with_step(self._step(Message.of_response(self.parts, outcome.executions), None, at))
-        turn = OpenTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
+        turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
         return state.with_step(self._step(None, turn, at))
 
-    def _step(self, message: Message | None, turn: OpenTurn | None, at: datetime) -> AgentStep:
+    def _step(self, message: Message | None, turn: SuspendedTurn | None, at: datetime) -> AgentStep:
         response = self.response
         return AgentStep(
             id=self.id,
@@ -175,7 +175,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
     interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, repr=False)
     events: CanHandleEvents = field(factory=EventBus, repr=False)
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False)
-    _epochs: EpochTeller = field(factory=EpochTeller, repr=False, init=False, eq=False)
+    _epochs: EpochAnnouncer = field(factory=EpochAnnouncer, repr=False, init=False, eq=False)
 
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
         """Return a copy that offers these tools and has their calls run by this executor."""
@@ -263,7 +263,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             return draft.state
         return draft.finished(outcome, self.scope.clock.now())
 
-    async def _settle(self, state: AgentState, turn: OpenTurn) -> AgentState:
+    async def _settle(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
         """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
         from agentloop.values.batches import ready_calls, settled
 

@@ -11,7 +11,7 @@ from attrs.validators import ge
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
-from agentloop.contracts.can_use_mode import CanTellOffer
+from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import ExecutionLog
 from agentloop.drivers.driver import Driver, StepDraft
@@ -118,7 +118,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             Exception: whatever the inference or an interceptor raises.
         """
         asked = self.asked_as(inference or self.inference)
-        asking = Asking(draft, asked, self.interceptor, self.events, self.streaming, self.scope.log)
+        asking = InferenceCall(draft, asked, self.interceptor, self.events, self.streaming, self.scope.log)
         return await asking.ask(request)
 
 
@@ -134,7 +134,7 @@ class Counter:
 
 
 @frozen(eq=False)
-class Asking:
+class InferenceCall:
     """One inference of a step on its way.
 
     Attributes:
@@ -184,7 +184,7 @@ class Asking:
         """Ask the model, unless it was asked before the execution was interrupted; what comes of it is written down."""
         if self.log is None:
             return await self._asked(request)
-        offer = self.inference.offered if isinstance(self.inference, CanTellOffer) else None
+        offer = self.inference.offered if isinstance(self.inference, CanRenderRequest) else None
         recorded = self.log.next_inference(request, offer)
         if recorded is not None:
             return await self._reused(recorded)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentloop.events.execution import AgentStepCompleted as AgentStepCompleted
     from agentloop.events.execution import AgentStepStarted as AgentStepStarted
     from agentloop.events.execution import ContextEpochBegan as ContextEpochBegan
-    from agentloop.events.execution import ContextSummarised as ContextSummarised
+    from agentloop.events.execution import ContextSummarized as ContextSummarized
     from agentloop.events.execution import ContinuationEvaluated as ContinuationEvaluated
     from agentloop.events.execution import ConversationHandedOver as ConversationHandedOver
     from agentloop.events.execution import ExecutionEnded as ExecutionEnded
@@ -62,7 +62,7 @@ else:
         __name__,
         {
             "agentloop.events.bus": "EventBus",
-            "agentloop.events.execution": "ContextEpochBegan ContextSummarised AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ConversationHandedOver ExecutionEnded MessageReceived StopSignalReceived InterceptorRan AgentStepCompleted AgentStepStarted",
+            "agentloop.events.execution": "ContextEpochBegan ContextSummarized AgentExecutionCompleted AgentExecutionFailed AgentExecutionStarted AgentExecutionStopped AgentExecutionSuspended ContinuationEvaluated ConversationHandedOver ExecutionEnded MessageReceived StopSignalReceived InterceptorRan AgentStepCompleted AgentStepStarted",
             "agentloop.events.inference": "DecisionExtractionFailed ValidationFailed InferenceDeltaReceived InferenceFailed InferenceRequestStarted InferenceResponseReceived InferenceRetried TokenUsageReported",
             "agentloop.events.grammar": "ProtocolMonitor",
             "agentloop.events.tool_calls": "PermissionDecided InferenceReused Recovery ToolCallIntentKept ToolCallRecovered ToolCallAbandoned ToolCallBlocked ToolCallCompleted ToolCallProgressed ToolCallRejected ToolCallSettled ToolCallStarted ToolCallSuspended",

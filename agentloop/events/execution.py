@@ -166,8 +166,8 @@ class ContextEpochBegan(Event):
 
 
 @frozen(eq=False, repr=False)
-class ContextSummarised(Event):
-    """The beginning of the conversation was summarised, by an inference between two steps.
+class ContextSummarized(Event):
+    """The beginning of the conversation was summarized, by an inference between two steps.
 
     Attributes:
         summary: the text that the model is shown instead.

@@ -16,9 +16,9 @@ from agentloop.events.tool_calls import (
     ToolCallRejected,
     ToolCallSuspended,
 )
-from agentloop.executors.call_state import CallSlot
-from agentloop.executors.invocation import RunSettings, ToolRun
-from agentloop.executors.journaled_call import RecordedRun
+from agentloop.executors.call_state import CallState
+from agentloop.executors.invocation import RunSettings, ToolInvocation
+from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.batches import ToolExecutions
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
@@ -28,7 +28,7 @@ from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
 
-async def keep_intent(slot: CallSlot, point: BeforeToolUse, settings: RunSettings) -> None:
+async def keep_intent(slot: CallState, point: BeforeToolUse, settings: RunSettings) -> None:
     """Tell what interceptors wanted of a call that has begun, if that is anything else than what it began as."""
     match point.verdict:
         case Block(reason):
@@ -44,7 +44,7 @@ async def keep_intent(slot: CallSlot, point: BeforeToolUse, settings: RunSetting
     await tell_kept(slot, refused, point.state, settings)
 
 
-async def tell_kept(slot: CallSlot, refused: str, state: AgentState, settings: RunSettings) -> None:
+async def tell_kept(slot: CallState, refused: str, state: AgentState, settings: RunSettings) -> None:
     """Tell that a call that has begun goes on as it began."""
     events = settings.events
     if events.due(ToolCallIntentKept):
@@ -70,24 +70,24 @@ class BatchOutcomes:
     failure: Exception | None = field(default=None, init=False)
     halted: str = field(default="", init=False)
 
-    def block(self, slot: CallSlot, reason: str) -> None:
+    def block(self, slot: CallState, reason: str) -> None:
         """Keep a call from running, and those after it too if that is what a blocked call does."""
         slot.block(reason, self.now())
         if self.stop_on_block:
             self.halted = f"not run, because the call {slot.call.name!r} before it was blocked: {reason}"
 
-    async def refuse(self, slot: CallSlot, reason: str) -> None:
+    async def refuse(self, slot: CallState, reason: str) -> None:
         """Block a call that an interceptor does not want to run, unless it has begun already."""
         if slot.recorded is None:
             self.block(slot, reason)
         else:
             await tell_kept(slot, reason, self.state, self.settings)
 
-    def settle_with(self, slot: CallSlot, answered: Answer) -> None:
+    def settle_with(self, slot: CallState, answered: Answer) -> None:
         """Settle a call with a value, without running it."""
         slot.execution = slot.succeed(ToolResult(answered.value), self.now())
 
-    def fail(self, slot: CallSlot, error: Exception) -> None:
+    def fail(self, slot: CallState, error: Exception) -> None:
         """Keep a call from running, or from counting as run, because an interceptor failed (law 11)."""
         recorded = slot.recorded
         if recorded is None or slot.to_note:
@@ -103,7 +103,7 @@ class BatchOutcomes:
         """Return the time of the execution's clock."""
         return self.settings.scope.clock.now()
 
-    async def note(self, slot: CallSlot) -> None:
+    async def note(self, slot: CallState) -> None:
         """Write down how a call has ended that was written down as begun."""
         log = self.settings.scope.log
         if log is None or not slot.to_note:
@@ -133,10 +133,10 @@ class Batch(BatchOutcomes):
 
     state: AgentState = field(kw_only=True)
     failure: Exception | None = field(default=None, init=False)
-    slots: list[CallSlot] = field(kw_only=True)
+    slots: list[CallState] = field(kw_only=True)
     toolbox: Toolbox = field(kw_only=True)
     max_concurrency: int | None = field(default=None, kw_only=True)
-    _group: list[CallSlot] = field(factory=list)
+    _group: list[CallState] = field(factory=list)
     _group_keys: set[str] = field(factory=set)
     _exclusive: bool = False
     _waiting: str = ""
@@ -176,7 +176,7 @@ class Batch(BatchOutcomes):
 
     # --- admit --------------------------------------------------------------------------------------------------
 
-    async def _admit(self, slot: CallSlot) -> None:
+    async def _admit(self, slot: CallState) -> None:
         if isinstance(slot.decision, Edit):
             slot.call = slot.call.with_arguments(slot.decision.arguments)
         if slot.recorded is not None:  # what has begun goes on as it began
@@ -194,7 +194,7 @@ class Batch(BatchOutcomes):
         self._join_group(slot)
         await self._ask_interceptors(slot)
 
-    def _has_to_wait(self, slot: CallSlot) -> bool:
+    def _has_to_wait(self, slot: CallState) -> bool:
         """Say whether the calls before this one have to be settled first."""
         if not self._group and not self._waiting:
             return False
@@ -203,13 +203,13 @@ class Batch(BatchOutcomes):
         key = slot.ordering_key
         return bool(key) and (key in self._group_keys or bool(self._waiting))
 
-    def _join_group(self, slot: CallSlot) -> None:
+    def _join_group(self, slot: CallState) -> None:
         self._group.append(slot)
         self._exclusive = _tool(slot).tool.policy.sequential
         if slot.ordering_key:
             self._group_keys.add(slot.ordering_key)
 
-    async def _ask_interceptors(self, slot: CallSlot) -> None:
+    async def _ask_interceptors(self, slot: CallState) -> None:
         if isinstance(slot.decision, Deny):
             self.block(slot, slot.decision.reason or "denied")
         elif isinstance(slot.decision, Answer):
@@ -217,7 +217,7 @@ class Batch(BatchOutcomes):
         elif "before_tool_use" in self.settings.interceptor.points:
             await self._pass_before(slot)
 
-    async def _pass_before(self, slot: CallSlot) -> None:
+    async def _pass_before(self, slot: CallState) -> None:
         tool = _tool(slot)
         decision = slot.decision or (Approve() if slot.has_begun else None)  # what has begun was let run
         before = BeforeToolUse(
@@ -257,11 +257,11 @@ class Batch(BatchOutcomes):
             case None if changed:
                 await self._admit_changed(slot)
 
-    def _suspend(self, slot: CallSlot, reason: str) -> None:
+    def _suspend(self, slot: CallState, reason: str) -> None:
         slot.pending = PendingCall(slot.key, slot.call, reason)
         self._waiting = self._waiting or slot.key
 
-    async def _admit_changed(self, slot: CallSlot) -> None:
+    async def _admit_changed(self, slot: CallState) -> None:
         """Validate a call again that an interceptor changed, and let those before it end if its order now demands it."""
         self._group.remove(slot)
         if not slot.find(self.toolbox, self.now()):
@@ -285,14 +285,14 @@ class Batch(BatchOutcomes):
                 await asyncio.wait((slot.task,))
             await self._settle(slot)
 
-    async def _run(self, slot: CallSlot, gate: asyncio.Semaphore | None) -> None:
+    async def _run(self, slot: CallState, gate: asyncio.Semaphore | None) -> None:
         if gate is not None:
             async with gate:
                 await self._run(slot, None)
             return
-        run = ToolRun(slot, slot.tool, self.state, self.settings) if slot.tool is not None else None
+        run = ToolInvocation(slot, slot.tool, self.state, self.settings) if slot.tool is not None else None
         log = self.settings.scope.log
-        recorded = RecordedRun(slot, run, self.state, self.settings, log) if log is not None else None
+        recorded = JournaledCall(slot, run, self.state, self.settings, log) if log is not None else None
         try:
             await _one(recorded, run).run()
         except AgentStop as stop:
@@ -313,7 +313,7 @@ class Batch(BatchOutcomes):
 
     # --- settle -------------------------------------------------------------------------------------------------
 
-    async def _settle(self, slot: CallSlot) -> None:
+    async def _settle(self, slot: CallState) -> None:
         if slot.settled:
             return
         if slot.is_open:  # its task was cancelled by somebody else
@@ -331,12 +331,12 @@ class Batch(BatchOutcomes):
         if events.due(kind):
             await events.emit(kind(events.head(self.state, step_number=slot.step), execution))
 
-    async def _settle_suspended(self, slot: CallSlot, pending: PendingCall) -> None:
+    async def _settle_suspended(self, slot: CallState, pending: PendingCall) -> None:
         slot.settled, self._waiting, events = True, self._waiting or slot.key, self.settings.events
         if slot.started and events.due(ToolCallSuspended):
             await events.emit(ToolCallSuspended(events.head(self.state, step_number=slot.step), pending))
 
-    async def _pass_after(self, slot: CallSlot) -> None:
+    async def _pass_after(self, slot: CallState) -> None:
         spec = slot.tool.spec if slot.tool is not None else None
         before = AfterToolUse(self.state, _execution(slot), spec)
         try:
@@ -351,7 +351,7 @@ class Batch(BatchOutcomes):
             slot.execution = evolve(point.execution, id=slot.id, key=slot.key)
 
 
-def _one(recorded: RecordedRun | None, run: ToolRun | None) -> RecordedRun | ToolRun:
+def _one(recorded: JournaledCall | None, run: ToolInvocation | None) -> JournaledCall | ToolInvocation:
     one = recorded or run
     assert one is not None  # noqa: S101  # without a journal, only calls whose tool was found are run
     return one
@@ -365,11 +365,11 @@ _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected]] = {
 }
 
 
-def _tool(slot: CallSlot) -> ReadyTool:
+def _tool(slot: CallState) -> ReadyTool:
     assert slot.tool is not None  # noqa: S101  # only slots whose tool was found are admitted
     return slot.tool
 
 
-def _execution(slot: CallSlot) -> ToolExecution:
+def _execution(slot: CallState) -> ToolExecution:
     assert slot.execution is not None  # noqa: S101  # only slots with an outcome are settled
     return slot.execution

@@ -40,7 +40,7 @@ def limited_error(error: BaseException) -> ErrorInfo:
 
 
 @define(eq=False)
-class CallSlot:
+class CallState:
     """One call of a batch, from admission to settlement. It lives as long as its batch and is seen by nobody else.
 
     Attributes:

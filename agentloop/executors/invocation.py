@@ -14,7 +14,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseThread, Tool, ToolContext
 from agentloop.errors import ToolInDoubt
 from agentloop.events.tool_calls import ToolCallAbandoned, ToolCallProgressed, ToolCallStarted
-from agentloop.executors.call_state import CallSlot, Escaping, limited_error
+from agentloop.executors.call_state import CallState, Escaping, limited_error
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
@@ -91,12 +91,12 @@ class RunSettings:
     max_result_bytes: int
 
 
-class ToolRun:
+class ToolInvocation:
     """Runs one call and leaves the outcome in its slot."""
 
     __slots__ = ("_loop", "_settings", "_slot", "_state", "_tool", "stop", "suspended")
 
-    def __init__(self, slot: CallSlot, tool: ReadyTool, state: AgentState, settings: RunSettings) -> None:
+    def __init__(self, slot: CallState, tool: ReadyTool, state: AgentState, settings: RunSettings) -> None:
         self._slot = slot
         self._tool = tool
         self._state = state

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, cast
 
 from agentloop.contracts.run_log import ExecutionLog
-from agentloop.contracts.tool import CanContinueCall, CanProbeCall, Tool
+from agentloop.contracts.tool import CanContinueCall, CanReconcileCall, Tool
 from agentloop.errors import ToolInDoubt
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
-from agentloop.executors.call_state import CallSlot
-from agentloop.executors.invocation import RunSettings, ToolRun
+from agentloop.executors.call_state import CallState
+from agentloop.executors.invocation import RunSettings, ToolInvocation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.records import CallIntent, CannotTell, DidNotHappen, Happened, InDoubt, Probed, RecordedCall
 from agentloop.values.state import AgentState
@@ -20,7 +20,7 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolRe
 _INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it has had its effect"
 
 
-class RecordedRun:
+class JournaledCall:
     """Runs one call once, over any number of interruptions; leaves the outcome, or how the call waits, in its slot.
 
     Attributes:
@@ -28,7 +28,7 @@ class RecordedRun:
     """
 
     def __init__(
-        self, slot: CallSlot, run: ToolRun | None, state: AgentState, settings: RunSettings, log: ExecutionLog
+        self, slot: CallState, run: ToolInvocation | None, state: AgentState, settings: RunSettings, log: ExecutionLog
     ) -> None:
         self.failure: Exception | None = None
         self._slot = slot
@@ -42,8 +42,8 @@ class RecordedRun:
 
         Raises:
             JournalError: when it cannot be written down that it begins; then it has not run.
-            AgentStop: as `ToolRun.run`.
-            InterceptorFailed: as `ToolRun.run`.
+            AgentStop: as `ToolInvocation.run`.
+            InterceptorFailed: as `ToolInvocation.run`.
             asyncio.CancelledError: when the run is cancelled.
         """
         recorded = self._slot.recorded
@@ -127,11 +127,11 @@ class RecordedRun:
         await self._ran()
 
     async def _probed(self, tool: Tool) -> Probed:
-        if not isinstance(tool, CanProbeCall):
+        if not isinstance(tool, CanReconcileCall):
             return CannotTell()
         assert self._run is not None  # noqa: S101  # a tool that was found has a run
         try:
-            return await cast("CanProbeCall", self._run.bound()).probe(**self._arguments())
+            return await cast("CanReconcileCall", self._run.bound()).probe(**self._arguments())
         except Exception as error:  # noqa: BLE001  # a tool that cannot find it out does not know
             return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
 

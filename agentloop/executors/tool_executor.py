@@ -120,13 +120,13 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
         """Lay the calls out; what runs them is loaded with the first batch."""
         from agentloop.executors.batch import Batch
-        from agentloop.executors.call_state import CallSlot
+        from agentloop.executors.call_state import CallState
         from agentloop.executors.invocation import RunSettings
         from agentloop.executors.toolbox import Toolbox
 
         places = [key_place(key) or (state.step_count + 1, place) for place, key in enumerate(tool_calls.keys)]
         slots = [
-            CallSlot(
+            CallState(
                 step=step,
                 index=index,
                 key=key,

@@ -8,7 +8,7 @@ from typing import Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, FailedAttempt, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
@@ -32,7 +32,7 @@ def _as_kinds(kinds: Iterable[type[InferenceError]]) -> tuple[type[InferenceErro
 
 
 @frozen(eq=False)
-class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
+class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
     """Asks the first of several models, and the next one when it fails.
 
     Each of them first tries again as it is configured to. Once a model has begun to stream, what goes wrong is raised: a
@@ -55,13 +55,13 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
     def model_name(self) -> str:
         """The first of the models, which the others stand in for."""
         first = self.inferences[0]
-        return first.model_name if isinstance(first, CanTellModel) else ""
+        return first.model_name if isinstance(first, CanNameModel) else ""
 
     @property
     def wire_format_name(self) -> str:
         """The wire format of the first of the models."""
         first = self.inferences[0]
-        return first.wire_format_name if isinstance(first, CanTellModel) else ""
+        return first.wire_format_name if isinstance(first, CanNameModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose models are bound to this execution."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, FailedAttempt, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
@@ -23,7 +23,7 @@ def _nobody(_: FailedAttempt) -> None:
 
 
 @frozen(eq=False)
-class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
+class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
     """Asks a model over HTTP, and tries again when the provider cannot be reached or asks to wait.
 
     Connections are kept for the length of an execution, or for as long as its loop is entered (`async with loop`).

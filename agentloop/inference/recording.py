@@ -10,7 +10,7 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, RetryReport
+from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.inference.fallback import FallbackInference
@@ -33,7 +33,7 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 
 @frozen(eq=False)
-class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanTellModel):
+class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
     """Asks a model, and appends what was asked and answered to a file that a person can read and edit.
 
     The file is a row of JSON documents, each `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two only
@@ -53,12 +53,12 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     @property
     def model_name(self) -> str:
         """The model that is recorded."""
-        return self.inference.model_name if isinstance(self.inference, CanTellModel) else ""
+        return self.inference.model_name if isinstance(self.inference, CanNameModel) else ""
 
     @property
     def wire_format_name(self) -> str:
         """The wire format of the model that is recorded."""
-        return self.inference.wire_format_name if isinstance(self.inference, CanTellModel) else ""
+        return self.inference.wire_format_name if isinstance(self.inference, CanNameModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose model is bound to this execution."""
@@ -118,7 +118,7 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         yield from _keys_of(self.inference)
 
 
-class ReplayInference(CanInfer, CanTellModel):
+class ReplayInference(CanInfer, CanNameModel):
     """Answers from a file that `RecordingInference` wrote; nothing is asked.
 
     Each recorded answer is given once: the first one whose request is the same. Any number of executions can be replayed from

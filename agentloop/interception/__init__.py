@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentloop.interception.budgets.prices import PublishedPrices as PublishedPrices
     from agentloop.interception.budgets.token_account import TokenAccount as TokenAccount
     from agentloop.interception.budgets.token_account import token_account as token_account
-    from agentloop.interception.cancellation import Cancellation as Cancellation
+    from agentloop.interception.cancellation import CancellationToken as CancellationToken
     from agentloop.interception.interceptor import POINTS as POINTS
     from agentloop.interception.interceptor import Interceptor as Interceptor
     from agentloop.interception.interceptor import after_execution as after_execution
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from agentloop.interception.interceptor import on_error as on_error
     from agentloop.interception.interceptor import on_stop as on_stop
     from agentloop.interception.resilience.resilience import Resilience as Resilience
-    from agentloop.interception.rules import Approval as Approval
     from agentloop.interception.rules import Permissions as Permissions
+    from agentloop.interception.rules import RequireApproval as RequireApproval
     from agentloop.interception.rules import Rule as Rule
     from agentloop.interception.stack import InterceptorStack as InterceptorStack
-    from agentloop.interception.stops import FinishReasonStop as FinishReasonStop
-    from agentloop.interception.stops import NoProgress as NoProgress
     from agentloop.interception.stops import Repeats as Repeats
-    from agentloop.interception.summarize import Summarise as Summarise
+    from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
+    from agentloop.interception.stops import StopOnRepeatedCalls as StopOnRepeatedCalls
+    from agentloop.interception.summarize import SummarizeHistory as SummarizeHistory
     from agentloop.interception.tool_search import ToolSearch as ToolSearch
     from agentloop.interception.tool_selection import ToolCriterion as ToolCriterion
     from agentloop.interception.tool_selection import ToolSelection as ToolSelection
@@ -56,7 +56,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.interception.rules": "Approval Permissions Rule",
+            "agentloop.interception.rules": "RequireApproval Permissions Rule",
             "agentloop.interception.audit_log": "AuditLog",
             "agentloop.interception.budgets.budget": "Budget",
             "agentloop.interception.budgets.account": "BudgetAccount",
@@ -64,13 +64,13 @@ else:
             "agentloop.interception.budgets.leases": "RunningBudget current_budget",
             "agentloop.interception.budgets.prices": "Price PriceTable Prices PublishedPrices",
             "agentloop.interception.budgets.token_account": "TokenAccount token_account",
-            "agentloop.interception.cancellation": "Cancellation",
+            "agentloop.interception.cancellation": "CancellationToken",
             "agentloop.interception.budgets.limits": "CostLimit StepLimit TimeLimit TokenLimit ToolCallLimit",
-            "agentloop.interception.stops": "FinishReasonStop NoProgress Repeats",
+            "agentloop.interception.stops": "StopOnFinishReason StopOnRepeatedCalls Repeats",
             "agentloop.interception.interceptor": "after_execution after_inference after_step after_tool_use around_inference around_tool_use before_execution before_inference before_step before_tool_use on_error on_stop Interceptor POINTS",
             "agentloop.interception.resilience.resilience": "Resilience",
             "agentloop.interception.stack": "InterceptorStack",
-            "agentloop.interception.summarize": "Summarise",
+            "agentloop.interception.summarize": "SummarizeHistory",
             "agentloop.interception.tool_search": "ToolSearch",
             "agentloop.interception.tool_selection": "ToolCriterion ToolSelection",
         },

@@ -26,7 +26,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
 
 
-class Cancellation(Interceptor):
+class CancellationToken(Interceptor):
     """A token that stops every execution it is given to, and lets each end with its state.
 
         token = Cancellation()
@@ -121,7 +121,7 @@ class Cancellation(Interceptor):
             woken.cancel()
 
     def __repr__(self) -> str:
-        return f"Cancellation(cancelled={self.reason!r})" if self.cancelled else "Cancellation()"
+        return f"CancellationToken(cancelled={self.reason!r})" if self.cancelled else "CancellationToken()"
 
 
 def _has_stopped(point: StatePoint) -> bool:

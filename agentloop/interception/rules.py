@@ -155,10 +155,10 @@ EFFECTS = (Rule(effect=Effect.EFFECT),)
 
 
 @frozen
-class Approval(Interceptor):
+class RequireApproval(Interceptor):
     """Lets calls wait until a person has decided: the execution is suspended, and the calls are in `state.pending`.
 
-        loop = loop.with_interceptors(Approval(["refund", "delete_*"]))
+        loop = loop.with_interceptors(RequireApproval(["refund", "delete_*"]))
         state = await loop.execute("…")
         while state.pending:
             state = await loop.resume(state, {call.key: approve(call.digest) for call in state.pending})

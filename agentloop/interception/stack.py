@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanWitness
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -109,7 +109,7 @@ class InterceptorStack(CanIntercept):
     layers: tuple[CanIntercept, ...]
     _compiled: Mapping[str, tuple[Layer, ...]] = field(repr=False, eq=False)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
-    _witness: CanWitness | None = field(default=None, repr=False, eq=False)
+    _witness: CanObserveReplay | None = field(default=None, repr=False, eq=False)
 
     @classmethod
     def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> InterceptorStack:
@@ -133,7 +133,7 @@ class InterceptorStack(CanIntercept):
     def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution: layers that want its scope or its events have them."""
         log = scope.log
-        witness = log if log is not None and isinstance(log, CanWitness) else None
+        witness = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if witness is None else filter(witness.admits, self.layers)
         layers = tuple([self._bind(layer, events, scope) for layer in admitted])
         unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))

@@ -40,7 +40,7 @@ class Repeats:
 
 
 @frozen
-class NoProgress(Interceptor):
+class StopOnRepeatedCalls(Interceptor):
     """Warns a model that makes the same call with the same result step after step, and then stops the execution.
 
     The same call is the same tool with the same arguments, in whatever spelling; the same result is the same outcome, be it
@@ -129,7 +129,7 @@ def _with_notice(execution: ToolExecution, times: int) -> ToolExecution:
     return evolve(execution, content=(*execution.parts, Text(notice)))
 
 
-class FinishReasonStop(Interceptor):
+class StopOnFinishReason(Interceptor):
     """Stops an execution after a step whose model stopped writing for one of these reasons.
 
     The signal is soft: a requested continuation goes over it.
@@ -160,4 +160,4 @@ class FinishReasonStop(Interceptor):
         )
 
     def __repr__(self) -> str:
-        return f"FinishReasonStop({sorted(reason.value for reason in self.reasons)})"
+        return f"StopOnFinishReason({sorted(reason.value for reason in self.reasons)})"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from agentloop.journal.chain import hash_of as hash_of
     from agentloop.journal.chain import verified as verified
     from agentloop.journal.export import pytest_source as pytest_source
-    from agentloop.journal.fixture import Outcome as Outcome
-    from agentloop.journal.fixture import Recording as Recording
+    from agentloop.journal.fixture import Fixture as Fixture
+    from agentloop.journal.fixture import FixtureOutcome as FixtureOutcome
     from agentloop.journal.fixture import recording_of as recording_of
     from agentloop.journal.fold import state_at as state_at
     from agentloop.journal.fork_effects import ForkPolicy as ForkPolicy
@@ -31,7 +31,7 @@ else:
             "agentloop.journal.chain": "chained hash_of verified JournalFinding VerifiedExecution",
             "agentloop.journal.journal": "Conversation Journal",
             "agentloop.journal.export": "pytest_source",
-            "agentloop.journal.fixture": "recording_of Outcome Recording",
+            "agentloop.journal.fixture": "recording_of FixtureOutcome Fixture",
             "agentloop.journal.fork_effects": "ForkPolicy",
             "agentloop.journal.forking": "fork",
             "agentloop.journal.memory_journal": "MemoryJournal",

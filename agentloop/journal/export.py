@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field
 
-from agentloop.journal.fixture import Recording, is_decision, recording_of
+from agentloop.journal.fixture import Fixture, is_decision, recording_of
 from agentloop.journal.fold import folded
 from agentloop.values.json import JsonArray, JsonObject, format_json, thaw
 from agentloop.values.records import JournalRecord
@@ -139,7 +139,7 @@ def _depth(value: object) -> int:
     return 0
 
 
-_OF_JOURNAL = frozenset({"Outcome", "Recording"})
+_OF_JOURNAL = frozenset({"FixtureOutcome", "Fixture"})
 
 
 def pytest_source(records: Iterable[JournalRecord], execution_id: str, *, loop: str = "") -> str:
@@ -166,10 +166,10 @@ def pytest_source(records: Iterable[JournalRecord], execution_id: str, *, loop: 
     return "\n".join([_head(writer, loop), data, "\n", test, ""])
 
 
-def _data(recording: Recording, writer: SourceWriter) -> str:
+def _data(recording: Fixture, writer: SourceWriter) -> str:
     tables = [("SCRIPT", recording.script), ("TOOLS", recording.tools), ("OUTCOMES", recording.outcomes)]
     lines = [f"{name} = {writer.source(value)}" for name, value in tables]
-    writer.names.add("Recording")
+    writer.names.add("Fixture")
     given = [
         f"execution_id={writer.source(recording.execution_id)}",
         f"state={writer.source(recording.state, '    ')}",

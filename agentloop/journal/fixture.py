@@ -9,7 +9,7 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.errors import JournalCorrupt, ToolBlocked, ToolDefinitionError
 from agentloop.journal import bodies
-from agentloop.journal.fold import RecordedExecution, folded
+from agentloop.journal.fold import FoldedExecution, folded
 from agentloop.journal.record_writer import REDACTED
 from agentloop.tools.validation import validator_of
 from agentloop.values.decisions import Decision, PendingCall
@@ -47,7 +47,7 @@ def _as_table(entries: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Outcome(Value):
+class FixtureOutcome(Value):
     """What came of a call.
 
     Attributes:
@@ -72,7 +72,7 @@ class Outcome(Value):
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Recording(Value):
+class Fixture(Value):
     """An execution that can be played again, by `agentloop.testing.play`, without its model, its tools and its journal.
 
     Attributes:
@@ -93,7 +93,7 @@ class Recording(Value):
     state: AgentState
     script: tuple[RecordedLine, ...] = field(converter=_as_tuple)
     tools: tuple[ToolSpec, ...] = field(default=(), converter=_as_tuple)
-    outcomes: Mapping[str, Outcome] = field(factory=dict, converter=_as_table)
+    outcomes: Mapping[str, FixtureOutcome] = field(factory=dict, converter=_as_table)
     decisions: tuple[Mapping[str, Decision], ...] = field(default=(), converter=_as_tuple)
     messages: Mapping[int, tuple[Message, ...]] = field(factory=dict, converter=_as_table)
     failed: Mapping[int, ErrorInfo] = field(factory=dict, converter=_as_table)
@@ -107,7 +107,7 @@ _OF_TOOLS = {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.IN_DOUBT}
 
 
 @frozen(kw_only=True)
-class Known:
+class CallFacts:
     """What is known of the calls of an execution beside their ends.
 
     Attributes:
@@ -123,12 +123,12 @@ class Known:
     waited: Mapping[str, Sequence[PendingCall]]
 
 
-def outcomes_of(steps: Sequence[AgentStep], known: Known) -> Mapping[str, Outcome]:
+def outcomes_of(steps: Sequence[AgentStep], known: CallFacts) -> Mapping[str, FixtureOutcome]:
     """Return what came of each call of these steps, by key."""
     made = {execution.key: _outcome(execution, call, known) for step in steps for call, execution in _settled(step)}
     for key, calls in known.waited.items():
         if key not in made:
-            made[key] = Outcome(waited=calls, status=ToolStatus.CANCELLED)
+            made[key] = FixtureOutcome(waited=calls, status=ToolStatus.CANCELLED)
     return made
 
 
@@ -148,10 +148,10 @@ def _settled(step: AgentStep) -> Sequence[tuple[ToolCall, ToolExecution]]:
     ]
 
 
-def _outcome(execution: ToolExecution, call: ToolCall, known: Known) -> Outcome:
+def _outcome(execution: ToolExecution, call: ToolCall, known: CallFacts) -> FixtureOutcome:
     decided, forced = execution.key in known.decided, not _comes_about(execution, known)
     told = forced if decided else execution.call != call
-    return Outcome(
+    return FixtureOutcome(
         value=execution.value,
         status=execution.status,
         content=execution.content,
@@ -163,7 +163,7 @@ def _outcome(execution: ToolExecution, call: ToolCall, known: Known) -> Outcome:
     )
 
 
-def _comes_about(execution: ToolExecution, known: Known) -> bool:
+def _comes_about(execution: ToolExecution, known: CallFacts) -> bool:
     """Whether the end comes about when the call is made again: by its tool, by the check of its arguments, or by a rule."""
     status, error = execution.status, execution.error
     if execution.key in known.decided and any(call.begun for call in known.waited.get(execution.key, ())):
@@ -200,14 +200,14 @@ class _Read:
     messages: dict[int, list[Message]] = field(factory=dict)
 
 
-def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Recording:
+def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Fixture:
     """Return an execution, as its records tell it, in a form that can be played again.
 
     Raises:
         UnknownExecution: when there are no records.
         JournalCorrupt: when one cannot be read.
     """
-    known, read = RecordedExecution(), _Read()
+    known, read = FoldedExecution(), _Read()
     for record in records:
         known.feed(record)
         try:
@@ -225,12 +225,12 @@ def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Recordi
     return _recording(execution_id, known.state, read)
 
 
-def _nothing(execution_id: str) -> Recording:
+def _nothing(execution_id: str) -> Fixture:
     folded((), execution_id)
     raise AssertionError("there is always an error")
 
 
-def _take(record: JournalRecord, known: RecordedExecution, read: _Read) -> None:
+def _take(record: JournalRecord, known: FoldedExecution, read: _Read) -> None:
     body: dict[str, Any] = parse_json(record.body)
     match record.kind:
         case RecordKind.EXECUTION_STARTED:
@@ -249,7 +249,7 @@ def _take(record: JournalRecord, known: RecordedExecution, read: _Read) -> None:
             _take_waiting(record.kind, body, known, read)
 
 
-def _take_waiting(kind: RecordKind, body: dict[str, Any], known: RecordedExecution, read: _Read) -> None:
+def _take_waiting(kind: RecordKind, body: dict[str, Any], known: FoldedExecution, read: _Read) -> None:
     """Take what is told of calls that wait, and of decisions."""
     match kind:
         case RecordKind.DECISION_USED:
@@ -264,7 +264,7 @@ def _take_waiting(kind: RecordKind, body: dict[str, Any], known: RecordedExecuti
             pass
 
 
-def _recording(execution_id: str, state: AgentState, read: _Read) -> Recording:
+def _recording(execution_id: str, state: AgentState, read: _Read) -> Fixture:
     began = read.began
     assert began is not None  # noqa: S101  # checked by the caller
     steps = state.steps[began.step_count - (1 if began.open_turn is not None else 0) :]
@@ -275,9 +275,9 @@ def _recording(execution_id: str, state: AgentState, read: _Read) -> Recording:
     specs = [_usable(spec, masked=spec.name in read.masked) for spec in read.tools.values()]
     decided = {key for one in read.rounds for key in one}
     offered = {spec.name for spec in specs}
-    known = Known(offered=offered, begun=read.begun, decided=decided, waited=read.waited)
+    known = CallFacts(offered=offered, begun=read.begun, decided=decided, waited=read.waited)
     signals = _CUT_OFF if state.status is ExecutionStatus.IN_PROGRESS else _signals(state)
-    return Recording(
+    return Fixture(
         execution_id=execution_id,
         state=_beginning(began),
         script=[_line(step, read.inferences.get(step.number)) for step in steps if step.number > began.step_count],

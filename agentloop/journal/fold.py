@@ -36,7 +36,7 @@ def with_downtime(state: AgentState, seconds: float) -> AgentState:
 
 
 @define(eq=False)
-class RecordedExecution:
+class FoldedExecution:
     """An execution as its records tell it, up to the last one that was fed.
 
     Attributes:
@@ -129,7 +129,7 @@ class RecordedExecution:
             self.calls = {key: call for key, call in self.calls.items() if key not in settled}
 
 
-def folded(records: Iterable[JournalRecord], execution_id: str) -> RecordedExecution:
+def folded(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecution:
     """Return an execution as its records tell it.
 
     Args:
@@ -140,7 +140,7 @@ def folded(records: Iterable[JournalRecord], execution_id: str) -> RecordedExecu
         UnknownExecution: when there is no record.
         JournalCorrupt: when one cannot be read.
     """
-    execution = RecordedExecution()
+    execution = FoldedExecution()
     for record in records:
         execution.feed(record)
     if execution.state is None:
@@ -176,7 +176,7 @@ def state_in(records: Sequence[JournalRecord], execution_id: str, at_step: int |
         JournalError: when there is no such step.
         JournalCorrupt: when one cannot be read.
     """
-    execution, found, steps = RecordedExecution(), None, 0
+    execution, found, steps = FoldedExecution(), None, 0
     for record in records:
         execution.feed(record)
         state = execution.state

@@ -19,7 +19,7 @@ from agentloop.values.json import thaw
 from agentloop.values.records import ExecutionHead, RecordKind
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
-from agentloop.values.steps import ExecutionStatus, OpenTurn
+from agentloop.values.steps import ExecutionStatus, SuspendedTurn
 from agentloop.values.time_and_ids import Clock, SystemClock
 
 
@@ -123,7 +123,7 @@ def _moved(state: AgentState, original: str, fork_id: str, parent: str | None) -
             _waiting(slot, original, fork_id, agent_id) if isinstance(slot, PendingCall) else slot
             for slot in turn.slots
         ]
-        steps = (*steps[:-1], evolve(steps[-1], open_turn=OpenTurn(turn.parts, slots)))
+        steps = (*steps[:-1], evolve(steps[-1], open_turn=SuspendedTurn(turn.parts, slots)))
     status = ExecutionStatus.IN_PROGRESS if turn is None else ExecutionStatus.SUSPENDED
     moved = evolve(execution, id=_moved_id(execution.id, original, fork_id), status=status, steps=steps, ended_at=None)
     return evolve(

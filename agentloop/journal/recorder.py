@@ -15,7 +15,7 @@ from agentloop.journal import bodies
 from agentloop.journal.bodies import offered_form
 from agentloop.journal.chain import verified
 from agentloop.journal.deltas import ConversationPlaces, request_delta, state_delta
-from agentloop.journal.fold import RecordedExecution, downtime, folded, with_downtime
+from agentloop.journal.fold import FoldedExecution, downtime, folded, with_downtime
 from agentloop.journal.fork_effects import ForkEffects
 from agentloop.journal.record_writer import RecordWriter, new_head
 from agentloop.journal.redaction import refusal, same_but_for_masks
@@ -38,7 +38,7 @@ class KeptLog(RunLog):
         recorded: the execution as it was found; None for one that is new.
     """
 
-    recorded: RecordedExecution | None
+    recorded: FoldedExecution | None
     _writer: RecordWriter | None
     _beside: dict[str, dict[str, Any]]
 
@@ -118,7 +118,7 @@ class JournalLog(KeptLog):
     journal: CanJournal
     in_doubt: InDoubt
     clock: Clock
-    recorded: RecordedExecution | None = None
+    recorded: FoldedExecution | None = None
     answers: CanAnswerCalls | None = None
     origin: Mapping[str, Any] = field(factory=dict)
     _claim: Claim | None = None

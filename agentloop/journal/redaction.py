@@ -27,7 +27,7 @@ def plain_part(text: str) -> str:
 
 def secrets_pattern(texts: Iterable[str]) -> re.Pattern[str]:
     """Make a pattern that finds any of these texts in any spelling, the first that fits."""
-    return re.compile("|".join([_spelt(text) for text in texts]))
+    return re.compile("|".join([_spelled(text) for text in texts]))
 
 
 def field_pattern(names: Iterable[str]) -> re.Pattern[str]:
@@ -36,18 +36,18 @@ def field_pattern(names: Iterable[str]) -> re.Pattern[str]:
     The group `name` is all before the value, `level` the backslashes that quotation marks have at the depth of this JSON. A value
     that is cut off ends with the text.
     """
-    name = "|".join([_spelt(name) for name in names])
+    name = "|".join([_spelled(name) for name in names])
     value = r'(?:(?P=level)".*?(?:(?<!\\)(?P=level)"|\Z)|[^\s,"\\{}\[\]]+)'
     return re.compile(rf'(?P<name>(?<!\\)(?P<level>\\*)"(?:{name})(?P=level)"\s*:\s*){value}', re.DOTALL)
 
 
-def _spelt(text: str) -> str:
+def _spelled(text: str) -> str:
     r"""Write the pattern of a text; a run of backslashes is one of any length, for each level doubles it."""
     once = re.sub(r"\\+", r"\\", text)
-    return _spelt_character(once[0], r"(?<!\\)") + "".join([_spelt_character(other) for other in once[1:]])
+    return _spelled_character(once[0], r"(?<!\\)") + "".join([_spelled_character(other) for other in once[1:]])
 
 
-def _spelt_character(character: str, begin: str = "") -> str:
+def _spelled_character(character: str, begin: str = "") -> str:
     r"""Write the pattern of a character; `begin` keeps one that comes first from being tried inside a run of backslashes."""
     units = character.encode("utf-16-be", "surrogatepass").hex()
     number = begin + "".join([rf"\\+u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
@@ -104,7 +104,7 @@ class Redaction:
         return body if masked == body else masked
 
     def _may_be_in(self, text: str) -> bool:
-        """Whether it is worth to look closely: a plain part of a secret is there, or a character that is spelt by its number."""
+        """Whether it is worth to look closely: a plain part of a secret is there, or a character that is spelled by its number."""
         return any(probe in text for probe in self._probes) or "\\u00" in text
 
     def _masked(self, value: Any, path: tuple[str, ...]) -> Any:

@@ -14,7 +14,7 @@ from agentloop.contracts.can_accept import (
     CanAcceptOutputCheck,
     CanAcceptToolRuntime,
     CanAcceptTools,
-    CanWitness,
+    CanObserveReplay,
     OutputCheck,
 )
 from agentloop.contracts.can_compile_messages import CanCompileMessages
@@ -111,7 +111,7 @@ class BoundParts:
         if not self.tools.groups:
             return self
         log = scope.log
-        if log is not None and isinstance(log, CanWitness):  # nothing is started for those who only watch
+        if log is not None and isinstance(log, CanObserveReplay):  # nothing is started for those who only watch
             return evolve(self, driver=self.driver_of(log.known_tools(self.tools)))
         await hold_groups(self.tools.groups, scope.own)
         if not must_discover(self.tools):

@@ -27,7 +27,7 @@ from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.budgets.limits import StepLimit
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.inbox import Inboxes
-from agentloop.loop.resources import Entered
+from agentloop.loop.resources import OpenResources
 from agentloop.values.records import InDoubt
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 
@@ -106,7 +106,7 @@ class LoopParts:
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
     _above: ExecutionScope | None = field(default=None, kw_only=True, repr=False)
-    _entered: Entered = field(factory=Entered, kw_only=True, repr=False)
+    _entered: OpenResources = field(factory=OpenResources, kw_only=True, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, kw_only=True, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
     _output: OutputType | None = field(init=False, repr=False)

@@ -12,7 +12,7 @@ from agentloop.contracts.tool import CanDiscoverTools, ToolGroup
 from agentloop.contracts.tools import Tools
 
 
-class Entered:
+class OpenResources:
     """The resources of a loop, one set for each event loop in which it is entered; shared by all its changed copies."""
 
     __slots__ = ("_depths", "_resources")

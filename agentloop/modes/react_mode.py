@@ -1,4 +1,4 @@
-"""The modes of the ReAct pattern: a decision as a JSON object, or in labelled lines."""
+"""The modes of the ReAct pattern: a decision as a JSON object, or in labeled lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from attrs import evolve, frozen
 
-from agentloop.contracts.can_infer import CanInfer, CanTellModel
+from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.errors import ConfigurationError
 from agentloop.inference.model_capabilities import capabilities
@@ -19,7 +19,13 @@ from agentloop.modes.answer_stream import AnswerSearch, LabelSearch, PlainSearch
 from agentloop.modes.calls import validate_call
 from agentloop.modes.react_decision import ReActDecision, decision_format
 from agentloop.modes.react_prompt import ReActPrompt, json_prompt, tell_as_json, tell_as_text, text_prompt, told_end
-from agentloop.modes.react_reading import Found, has_labels, read_json_decision, read_text_decision, split_thoughts
+from agentloop.modes.react_reading import (
+    ParsedDecision,
+    has_labels,
+    read_json_decision,
+    read_text_decision,
+    split_thoughts,
+)
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat, ToolChoice
 from agentloop.values.messages import Message
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -56,7 +62,7 @@ class ReActMode(CanUseMode):
         """Return the form that the model's text has to have."""
 
     @abstractmethod
-    def decided(self, text: str, request: InferenceRequest) -> Found:
+    def decided(self, text: str, request: InferenceRequest) -> ParsedDecision:
         """Read a decision out of a text."""
 
     @abstractmethod
@@ -126,8 +132,8 @@ class ReActJsonMode(ReActMode):
             return None
         return decision_format(request, self.decision_type) if self.constrain == "json_schema" else ResponseFormat()
 
-    def decided(self, text: str, request: InferenceRequest) -> Found:
-        """Read a JSON object, or labelled lines where there is none."""
+    def decided(self, text: str, request: InferenceRequest) -> ParsedDecision:
+        """Read a JSON object, or labeled lines where there is none."""
         found = read_json_decision(text, request, self.decision_type)
         if not found.problem or not has_labels(text):
             return found
@@ -149,19 +155,19 @@ class ReActTextMode(ReActMode):
         return "react-text"
 
     def tell(self, request: InferenceRequest) -> Sequence[Message]:
-        """Return the conversation with decisions in labelled lines."""
+        """Return the conversation with decisions in labeled lines."""
         return tuple(chain.from_iterable(encode_each(request.messages, "decisions as text", tell_as_text)))
 
     def instruct(self, request: InferenceRequest) -> str:
-        """Return the prompt that asks for labelled lines."""
+        """Return the prompt that asks for labeled lines."""
         return text_prompt(request, self.decision_type)
 
     def form(self, request: InferenceRequest) -> ResponseFormat | None:  # noqa: ARG002  # text has no form
         """Return None."""
         return None
 
-    def decided(self, text: str, request: InferenceRequest) -> Found:
-        """Read labelled lines, or a JSON object where that is what the text is."""
+    def decided(self, text: str, request: InferenceRequest) -> ParsedDecision:
+        """Read labeled lines, or a JSON object where that is what the text is."""
         is_json = split_thoughts(text)[1].lstrip().startswith(("{", "```"))
         if is_json:
             found = read_json_decision(text, request, self.decision_type)
@@ -211,7 +217,7 @@ def react_mode_for(
 
 def _structured_output(inference: CanInfer, rows: Sequence[CapabilityRow]) -> StructuredOutput | None:
     """Say what a model's answers can be kept to; of one that does not tell its name the best is thought."""
-    if not isinstance(inference, CanTellModel) or not inference.model_name:
+    if not isinstance(inference, CanNameModel) or not inference.model_name:
         return "json_schema"
     return _looked_up(inference.model_name, inference.wire_format_name, tuple(rows))
 

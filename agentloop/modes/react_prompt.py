@@ -100,7 +100,7 @@ AS_WRITTEN = "as_written"
 
 
 @frozen
-class Said:
+class DecisionText:
     """What an assistant's message says, as a decision.
 
     Attributes:
@@ -124,11 +124,11 @@ def tell_as_json(message: Message) -> Sequence[Message]:
 
 
 def tell_as_text(message: Message) -> Sequence[Message]:
-    """Return a message with its decision in labelled lines, and a user's message with the observations after it."""
+    """Return a message with its decision in labeled lines, and a user's message with the observations after it."""
     return _told(message, _as_text)
 
 
-def _told(message: Message, write: Callable[[Said], str]) -> Sequence[Message]:
+def _told(message: Message, write: Callable[[DecisionText], str]) -> Sequence[Message]:
     if message.role != "assistant" or message.metadata.get(AS_WRITTEN):
         return (message,)
     said = _said(message)
@@ -144,12 +144,12 @@ def _told(message: Message, write: Callable[[Said], str]) -> Sequence[Message]:
     )
 
 
-def _said(message: Message) -> Said:
+def _said(message: Message) -> DecisionText:
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning) and not part.provider_data]
     text = message.text
     if message.exchanges:
         thoughts, text = [*thoughts, text], ""
-    return Said(
+    return DecisionText(
         "\n\n".join([thought for thought in thoughts if thought]),
         text,
         further_values(message.parts),
@@ -166,7 +166,7 @@ def _is_kept(part: Part) -> bool:
     return not isinstance(part, Text | ToolExchange)
 
 
-def _as_json(said: Said) -> str:
+def _as_json(said: DecisionText) -> str:
     made: dict[str, Any] = {"thought": said.thought, **said.further}
     calls = [{"tool": one.call.name, "args": arguments_object(one.call)} for one in said.exchanges]
     if len(calls) == 1:
@@ -178,7 +178,7 @@ def _as_json(said: Said) -> str:
     return format_json(made).decode()
 
 
-def _as_text(said: Said) -> str:
+def _as_text(said: DecisionText) -> str:
     lines = [f"{THOUGHT}: {said.thought}"] if said.thought else []
     lines += [f"{label_of(name)}: {_line(value)}" for name, value in said.further.items()]
     for one in said.exchanges:

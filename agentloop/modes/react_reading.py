@@ -19,7 +19,7 @@ from agentloop.text_calls.literals import ReadObject
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.openings import THOUGHTS
 from agentloop.text_calls.reader import read_calls
-from agentloop.text_calls.reading import Draft, FoundCall, Reading
+from agentloop.text_calls.reading import Draft, FoundCall, ParseResult
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import format_json, freeze, parse_json
 from agentloop.values.messages import ResponsePart
@@ -35,7 +35,7 @@ _ENDED = frozenset({FinishReason.STOP, FinishReason.UNKNOWN, FinishReason.OTHER}
 
 
 @frozen
-class Found:
+class ParsedDecision:
     """A decision as it was read.
 
     Attributes:
@@ -118,16 +118,16 @@ _KEYS: Final = frozenset(name for names in _NAMES.values() for name in names)
 _TELLING: Final = _KEYS - {"name", "type", "parameters"}
 
 
-def read_json_decision(text: str, request: InferenceRequest, kind: type[ReActDecision]) -> Found:
+def read_json_decision(text: str, request: InferenceRequest, kind: type[ReActDecision]) -> ParsedDecision:
     """Read the first decision in a model's text, bare, fenced or within other words; no text makes this raise."""
     thoughts, rest = split_thoughts(text)
     data, repairs, failure = _object(rest)
     if data is None:
-        return Found(problem=failure)
+        return ParsedDecision(problem=failure)
     try:
         found = _found(data, request, kind, repairs)
     except (ValueError, TypeError, RecursionError) as error:
-        return Found(problem=f"the JSON object cannot be used: {error}")
+        return ParsedDecision(problem=f"the JSON object cannot be used: {error}")
     return evolve(found, thoughts=(*thoughts, *found.thoughts))
 
 
@@ -172,7 +172,9 @@ def _object_within(text: str) -> tuple[dict[str, Any] | None, tuple[str, ...], s
     return None, (), why or "it holds no JSON object that is a decision"
 
 
-def _found(data: dict[str, Any], request: InferenceRequest, kind: type[ReActDecision], repairs: Sequence[str]) -> Found:
+def _found(
+    data: dict[str, Any], request: InferenceRequest, kind: type[ReActDecision], repairs: Sequence[str]
+) -> ParsedDecision:
     own = further_names(kind)
     given = {key: _first(data, [name for name in names if name not in own]) for key, names in _NAMES.items()}
     thought = _text(given["thought"]) if given["thought"] is not None else ""
@@ -181,12 +183,12 @@ def _found(data: dict[str, Any], request: InferenceRequest, kind: type[ReActDeci
     further = {name: data[name] for name in own if data.get(name) is not None}
     chosen = _type(given["type"], calls, answer)
     if not chosen:
-        return Found(problem=f"its type is {_text(given['type'])[:80]}; it is either 'tool' or 'final'")
+        return ParsedDecision(problem=f"its type is {_text(given['type'])[:80]}; it is either 'tool' or 'final'")
     if chosen == "final":
-        return Found((thought,), (), answer, further)
+        return ParsedDecision((thought,), (), answer, further)
     if answer:
         calls = with_repair(calls, ANSWER_DROPPED)
-    return Found((thought,), calls, None, further, wants_tool=True)
+    return ParsedDecision((thought,), calls, None, further, wants_tool=True)
 
 
 def _first(data: dict[str, Any], names: Sequence[str]) -> Any:
@@ -268,7 +270,7 @@ def labels_in(text: str, further: tuple[str, ...] = (), start: int = 0) -> Itera
         yield Label(names[found[1].lower()], found.start(), found.end())
 
 
-def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDecision]) -> Found:
+def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDecision]) -> ParsedDecision:
     """Read the first decision in a model's text; no text makes this raise.
 
     What follows an action from an `Observation:` on is the model's invention and is cut off.
@@ -278,13 +280,13 @@ def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDec
     answer = answer_begins(rest, own)
     if answer is not None and not read_calls(rest[: answer.start], tools).calls:
         thoughts, further = _sections(rest[: answer.start], _Spans(()), kind)
-        return Found((*tagged, *thoughts), (), rest[answer.end :].strip(), further)
+        return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), further)
     rest = _plain_labels(rest, own)
     reading = read_calls(rest, tools)
     spans = _Spans(reading.calls)
     labels = [label for label in labels_in(rest, own) if not spans.hold(label.start)]
     if not reading.calls:
-        return Found(problem=_problem(reading, labels))
+        return ParsedDecision(problem=_problem(reading, labels))
     first = reading.calls[0].start
     cut = next((label.start for label in labels if label.name == OBSERVATION and label.start > first), len(rest))
     calls = _made([call for call in reading.calls if call.start < cut])
@@ -294,7 +296,7 @@ def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDec
         calls = with_repair(calls, ANSWER_DROPPED)
     thoughts, further = _sections(rest[:cut], spans, kind)
     inner = (reading.reasoning,) if reading.reasoning and not tagged else ()
-    return Found((*tagged, *inner, *thoughts), calls, None, further, wants_tool=True)
+    return ParsedDecision((*tagged, *inner, *thoughts), calls, None, further, wants_tool=True)
 
 
 def answer_begins(text: str, own: tuple[str, ...], start: int = 0) -> Label | None:
@@ -358,7 +360,7 @@ def _sections(text: str, spans: _Spans, kind: type[ReActDecision]) -> tuple[tupl
     return tuple(thoughts), further
 
 
-def _problem(reading: Reading, labels: Sequence[Label]) -> str:
+def _problem(reading: ParseResult, labels: Sequence[Label]) -> str:
     if reading.refused:
         return f"the action cannot be read: {reading.refused[0].reason}"
     if any(label.name in _CALLING for label in labels):

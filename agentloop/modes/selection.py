@@ -8,8 +8,8 @@ from typing import Self
 
 from attrs import evolve, frozen
 
-from agentloop.contracts.can_infer import CanInfer, CanReportRetries, CanTellModel, RetryReport
-from agentloop.contracts.can_use_mode import CanTellOffer, CanUseMode
+from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
+from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
 from agentloop.errors import ConfigurationError
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
@@ -21,7 +21,7 @@ from agentloop.values.inference import InferenceDelta, InferenceRequest, Inferen
 
 
 @frozen(eq=False)
-class ModeInference(CanInfer, CanReportRetries, CanTellOffer):
+class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
     """Translates requests on their way to a model, and its answers on their way back.
 
     Attributes:
@@ -102,7 +102,7 @@ def mode_for(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[Capabil
     """
     if isinstance(mode, CanUseMode):
         return mode
-    if not isinstance(inference, CanTellModel) or not inference.model_name:
+    if not isinstance(inference, CanNameModel) or not inference.model_name:
         return _made(mode, _ABLE)
     return _chosen(mode, inference.model_name, inference.wire_format_name, tuple(rows))
 

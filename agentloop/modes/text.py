@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.calls import results_message, validate_call, without_calls
 from agentloop.text_calls.reader import DEFAULT_FORMATS, StreamReader, read_calls
-from agentloop.text_calls.reading import FoundCall, Reading
+from agentloop.text_calls.reading import FoundCall, ParseResult
 from agentloop.text_calls.text_format import TextFormat
 from agentloop.values.inference import (
     FinishReason,
@@ -208,7 +208,7 @@ class _TextStream(ModeStream):
         ]
 
 
-def _parts(reading: Reading, response: InferenceResponse) -> list[ResponsePart]:
+def _parts(reading: ParseResult, response: InferenceResponse) -> list[ResponsePart]:
     parts: list[ResponsePart] = []
     if reading.reasoning:
         parts.append(Reasoning(reading.reasoning))

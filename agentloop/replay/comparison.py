@@ -13,7 +13,7 @@ from agentloop.journal.deltas import same
 from agentloop.journal.fork_effects import equal_calls
 from agentloop.replay.divergence import NOTHING, Difference, Divergence
 from agentloop.replay.guard import Touch
-from agentloop.replay.timeline import Asked, Turn
+from agentloop.replay.timeline import Asked, RecordedStep
 from agentloop.values.batches import key_place
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest
@@ -23,7 +23,7 @@ from agentloop.values.points import AfterInference, AfterToolUse, BeforeInferenc
 from agentloop.values.records import CallIntent, RecordedCall
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
-from agentloop.values.steps import AgentStep, OpenTurn
+from agentloop.values.steps import AgentStep, SuspendedTurn
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _THEN = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ class Forms:
             turn = step.open_turn
             if turn is not None:
                 slots = [slot if isinstance(slot, PendingCall) else timeless(slot) for slot in turn.slots]
-                turn = OpenTurn(turn.parts, tuple([_light(slot) for slot in slots]))
+                turn = SuspendedTurn(turn.parts, tuple([_light(slot) for slot in slots]))
             plain: dict[str, Any] = to_plain(
                 evolve(step, id="", message=None, open_turn=turn, started_at=_THEN, ended_at=_THEN)
             )
@@ -343,7 +343,7 @@ class Comparison:
         return first_differences(recorded, replayed, path)
 
 
-def touched(touch: Touch, turn: Turn) -> Divergence:
+def touched(touch: Touch, turn: RecordedStep) -> Divergence:
     """Name what was about to touch the world."""
     who = f"{touch.interceptor} at {touch.point}" if touch.interceptor else "the driver, its compiler or its tools"
     return Divergence(

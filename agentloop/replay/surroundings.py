@@ -13,7 +13,7 @@ from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ContractViolation
 from agentloop.loop.inbox import Inboxes
-from agentloop.replay.timeline import Turn
+from agentloop.replay.timeline import RecordedStep
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.time_and_ids import Clock, IdSource
@@ -67,11 +67,11 @@ class ReplayInboxes(Inboxes):
     def __init__(self, execution_id: str) -> None:
         super().__init__()
         self._execution_id = execution_id
-        self._turn: Turn | None = None
-        self._next: Turn | None = None
+        self._turn: RecordedStep | None = None
+        self._next: RecordedStep | None = None
         self._untaken: list[Message] = []
 
-    def move(self, turn: Turn, following: Turn | None) -> None:
+    def move(self, turn: RecordedStep, following: RecordedStep | None) -> None:
         """Come to the next turn.
 
         Args:
@@ -135,7 +135,7 @@ class StandIn(Tool):
         )
 
 
-def with_stand_ins(tools: Tools, turn: Turn) -> Tools:
+def with_stand_ins(tools: Tools, turn: RecordedStep) -> Tools:
     """Return tools with those that were discovered when the turn was recorded.
 
     Args:

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from agentloop.errors import AgentLoopError, InterceptorFailed, ToolInDoubt
 from agentloop.journal import bodies
-from agentloop.journal.fold import RecordedExecution
+from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.decisions import Decision
 from agentloop.values.inference import InferenceRequest
@@ -52,7 +52,7 @@ class Asked:
 
 
 @define(eq=False)
-class Turn:
+class RecordedStep:
     """What was recorded between two states: a step, what came before the end, or the decisions before it went on.
 
     Attributes:
@@ -105,7 +105,7 @@ class Timeline:
 
     def __init__(self, records: Iterable[JournalRecord]) -> None:
         self._records = iter(records)
-        self._execution = RecordedExecution()
+        self._execution = FoldedExecution()
         first = next(self._records)
         self._execution.feed(first)
         self.start: AgentState = self._state
@@ -121,13 +121,13 @@ class Timeline:
         assert state is not None  # noqa: S101  # the first record tells one
         return state
 
-    def next_turn(self) -> Turn:
+    def next_turn(self) -> RecordedStep:
         """Return what was recorded next; a turn that nothing closes is the last.
 
         Raises:
             JournalCorrupt: when a record cannot be read.
         """
-        turn = Turn(self._state)
+        turn = RecordedStep(self._state)
         for record in self._records:
             body = parse_json(record.body)
             self._note_time(record, turn)
@@ -139,7 +139,7 @@ class Timeline:
             self._read(turn, record, body)
         return turn
 
-    def _note_time(self, record: JournalRecord, turn: Turn) -> None:
+    def _note_time(self, record: JournalRecord, turn: RecordedStep) -> None:
         """Note when a record was made; between its last one and its recovery, an execution stood still."""
         if record.kind is RecordKind.EXECUTION_RECOVERED:
             self._down += max(record.at - self._last_at, timedelta())
@@ -149,7 +149,7 @@ class Timeline:
         self._last_at = record.at
         turn.at, turn.down = record.at - self._down, self._down
 
-    def _read(self, turn: Turn, record: JournalRecord, body: dict[str, Any]) -> None:
+    def _read(self, turn: RecordedStep, record: JournalRecord, body: dict[str, Any]) -> None:
         match record.kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 request = self._execution.request
@@ -183,7 +183,7 @@ class Timeline:
 _EXTERNAL = frozenset({StopReason.USER_REQUESTED, StopReason.TIME_LIMIT})
 
 
-def stopped_from_outside(turn: Turn) -> str:
+def stopped_from_outside(turn: RecordedStep) -> str:
     """Say why a turn was cut short by its user, by the time, or by a crash that left a call in doubt; empty when it was not."""
     state = turn.state
     if state is None or state.execution is None:
@@ -199,7 +199,7 @@ def stopped_from_outside(turn: Turn) -> str:
     return "" if doubt is None else doubt.message
 
 
-def recorded_stop(asked: Asked, turn: Turn) -> AgentStop | None:
+def recorded_stop(asked: Asked, turn: RecordedStep) -> AgentStop | None:
     """Return the wish to stop with which an inference ended; None when it ended otherwise.
 
     What is recorded of an inference tells its error alone; the signal stands in the state after it.
@@ -214,7 +214,7 @@ def recorded_stop(asked: Asked, turn: Turn) -> AgentStop | None:
     return AgentStop(signal.message, reason=signal.reason, source=signal.source, context=signal.context)
 
 
-def recorded_failure(recorded: RecordedCall, turn: Turn) -> Exception | None:
+def recorded_failure(recorded: RecordedCall, turn: RecordedStep) -> Exception | None:
     """Return the error of what stood around a call, with which its step failed; None when nothing around it failed.
 
     A tool's own error is an outcome; one that the step has too is that of an interceptor or a listener.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from agentloop.contracts.can_accept import CanWitness
+from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.run_log import CanAnswerCalls, Offer, RunLog
@@ -17,7 +17,7 @@ from agentloop.replay.comparison import Comparison, Mask, touched
 from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard
 from agentloop.replay.surroundings import ReplayClock, ReplayIds, ReplayInboxes, with_stand_ins
-from agentloop.replay.timeline import Timeline, Turn, recorded_failure, recorded_stop, stopped_from_outside
+from agentloop.replay.timeline import RecordedStep, Timeline, recorded_failure, recorded_stop, stopped_from_outside
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
@@ -126,7 +126,7 @@ class ReplayEnded(JournalError):
     """Nothing more is compared: something differs, or the record is at its end."""
 
 
-class ReplayLog(QuietLog, CanWitness):
+class ReplayLog(QuietLog, CanObserveReplay):
     """Gives a run what is recorded, and compares what it does with it. It lives as long as one replay.
 
     Attributes:
@@ -153,8 +153,8 @@ class ReplayLog(QuietLog, CanWitness):
         self._timeline = timeline
         self._guard = guard
         self._comparison = Comparison(mask, lambda: self.left_out)
-        self._turn = Turn(timeline.start)
-        self._following: Turn | None = timeline.next_turn()
+        self._turn = RecordedStep(timeline.start)
+        self._following: RecordedStep | None = timeline.next_turn()
         self._begun = False
         self._index = 0
         self._called: set[str] = set()
@@ -287,7 +287,7 @@ class ReplayLog(QuietLog, CanWitness):
 
     # --- what it comes to ---------------------------------------------------------------------------------------
 
-    def _check(self) -> Turn:
+    def _check(self) -> RecordedStep:
         """Return the turn, unless nothing more is to be compared."""
         if self._guard.touches:
             self._found(touched(self._guard.touches[0], self._turn))
@@ -308,7 +308,7 @@ class ReplayLog(QuietLog, CanWitness):
         self.ended = self.ended or why
         raise ReplayEnded(why)
 
-    def _not_recorded(self, turn: Turn, place: str, index: int, intent: CallIntent | None = None) -> NoReturn:
+    def _not_recorded(self, turn: RecordedStep, place: str, index: int, intent: CallIntent | None = None) -> NoReturn:
         if turn.closing is None:
             self._end(_CUT_OFF)
         if not turn.takes_step:
@@ -327,7 +327,7 @@ class ReplayLog(QuietLog, CanWitness):
         step = min(turn.state.step_count, state.step_count)
         self._diverge(Divergence(step=step, place="stop", recorded=recorded, reason=reason))
 
-    def _stopped(self, turn: Turn, state: AgentState) -> NoReturn:
+    def _stopped(self, turn: RecordedStep, state: AgentState) -> NoReturn:
         if turn.closing is None:
             self._end(_CUT_OFF)
         step, stop = state.step_count, why(state)
@@ -339,7 +339,7 @@ class ReplayLog(QuietLog, CanWitness):
         self._found(divergence)
         raise AssertionError  # what differs ends the replay
 
-    def _close(self, turn: Turn, state: AgentState) -> None:
+    def _close(self, turn: RecordedStep, state: AgentState) -> None:
         """Compare what a turn has come to, and go on to the next."""
         recorded = turn.state
         assert recorded is not None  # noqa: S101  # it is closed
@@ -371,7 +371,7 @@ class ReplayLog(QuietLog, CanWitness):
         self.inboxes.move(self._turn, self._following)
         self._expect(self._turn)
 
-    def _expect(self, turn: Turn) -> None:
+    def _expect(self, turn: RecordedStep) -> None:
         """Let times and ids be those of the turn."""
         step = turn.state.last_step if turn.state is not None and turn.takes_step else None
         if step is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentloop.testing.scenario import SCENARIOS as SCENARIOS
     from agentloop.testing.scenario import VALID_SCENARIOS as VALID_SCENARIOS
     from agentloop.testing.scenario import Scenario as Scenario
-    from agentloop.testing.scenario import Turn as Turn
+    from agentloop.testing.scenario import ScriptedTurn as ScriptedTurn
     from agentloop.testing.scenario import valid_scenarios as valid_scenarios
     from agentloop.testing.toy_tools import Ledger as Ledger
     from agentloop.testing.toy_tools import Toy as Toy
@@ -50,7 +50,7 @@ else:
             "agentloop.testing.interceptor_kit": "InterceptorKit",
             "agentloop.testing.journal_kit": "JournalKit",
             "agentloop.testing.kit": "Kit LAWS LawBroken require",
-            "agentloop.testing.scenario": "NOTATIONS SCENARIOS VALID_SCENARIOS Scenario Turn valid_scenarios",
+            "agentloop.testing.scenario": "NOTATIONS SCENARIOS VALID_SCENARIOS Scenario ScriptedTurn valid_scenarios",
             "agentloop.testing.playback": "play",
             "agentloop.testing.toy_tools": "Ledger Toy call toys",
         },

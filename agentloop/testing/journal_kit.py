@@ -62,7 +62,7 @@ class JournalKit(Kit):
         self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._claimed(execution_id)))
 
     def law_18(self) -> None:
-        """No declared secret comes into a record, however it is spelt, nor shows in the journal."""
+        """No declared secret comes into a record, however it is spelled, nor shows in the journal."""
         self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda given: _run(self._secretive(*given)))
 
     async def _lasting(self, script: Sequence[Told]) -> None:
@@ -247,10 +247,10 @@ def _shown(records: Sequence[JournalRecord]) -> str:
 
 def _spellings(text: str, depth: int) -> list[str]:
     """Return a text as it stands in JSON, and in JSON within strings of JSON."""
-    spelt = [text]
+    spelled = [text]
     for _ in range(depth):
-        spelt.append(format_json(spelt[-1]).decode()[1:-1])
-    return spelt
+        spelled.append(format_json(spelled[-1]).decode()[1:-1])
+    return spelled
 
 
 def _itself(journal: CanJournal) -> CanJournal:

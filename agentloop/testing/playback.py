@@ -16,7 +16,7 @@ from agentloop.errors import ContractViolation, ToolInDoubt
 from agentloop.events.bus import EventBus
 from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal.fixture import Outcome, RecordedLine, Recording
+from agentloop.journal.fixture import Fixture, FixtureOutcome, RecordedLine
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_sync
 from agentloop.values.decisions import CallSuspended
@@ -43,7 +43,7 @@ class StandIn(Tool, CanAccessToolContext):
     """
 
     offered: ToolSpec
-    outcomes: Mapping[str, Outcome] = field(repr=False)
+    outcomes: Mapping[str, FixtureOutcome] = field(repr=False)
     waits: Counter[str] = field(factory=Counter, repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
 
@@ -109,7 +109,7 @@ class RecordedRules(Interceptor):
         has_own: whether the loop has rules of its own; then only those ends are put in place that nothing can bring about.
     """
 
-    recording: Recording = field(repr=False)
+    recording: Fixture = field(repr=False)
     has_own: bool = False
     priority: int = field(default=-1_000_000, kw_only=True)
 
@@ -176,7 +176,7 @@ class RecordedRules(Interceptor):
         return point.recover() if number in self.recording.recovered else point
 
 
-def play(recording: Recording, loop: AgentLoop | None = None) -> AgentState:
+def play(recording: Fixture, loop: AgentLoop | None = None) -> AgentState:
     """Run an execution again: the model is a script, and every tool ends each call as it ended.
 
     Args:
@@ -231,12 +231,12 @@ class _PlayingDriver(ToolCallingDriver):
         raise error
 
 
-def _asking(loop: AgentLoop, script: ScriptedInference, recording: Recording, legs: int) -> AgentLoop:
+def _asking(loop: AgentLoop, script: ScriptedInference, recording: Fixture, legs: int) -> AgentLoop:
     """Return the loop that goes on, and is resumed so many times afterwards."""
     return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.failed, is_last=not legs))
 
 
-def _loop(recording: Recording, own: AgentLoop | None) -> AgentLoop:
+def _loop(recording: Fixture, own: AgentLoop | None) -> AgentLoop:
     specs = {spec.name: spec for spec in recording.tools}
     driver = _PlayingDriver(ScriptedInference())
     if own is None:
@@ -249,7 +249,7 @@ def _loop(recording: Recording, own: AgentLoop | None) -> AgentLoop:
     return loop.with_tools(_stand_ins(specs.values(), recording))
 
 
-def _stand_ins(specs: Iterable[ToolSpec], recording: Recording) -> Tools:
+def _stand_ins(specs: Iterable[ToolSpec], recording: Fixture) -> Tools:
     return Tools.of([StandIn(offered=spec, outcomes=recording.outcomes) for spec in specs])
 
 

@@ -20,7 +20,7 @@ from agentloop.values.value import Value
 
 
 @frozen(eq=False, repr=False)
-class Turn(Value):
+class ScriptedTurn(Value):
     """One decision: calls of toys, or an answer.
 
     Attributes:
@@ -40,7 +40,7 @@ class Turn(Value):
         return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
 
 
-Write: TypeAlias = Callable[[Turn, int], InferenceResponse]
+Write: TypeAlias = Callable[[ScriptedTurn, int], InferenceResponse]
 """Makes a model's response of a turn and its number."""
 
 
@@ -54,9 +54,9 @@ class Scenario(Value):
     """
 
     question: str = "What now?"
-    turns: tuple[Turn, ...] = field(default=(), converter=tuple[Turn, ...])
+    turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
 
-    def inference(self, write: Write = Turn.response) -> ScriptedInference:
+    def inference(self, write: Write = ScriptedTurn.response) -> ScriptedInference:
         """Return a model that follows the scenario.
 
         Args:
@@ -91,8 +91,8 @@ _USAGES = st.builds(
     st.integers(0, 10),
 )
 _TEXTS = st.sampled_from(["", "Let me look.", "One moment…"])
-_ACTING = st.builds(Turn, _TEXTS, st.lists(_CALLS, min_size=1, max_size=3).map(tuple), _USAGES)
-_ANSWERING = st.builds(Turn, st.sampled_from(["done", "the answer is 42"]), st.just(()), _USAGES)
+_ACTING = st.builds(ScriptedTurn, _TEXTS, st.lists(_CALLS, min_size=1, max_size=3).map(tuple), _USAGES)
+_ANSWERING = st.builds(ScriptedTurn, st.sampled_from(["done", "the answer is 42"]), st.just(()), _USAGES)
 
 SCENARIOS = st.builds(
     lambda acting, answering: Scenario(turns=(*acting, answering)), st.lists(_ACTING, max_size=4), _ANSWERING
@@ -115,7 +115,7 @@ def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
         id=st.sampled_from(["", "call_1", "call_2"]),
         seconds=st.sampled_from([0, 1, 2]),
     )
-    acting = st.builds(Turn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
+    acting = st.builds(ScriptedTurn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
     return st.builds(
         lambda turns, answering: Scenario(turns=(*turns, answering)), st.lists(acting, max_size=4), _ANSWERING
     )
@@ -125,13 +125,13 @@ VALID_SCENARIOS = valid_scenarios()
 """Scenarios for drivers that ask again for a call that cannot be executed."""
 
 
-def as_tags(turn: Turn, number: int) -> InferenceResponse:
+def as_tags(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as text with calls in tags, for the modes `validated` and `parsed`."""
     calls = [f"<tool_call>\n{_json(name=call.name, arguments=_arguments(call))}\n</tool_call>" for call in turn.calls]
     return _written(turn, number, "\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
-def as_structured(turn: Turn, number: int) -> InferenceResponse:
+def as_structured(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as the JSON of the mode `structured`; what is said beside calls is a thought."""
     items: list[dict[str, Any]] = [{"tool": call.name, "arguments": _arguments(call)} for call in turn.calls]
     if turn.text:
@@ -139,7 +139,7 @@ def as_structured(turn: Turn, number: int) -> InferenceResponse:
     return _written(turn, number, _json(next=items))
 
 
-def as_react_json(turn: Turn, number: int) -> InferenceResponse:
+def as_react_json(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as a decision in JSON; what is said beside calls is a thought."""
     if not turn.calls:
         return _written(turn, number, _json(thought="", type="final", answer=turn.text))
@@ -148,8 +148,8 @@ def as_react_json(turn: Turn, number: int) -> InferenceResponse:
     return _written(turn, number, _json(thought=turn.text, type="tool", **made))
 
 
-def as_react_text(turn: Turn, number: int) -> InferenceResponse:
-    """Write a turn as a decision in labelled lines; what is said beside calls is a thought."""
+def as_react_text(turn: ScriptedTurn, number: int) -> InferenceResponse:
+    """Write a turn as a decision in labeled lines; what is said beside calls is a thought."""
     if not turn.calls:
         return _written(turn, number, f"Thought: I know.\nFinal Answer: {turn.text}")
     lines = [f"Thought: {turn.text}"]
@@ -159,7 +159,7 @@ def as_react_text(turn: Turn, number: int) -> InferenceResponse:
 
 
 NOTATIONS: Final[Mapping[str, Write]] = {
-    "native": Turn.response,
+    "native": ScriptedTurn.response,
     "structured": as_structured,
     "validated": as_tags,
     "parsed": as_tags,
@@ -177,5 +177,5 @@ def _json(**entries: Any) -> str:
     return format_json(entries).decode()
 
 
-def _written(turn: Turn, number: int, text: str) -> InferenceResponse:
+def _written(turn: ScriptedTurn, number: int, text: str) -> InferenceResponse:
     return InferenceResponse((Text(text),), FinishReason.STOP, turn.usage, "scripted", f"response_{number}")

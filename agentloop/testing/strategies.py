@@ -30,7 +30,7 @@ from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, fr
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.state import AgentContext, AgentState
-from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
+from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import Continuation, StopReason, StopSignal
 from agentloop.values.tool_calls import (
     ContentPart,
@@ -96,10 +96,10 @@ def _thoughts() -> SearchStrategy[Reasoning | ProviderPart]:
 
 
 def tool_calls(*, names: SearchStrategy[str] = _NAMES) -> SearchStrategy[ToolCall]:
-    """Calls of tools of these names, or of any; the arguments are a JSON object, spelt in one way or another."""
+    """Calls of tools of these names, or of any; the arguments are a JSON object, spelled in one way or another."""
     written = json_objects().map(lambda value: format_json(value).decode())
-    spelt = written | written.map(lambda text: f" {text.replace('{}', '{ }')}\n") | st.just("")
-    return st.builds(ToolCall, _SHORT, names, spelt, provider_data=json_objects(max_size=1))
+    spelled = written | written.map(lambda text: f" {text.replace('{}', '{ }')}\n") | st.just("")
+    return st.builds(ToolCall, _SHORT, names, spelled, provider_data=json_objects(max_size=1))
 
 
 def error_infos() -> SearchStrategy[ErrorInfo]:
@@ -228,7 +228,7 @@ def continuations() -> SearchStrategy[Continuation]:
 
 
 @st.composite
-def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None = None) -> OpenTurn:
+def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None = None) -> SuspendedTurn:
     """Responses of whose calls at least the last one waits; the prefix of the keys is execution id and step number."""
     parts = [*draw(st.lists(response_parts(), max_size=3)), draw(tool_calls())]
     calls = [part for part in parts if isinstance(part, ToolCall)]
@@ -239,7 +239,7 @@ def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None
             slots.append(PendingCall(key, call, draw(_SHORT), "", draw(st.none() | decisions()), draw(st.booleans())))
         else:
             slots.append(draw(tool_executions(call=call, key=key, at=at)))
-    return OpenTurn(parts, slots)
+    return SuspendedTurn(parts, slots)
 
 
 @st.composite

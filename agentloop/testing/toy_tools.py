@@ -1,4 +1,4 @@
-"""Tools whose behaviour is known: what kits and tests call."""
+"""Tools whose behavior is known: what kits and tests call."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from agentloop.text_calls.reading import Draft as Draft
     from agentloop.text_calls.reading import FoundCall as FoundCall
     from agentloop.text_calls.reading import Outcome as Outcome
-    from agentloop.text_calls.reading import Piece as Piece
-    from agentloop.text_calls.reading import Reading as Reading
+    from agentloop.text_calls.reading import ParseResult as ParseResult
     from agentloop.text_calls.reading import Refusal as Refusal
+    from agentloop.text_calls.reading import StreamChunk as StreamChunk
     from agentloop.text_calls.source import Source as Source
     from agentloop.text_calls.text_format import TextFormat as TextFormat
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "agentloop.text_calls.reading": "Attempt Draft Outcome FoundCall Piece Reading Refusal",
+            "agentloop.text_calls.reading": "Attempt Draft Outcome FoundCall StreamChunk ParseResult Refusal",
             "agentloop.text_calls.reader": "DEFAULT_FORMATS StreamReader read_calls",
             "agentloop.text_calls.notations.fenced": "BareJson CallList PythonCalls FencedCalls",
             "agentloop.text_calls.notations.named_json": "HEADS Head NamedJson",

@@ -12,7 +12,7 @@ from agentloop.text_calls.notations.react import ReActCalls
 from agentloop.text_calls.notations.tagged import NestedTags, TaggedCalls
 from agentloop.text_calls.notations.tagged_arguments import STYLES, TaggedArguments
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Piece, Reading
+from agentloop.text_calls.reading import ParseResult, StreamChunk
 from agentloop.text_calls.scanner import Scanner
 from agentloop.text_calls.source import Source
 from agentloop.text_calls.text_format import TextFormat
@@ -39,7 +39,7 @@ def read_calls(
     formats: Sequence[TextFormat] = DEFAULT_FORMATS,
     coerce: bool = True,
     only_offered: bool = False,
-) -> Reading:
+) -> ParseResult:
     """Read the calls out of a model's text.
 
     Nothing is evaluated, no text raises, and the time grows with the length of the text and no faster.
@@ -76,7 +76,7 @@ class StreamReader:
         self._scanner = Scanner(self._source, formats, OfferedTools.of(tools), Rules(coerce, only_offered))
         self._told = 0
 
-    def feed(self, piece: str) -> Piece:
+    def feed(self, piece: str) -> StreamChunk:
         """Take the next piece; return the text that can be shown and the calls that are complete by now."""
         self._source.grow(piece)
         self._scanner.advance()
@@ -84,12 +84,12 @@ class StreamReader:
         self._told = min(self._told, len(calls))
         new = tuple(calls[self._told :])
         self._told = len(calls)
-        return Piece(self._scanner.shown.take(), new)
+        return StreamChunk(self._scanner.shown.take(), new)
 
-    def close(self) -> Reading:
+    def close(self) -> ParseResult:
         """Say that the text is complete, and return all that stands in it."""
         self._source.end()
         self._scanner.advance()
         found = self._scanner
         reasoning = "\n\n".join(thought for thought in found.reasoning if thought)
-        return Reading(tuple(found.calls), found.shown.text, reasoning, tuple(found.refused))
+        return ParseResult(tuple(found.calls), found.shown.text, reasoning, tuple(found.refused))

@@ -56,7 +56,7 @@ class Refusal(Value):
 
 
 @frozen(eq=False, repr=False)
-class Reading(Value):
+class ParseResult(Value):
     """A text, taken apart.
 
     Attributes:
@@ -73,7 +73,7 @@ class Reading(Value):
 
 
 @frozen(eq=False, repr=False)
-class Piece(Value):
+class StreamChunk(Value):
     """What a piece of a stream made certain.
 
     Attributes:

@@ -18,7 +18,7 @@ MARKED: Final = 3
 """The clarity of a notation in which nothing but calls is written."""
 
 
-class Mentions:
+class MentionFilter:
     """Remembers the calls of a text, and knows which one is only mentioned.
 
     After other words, a call is only mentioned when it stands in a notation that is less clearly one than that of an earlier
@@ -184,7 +184,7 @@ class Scanner:
         self._search = OpeningSearch(formats, tools)
         self._done = 0
         self._reread = 0
-        self._mentions = Mentions()
+        self._mentions = MentionFilter()
         self._steps = self._scan()
 
     def advance(self) -> None:
@@ -301,7 +301,7 @@ class Scanner:
         if tag in CLOSES_ALONE and not self.reasoning and not self._is_quoted(start):
             self.reasoning.append(self._source.text[:start].strip())
             self.calls.clear()
-            self._mentions = Mentions()
+            self._mentions = MentionFilter()
             self.refused.clear()
             self.shown.forget()
             self._done = behind

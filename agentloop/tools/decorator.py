@@ -161,9 +161,9 @@ def _tool(
     shown = showing(show, present) if show else present
     if probe is None:
         return kind(function, signature, effect, shown, given, policy)
-    from agentloop.tools.function_tool import Prober
+    from agentloop.tools.function_tool import Reconciler
 
-    return kind(function, signature, effect, shown, given, policy, Prober.of(probe, signature))
+    return kind(function, signature, effect, shown, given, policy, Reconciler.of(probe, signature))
 
 
 def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

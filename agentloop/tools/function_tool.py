@@ -17,7 +17,7 @@ from agentloop.contracts.tool import (
     CanAccessToolContext,
     CanPrepareArguments,
     CanPresentResult,
-    CanProbeCall,
+    CanReconcileCall,
     CanUseThread,
     Tool,
     ToolContext,
@@ -34,7 +34,7 @@ from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResul
 
 
 @frozen(eq=False)
-class Prober:
+class Reconciler:
     """A function that is asked what became of a call.
 
     Attributes:
@@ -49,7 +49,7 @@ class Prober:
     _given: Mapping[str, object] = field(factory=dict, repr=False)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], signature: Signature) -> Prober:
+    def of(cls, function: Callable[..., Any], signature: Signature) -> Reconciler:
         """Read a function.
 
         Args:
@@ -75,7 +75,7 @@ class Prober:
                 )
         return cls(function, frozenset(names), injected)
 
-    def giving(self, kind: Injected, value: object) -> Prober:
+    def giving(self, kind: Injected, value: object) -> Reconciler:
         """Return a copy that injects this where a parameter wants it."""
         wanted = {name: value for name, injected in self.injected.items() if injected is kind}
         return evolve(self, given={**self._given, **wanted}) if wanted else self
@@ -111,7 +111,7 @@ class FunctionTool(
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
-    CanProbeCall,
+    CanReconcileCall,
     Generic[P, R],
 ):
     """An async function as a tool; made by `@tool`, and still callable as the function it was.
@@ -127,7 +127,7 @@ class FunctionTool(
     _present: Presenter = field(repr=False)
     _schema: JsonObject | None = field(default=None, repr=False)
     _policy: ToolPolicy = field(default=DEFAULT_POLICY, repr=False)
-    _prober: Prober | None = field(default=None, repr=False)
+    _prober: Reconciler | None = field(default=None, repr=False)
     _given: Mapping[str, object] = field(factory=dict, repr=False)
 
     @property

@@ -98,8 +98,8 @@ if TYPE_CHECKING:
     from agentloop.values.steps import AgentStep as AgentStep
     from agentloop.values.steps import ExecutionState as ExecutionState
     from agentloop.values.steps import ExecutionStatus as ExecutionStatus
-    from agentloop.values.steps import OpenTurn as OpenTurn
     from agentloop.values.steps import StepKind as StepKind
+    from agentloop.values.steps import SuspendedTurn as SuspendedTurn
     from agentloop.values.steps import Totals as Totals
     from agentloop.values.stop import AgentStop as AgentStop
     from agentloop.values.stop import Continuation as Continuation
@@ -124,7 +124,7 @@ else:
         __name__,
         {
             "agentloop.values.state": "AgentContext AgentState ExecutionFailed",
-            "agentloop.values.steps": "AgentStep OpenTurn StepKind ExecutionState ExecutionStatus Totals",
+            "agentloop.values.steps": "AgentStep SuspendedTurn StepKind ExecutionState ExecutionStatus Totals",
             "agentloop.values.policies": "CachePolicy CallPolicy CircuitPolicy DeduplicatePolicy RateLimit RetryPolicy",
             "agentloop.values.time_and_ids": "Clock SystemClock DerivedIds IdSource RandomIds",
             "agentloop.values.decisions": "Answer Approve Decision Deny Edit answer approve deny edit CallSuspended PendingCall Block Suspend Verdict",

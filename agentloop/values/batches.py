@@ -11,7 +11,7 @@ from agentloop.errors import ContractViolation, DecisionError, ToolFailed
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import FrozenDict
 from agentloop.values.state import AgentState
-from agentloop.values.steps import OpenTurn
+from agentloop.values.steps import SuspendedTurn
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
@@ -124,7 +124,7 @@ class BatchFailed(ToolFailed):
         self.tool_executions = tool_executions
 
 
-def ready_calls(turn: OpenTurn) -> ToolCalls:
+def ready_calls(turn: SuspendedTurn) -> ToolCalls:
     """Return the calls that can be executed now: those decided, or decided inside, and those that wait only for such."""
     undecided = False
     ready: list[PendingCall] = []
@@ -164,7 +164,7 @@ def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
     for key, decision in decisions.items():
         _check(key, decision, waiting)
     slots = [_noted(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots]
-    return state.with_last_step(evolve(step, open_turn=OpenTurn(step.open_turn.parts, tuple(slots))))
+    return state.with_last_step(evolve(step, open_turn=SuspendedTurn(step.open_turn.parts, tuple(slots))))
 
 
 def closed(

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
-from agentloop.values.policies import NO_WISHES, CallPolicy
+from agentloop.values.policies import DEFAULT_CALL_POLICY, CallPolicy
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
@@ -214,7 +214,7 @@ class AroundToolUse(Point):
     key: str
     id: str
     started_at: datetime
-    policy: CallPolicy = NO_WISHES
+    policy: CallPolicy = DEFAULT_CALL_POLICY
 
     @property
     def arguments(self) -> JsonObject:

@@ -236,4 +236,4 @@ class CallPolicy(Value):
         return evolve(self, **{name: getattr(other, name) for name in open_fields})
 
 
-NO_WISHES = CallPolicy()
+DEFAULT_CALL_POLICY = CallPolicy()

@@ -13,7 +13,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze, freeze_object, json_in_text
 from agentloop.values.messages import Message, as_messages
-from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, OpenTurn, StepKind
+from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolExecution
@@ -248,7 +248,7 @@ class AgentState(Value):
         return tuple([error for step in self.steps for error in step.errors])
 
     @property
-    def open_turn(self) -> OpenTurn | None:
+    def open_turn(self) -> SuspendedTurn | None:
         """The response some of whose calls still wait; None when nothing waits."""
         step = self.last_step
         return step.open_turn if step is not None else None

@@ -40,7 +40,7 @@ class StepKind(StrEnum):
 
 
 @frozen(eq=False, repr=False)
-class OpenTurn(Value):
+class SuspendedTurn(Value):
     """A response some of whose calls still wait; it becomes a message when all are settled.
 
     Attributes:
@@ -65,7 +65,7 @@ class OpenTurn(Value):
         keys: Sequence[str],
         executions: Sequence[ToolExecution],
         pending: Sequence[PendingCall],
-    ) -> OpenTurn:
+    ) -> SuspendedTurn:
         """Put each outcome and each waiting call in the place of its call, which `keys` lists in order.
 
         Raises:
@@ -90,9 +90,11 @@ class OpenTurn(Value):
         """The outcomes of the settled calls, in call order."""
         return tuple([slot for slot in self.slots if isinstance(slot, ToolExecution)])
 
-    def with_settled(self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]) -> OpenTurn:
+    def with_settled(
+        self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]
+    ) -> SuspendedTurn:
         """Return the turn with these outcomes, and these calls still waiting, in the places of their keys."""
-        return OpenTurn(self.parts, tuple([executions.get(s.key) or pending.get(s.key) or s for s in self.slots]))
+        return SuspendedTurn(self.parts, tuple([executions.get(s.key) or pending.get(s.key) or s for s in self.slots]))
 
     def message(self) -> Message:
         """Return the finished turn as a message.
@@ -126,7 +128,7 @@ class AgentStep(Value):
     id: str
     number: int
     message: Message | None = None
-    open_turn: OpenTurn | None = None
+    open_turn: SuspendedTurn | None = None
     response_id: str = ""
     model: str = ""
     finish_reason: FinishReason | None = None

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import SqliteJournal
 from agentloop.values import InferenceResponse
 
@@ -57,7 +57,7 @@ not_a_loop = 7
 
 
 def waiting():
-    return loop.with_interceptors(Approval())
+    return loop.with_interceptors(RequireApproval())
 
 
 def failing_to_make():

@@ -194,7 +194,7 @@ def test_what_a_model_writes_cannot_move_the_cursor(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
-def test_a_real_terminal_is_recognised(server: ModelServer, tools: Path) -> None:
+def test_a_real_terminal_is_recognized(server: ModelServer, tools: Path) -> None:
     """On a pseudo-terminal, the question is shown and the answer is read; the final answer alone goes to stdout."""
     arguments = asked(server, tools, "--approve", "ask", "--quiet")
     outer, inner = pty.openpty()
@@ -224,9 +224,9 @@ def test_an_ensemble_that_holds_calls_back_is_asked_about(
 ) -> None:
     """Without the option, a person is asked about what an ensemble itself lets wait."""
     grouped = """
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.tools.ensembles import Ensemble
-BANK = Ensemble("bank", [pay, balance], interceptors=[Approval(["pay"], reason="the bank asks")])
+BANK = Ensemble("bank", [pay, balance], interceptors=[RequireApproval(["pay"], reason="the bank asks")])
 """
     tools.write_text(TOOLS + grouped, encoding="utf-8")
     arguments: list[Any] = asked(server, tools)

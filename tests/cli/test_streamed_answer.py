@@ -13,7 +13,7 @@ import pytest
 
 pty = pytest.importorskip("pty", reason="terminals of this kind are on POSIX only")
 _COMMANDS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""What sets colours and moves the cursor."""
+"""What sets colors and moves the cursor."""
 
 
 def _at_a_terminal(*arguments: str, answer_to_file: bool) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.compilers import SlidingWindow, TokenBudget, WholeConversation
+from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.retained import STUB
 from agentloop.contracts import CanCompileMessages
 from agentloop.events import ContextEpochBegan, InferenceRequestStarted
@@ -49,7 +49,7 @@ def breaks(requests: list[InferenceRequest]) -> int:
     return sum(later.messages[: len(one.messages)] != one.messages for one, later in pairwise(requests))
 
 
-@pytest.mark.parametrize("compiler", [SlidingWindow(10), TokenBudget(1500), TokenBudget(900, keep=300)])
+@pytest.mark.parametrize("compiler", [SlidingWindow(10), TokenWindow(1500), TokenWindow(900, keep=300)])
 def test_each_break_is_told_and_between_breaks_requests_extend_each_other(compiler: CanCompileMessages) -> None:
     """A listener knows where the provider's cache was lost, why, and what is left out (law 13)."""
     final, requests, told = driven(compiler, 40)
@@ -68,7 +68,7 @@ def test_each_break_is_told_and_between_breaks_requests_extend_each_other(compil
 
 def test_the_state_keeps_what_the_model_is_not_shown() -> None:
     """Notices and dropped messages are the request's matter; the model always gets its question."""
-    final, requests, _ = driven(TokenBudget(900), 20)
+    final, requests, _ = driven(TokenWindow(900), 20)
     assert all(request.messages[0] == Message.user("go") for request in requests)
     shown = [one.execution.text for request in requests for message in request.messages for one in message.exchanges]
     assert STUB in shown

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import tool
-from agentloop.compilers import SlidingWindow, TokenBudget, WholeConversation
+from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.retained import STUB, without_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanTellEpoch
+from agentloop.contracts.can_compile_messages import CanMarkEpoch
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.serialization import to_json
@@ -131,7 +131,7 @@ def test_stale_results_of_earlier_executions_are_replaced_when_another_begins() 
     before = to_json(state)
     later = told(asked(state, "again"), called("read", LONG, path="a"))
     assert results(compiler, later) == [STUB, LONG, LONG]
-    assert isinstance(compiler, CanTellEpoch)
+    assert isinstance(compiler, CanMarkEpoch)
     assert compiler.epoch(later).superseded == 1
     assert compiler.epoch(later).reason == "another execution has begun"
     assert to_json(state) == before
@@ -140,12 +140,12 @@ def test_stale_results_of_earlier_executions_are_replaced_when_another_begins() 
 
 def test_a_budget_replaces_stale_results_before_it_drops_messages() -> None:
     """When the notices alone make enough room, nothing is dropped."""
-    compiler = with_tools(TokenBudget(1000, keep=600))
+    compiler = with_tools(TokenWindow(1000, keep=600))
     state = asked(AgentState.start(), "go")
     for _ in range(7):
         state = told(state, called("read", LONG, path="a"))
     assert results(compiler, state) == [STUB] * 6 + [LONG]
-    assert isinstance(compiler, CanTellEpoch)
+    assert isinstance(compiler, CanMarkEpoch)
     assert (compiler.epoch(state).superseded, compiler.epoch(state).dropped) == (6, 0)
 
 
@@ -157,7 +157,7 @@ def test_notices_come_when_an_epoch_begins_and_at_no_other_time(names: list[str]
     """Within an epoch requests extend each other (law 13), and notices stand only for results that are stale."""
     compiler = with_tools(SlidingWindow(most))
     plain = SlidingWindow(most).with_tools(TOOLS)
-    assert isinstance(compiler, CanTellEpoch)
+    assert isinstance(compiler, CanMarkEpoch)
     state = asked(AgentState.start(), "go")
     states = [state := told(state, called("read", f"{LONG}{place}", path=name)) for place, name in enumerate(names)]
     for before, after in pairwise(states):
@@ -171,6 +171,6 @@ def test_notices_come_when_an_epoch_begins_and_at_no_other_time(names: list[str]
 
 
 def test_an_unknown_rule_is_refused() -> None:
-    """A misspelt one is told where the tool is defined."""
+    """A misspelled one is told where the tool is defined."""
     with pytest.raises(ToolDefinitionError, match="'same arguments' or 'same tool'"):
         tool(supersedes="same argument")(search.function)  # type: ignore[call-overload]  # the misspelling

@@ -11,8 +11,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenBudget, WholeConversation
-from agentloop.compilers.retained import Passed
+from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
+from agentloop.compilers.retained import RetainedMessages
 from agentloop.compilers.window import WindowCompiler
 from agentloop.contracts import CanCompileMessages
 from agentloop.errors import ConfigurationError
@@ -44,7 +44,7 @@ def windows(draw: st.DrawFn) -> WindowCompiler:
         most = draw(st.integers(1, 12))
         return SlidingWindow(most, keep=draw(st.none() | st.integers(1, most)), of=of)
     most = draw(st.integers(1, 200))
-    return TokenBudget(most, keep=draw(st.none() | st.integers(1, most)), of=of)
+    return TokenWindow(most, keep=draw(st.none() | st.integers(1, most)), of=of)
 
 
 def epochs(compiler: CanCompileMessages) -> Callable[[AgentState], object]:
@@ -113,7 +113,7 @@ def test_a_window_of_messages_shows_no_more(most: int, states: list[AgentState])
 @given(st.integers(1, 400), growing_states(most=8))
 def test_a_budget_is_kept(most: int, states: list[AgentState]) -> None:
     """What is shown fits, unless nothing is left but what always stays."""
-    window = TokenBudget(most)
+    window = TokenWindow(most)
     for state in states:
         shown = list(window.compile(state))
         leading = next((at for at, one in enumerate(shown) if one.role != "system"), len(shown))
@@ -182,8 +182,8 @@ def test_instructions_at_the_beginning_stay() -> None:
 def test_the_system_prompt_takes_part_of_the_budget() -> None:
     """A longer prompt leaves less room, and nothing is shown of it among the messages."""
     state = run_of(30)[-1]
-    short = TokenBudget(300).compile(state)
-    long = TokenBudget(300).compile(state.with_system_prompt("word " * 150))
+    short = TokenWindow(300).compile(state)
+    long = TokenWindow(300).compile(state.with_system_prompt("word " * 150))
     assert len(long) < len(short)
 
 
@@ -195,7 +195,7 @@ def test_an_estimate_of_ones_own_is_asked_once_for_each_message() -> None:
         asked_of[id(message)] += 1
         return 10
 
-    window = bound(TokenBudget(100, keep=50, estimate=estimate))
+    window = bound(TokenWindow(100, keep=50, estimate=estimate))
     states = run_of(40)
     for state in states:
         assert len(window.compile(state)) <= 10
@@ -207,13 +207,13 @@ def test_an_estimate_of_ones_own_is_asked_once_for_each_message() -> None:
 def test_a_window_looks_at_each_message_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Messages that are passed are passed once, in a run of any length (law 20)."""
     passed: list[int] = []
-    move = Passed.move
+    move = RetainedMessages.move
 
-    def moving(self: Passed, messages: list[Message]) -> None:
+    def moving(self: RetainedMessages, messages: list[Message]) -> None:
         passed.append(self.place)
         move(self, messages)
 
-    monkeypatch.setattr(Passed, "move", moving)
+    monkeypatch.setattr(RetainedMessages, "move", moving)
     window = bound(SlidingWindow(10))
     for state in run_of(steps):
         window.compile(state)
@@ -252,8 +252,8 @@ def test_a_window_over_a_compiler_of_ones_own() -> None:
         (lambda: SlidingWindow(0), "at least 1 of the messages"),
         (lambda: SlidingWindow(4, keep=5), "keeps between 1 and 4"),
         (lambda: SlidingWindow(4, keep=0), "keeps between 1 and 4"),
-        (lambda: TokenBudget(0), "at least 1 of the tokens"),
-        (lambda: TokenBudget(10, keep=11), "keeps between 1 and 10"),
+        (lambda: TokenWindow(0), "at least 1 of the tokens"),
+        (lambda: TokenWindow(10, keep=11), "keeps between 1 and 10"),
     ],
 )
 def test_a_window_that_cannot_be_is_refused(make: Callable[[], object], message: str) -> None:

@@ -11,7 +11,7 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, CanUseTools, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
 from agentloop.events import ValidationFailed
 from agentloop.modes import mode_named
-from agentloop.testing import NOTATIONS, Scenario, Turn
+from agentloop.testing import NOTATIONS, Scenario, ScriptedTurn
 from agentloop.values import Event, ExecutionStatus, ToolStatus
 
 ASKING_AGAIN = frozenset({"structured", "validated", "react-json", "react-text"})
@@ -57,12 +57,12 @@ class Told:
         return [(one.name, one.status, one.value) for one in executions if one.status is not ToolStatus.REJECTED]
 
 
-def calling(name: str, **arguments: object) -> Turn:
+def calling(name: str, **arguments: object) -> ScriptedTurn:
     """Make a turn that calls a tool."""
-    return Turn("I call.", (ToolCall("call_1", name, json.dumps(arguments)),))
+    return ScriptedTurn("I call.", (ToolCall("call_1", name, json.dumps(arguments)),))
 
 
-async def run(mode: str, *turns: Turn) -> Told:
+async def run(mode: str, *turns: ScriptedTurn) -> Told:
     """Have a model decide these turns, in the notation of a mode, under the driver of the mode."""
     model = Scenario(turns=turns).inference(NOTATIONS[mode])
     react: Any = {"react-json": "json", "react-text": "text"}.get(mode)
@@ -97,7 +97,7 @@ def _ended_well(told: Told, text: str) -> bool:
 @every_mode
 async def test_happy_path(mode: str) -> None:
     """One tool is called, its result is seen, and the answer is given."""
-    told = await run(mode, calling("add", a=1, b=2), Turn("It is 3."))
+    told = await run(mode, calling("add", a=1, b=2), ScriptedTurn("It is 3."))
     assert _ended_well(told, "It is 3.")
     assert (told.ran, told.refused) == ([("add", "succeeded", 3)], 0)
     assert "3" in told.requests[1]
@@ -106,7 +106,7 @@ async def test_happy_path(mode: str) -> None:
 @every_mode
 async def test_wrong_tool(mode: str) -> None:
     """A tool that does not fit is called first; its result leads to the one that does."""
-    told = await run(mode, calling("multiply", a=1, b=2), calling("add", a=1, b=2), Turn("It is 3."))
+    told = await run(mode, calling("multiply", a=1, b=2), calling("add", a=1, b=2), ScriptedTurn("It is 3."))
     assert _ended_well(told, "It is 3.")
     assert (told.ran, told.refused) == ([("multiply", "succeeded", 2), ("add", "succeeded", 3)], 0)
     assert told.state.step_count == 3
@@ -115,7 +115,7 @@ async def test_wrong_tool(mode: str) -> None:
 @every_mode
 async def test_missing_argument(mode: str) -> None:
     """A call without a required argument never runs; the model is told which one is missing, and calls again."""
-    told = await run(mode, calling("add", a=1), calling("add", a=1, b=2), Turn("It is 3."))
+    told = await run(mode, calling("add", a=1), calling("add", a=1, b=2), ScriptedTurn("It is 3."))
     assert _ended_well(told, "It is 3.")
     assert (told.ran, told.refused) == ([("add", "succeeded", 3)], 1)
     assert "'b' is a required property" in told.requests[1]
@@ -124,7 +124,7 @@ async def test_missing_argument(mode: str) -> None:
 @every_mode
 async def test_tool_failure(mode: str) -> None:
     """A tool that raises is an observation; the model reads it and answers."""
-    told = await run(mode, calling("divide", a=1, b=0), Turn("It cannot be divided."))
+    told = await run(mode, calling("divide", a=1, b=0), ScriptedTurn("It cannot be divided."))
     assert _ended_well(told, "It cannot be divided.")
     assert (told.ran, told.refused) == ([("divide", "failed", None)], 0)
     assert "division by zero" in told.requests[1]
@@ -133,7 +133,7 @@ async def test_tool_failure(mode: str) -> None:
 @every_mode
 async def test_hallucinated_tool(mode: str) -> None:
     """A tool that does not exist never runs; the model is told those that do, and calls one."""
-    told = await run(mode, calling("sum_up", a=1, b=2), calling("add", a=1, b=2), Turn("It is 3."))
+    told = await run(mode, calling("sum_up", a=1, b=2), calling("add", a=1, b=2), ScriptedTurn("It is 3."))
     assert _ended_well(told, "It is 3.")
     assert (told.ran, told.refused) == ([("add", "succeeded", 3)], 1)
     assert "sum_up" in told.requests[1]
@@ -143,6 +143,6 @@ async def test_hallucinated_tool(mode: str) -> None:
 @every_mode
 async def test_no_tool_needed(mode: str) -> None:
     """The model answers at once, although tools are on offer."""
-    told = await run(mode, Turn("Good morning."))
+    told = await run(mode, ScriptedTurn("Good morning."))
     assert _ended_well(told, "Good morning.")
     assert (told.ran, told.refused, told.state.step_count) == ([], 0, 1)

@@ -21,7 +21,7 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanInfer, CanTellModel
+from agentloop.contracts import CanInfer, CanNameModel
 from agentloop.drivers import ReActCall, ReActDecision, Unusable, decision_of
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
@@ -32,7 +32,7 @@ from agentloop.events import (
     ToolCallStarted,
     ValidationFailed,
 )
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.modes import ReActJsonMode, ReActTextMode
 from agentloop.values import (
     Event,
@@ -527,7 +527,7 @@ async def test_a_call_may_wait_for_a_decision(output: str) -> None:
     """Approvals work as under every driver: the call waits, is approved, and the model sees what came of it."""
     call, _, answer = NOTATIONS[output]
     loop, model, _ = loop_of(output, call, answer)
-    asking = loop.with_interceptors(Approval(["add"]))
+    asking = loop.with_interceptors(RequireApproval(["add"]))
     waiting = await asking.execute("1 + 2?")
     assert (waiting.status, [one.call.name for one in waiting.pending]) == (ExecutionStatus.SUSPENDED, ["add"])
     model.lines = (answer,)
@@ -557,7 +557,7 @@ async def test_prompt_validator_and_output_can_be_replaced() -> None:
     assert told.requests[0].system_prompt == "Be brief. 2 tools."
 
 
-class Named(ScriptedInference, CanTellModel):
+class Named(ScriptedInference, CanNameModel):
     """A script that tells a model's name."""
 
     model_name = ""

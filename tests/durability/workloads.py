@@ -11,7 +11,7 @@ from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
-from agentloop.interception import Approval, Resilience
+from agentloop.interception import RequireApproval, Resilience
 from agentloop.values import Event, InDoubt
 from tests.durability.place import Place
 from tests.durability.work import EFFECTS, Plan, Script, flaky, tools_of
@@ -65,7 +65,7 @@ def all_tools(place: Place) -> list[Tool]:
 def helped(place: Place, journal: CanJournal, *, approved: Sequence[str] = ()) -> AgentLoop:
     """Make a loop whose agent has another one do a part, beside calls of its own."""
     inner = Plan(place, (["work_effect", "work_pure"], ["seal_effect"], ["work_idempotent"]))
-    approval = [Approval(approved)] if approved else []
+    approval = [RequireApproval(approved)] if approved else []
     helper = AgentLoop(ToolCallingDriver(inference=inner), all_tools(place), interceptors=approval)
     script = (["work_effect"], ["agent", "work_effect", "work_idempotent"], ["agent"], ["seal_effect"])
     tools = [*all_tools(place), helper.as_tool("agent", "Does a part of the work.")]
@@ -75,7 +75,9 @@ def helped(place: Place, journal: CanJournal, *, approved: Sequence[str] = ()) -
 def approved(place: Place, journal: CanJournal) -> AgentLoop:
     """Make a loop that asks before it does anything with an effect."""
     driver = ToolCallingDriver(inference=Plan(place, script_of("effect", "effect_probed", "pure")))
-    return AgentLoop(driver, all_tools(place), journal=journal, interceptors=[Approval(["work_effect", "seal_*"])])
+    return AgentLoop(
+        driver, all_tools(place), journal=journal, interceptors=[RequireApproval(["work_effect", "seal_*"])]
+    )
 
 
 def approved_inside(place: Place, journal: CanJournal) -> AgentLoop:

@@ -14,7 +14,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.errors import JournalError
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.values import (
     ExecutionHead,
@@ -174,7 +174,7 @@ def loop_of(
         interceptors: more of them.
         in_doubt: what becomes of calls in doubt.
     """
-    approval = Approval(["asked"])
+    approval = RequireApproval(["asked"])
     helper = AgentLoop(ToolCallingDriver(inference=Model(inner)), world.tools(), interceptors=[approval])
     tools = [*world.tools(), helper.as_tool("agent", "Does a part of the work.")]
     driver = ToolCallingDriver(inference=Model(turns))

@@ -13,7 +13,7 @@ from agentloop import AgentLoop, ToolCallingDriver, ToolCallLimit
 from agentloop.errors import ContractViolation
 from agentloop.events import AgentStepStarted, ProtocolMonitor, ToolCallCompleted
 from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL
-from agentloop.testing import SCENARIOS, Ledger, Scenario, Turn, call, run_virtual, toys
+from agentloop.testing import SCENARIOS, Ledger, Scenario, ScriptedTurn, call, run_virtual, toys
 from agentloop.values import Event
 
 
@@ -71,14 +71,14 @@ BREAKING: list[tuple[str, Callable[[list[Event]], list[Event]]]] = [
 @pytest.mark.parametrize(("what", "spoil"), BREAKING)
 def test_the_grammar_itself_finds_what_is_wrong(what: str, spoil: Callable[[list[Event]], list[Event]]) -> None:
     """Without the help of sequence numbers, the order of events alone gives a broken run away."""
-    scenario = Scenario(turns=(Turn(calls=(call("echo", 1), call("fail", 2))), Turn("done")))
+    scenario = Scenario(turns=(ScriptedTurn(calls=(call("echo", 1), call("fail", 2))), ScriptedTurn("done")))
     assert violations(renumbered(spoil(events_of(scenario)))), what
 
 
 def test_a_run_left_early_is_whole_between_steps() -> None:
     """A run that was left after a step has no terminal event, and nothing of it is open."""
     told: list[Event] = []
-    scenario = Scenario(turns=(Turn(calls=(call("echo", 1),)), Turn("done")))
+    scenario = Scenario(turns=(ScriptedTurn(calls=(call("echo", 1),)), ScriptedTurn("done")))
     loop = AgentLoop(ToolCallingDriver(scenario.inference()), toys(Ledger()))
     loop.wiretap(told.append)
 

@@ -1,4 +1,4 @@
-"""A provider on loopback that follows a script: real sockets, exact bytes, every kind of misbehaviour.
+"""A provider on loopback that follows a script: real sockets, exact bytes, every kind of misbehavior.
 
 The server lives in the event loop of the test and has no tasks of its own, so that what a client leaves behind shows.
 """

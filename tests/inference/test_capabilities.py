@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentloop import ToolCallingDriver
-from agentloop.contracts import CanInfer, CanTellModel
+from agentloop.contracts import CanInfer, CanNameModel
 from agentloop.inference import (
     UNKNOWN_MODEL,
     Capabilities,
@@ -296,7 +296,7 @@ def test_inferences_tell_their_model(tmp_path: Path) -> None:
     fallback = FallbackInference([first, http("openai:gpt-5")])
     recording = RecordingInference(fallback, tmp_path / "run.json")
     for inference in (first, fallback, recording):
-        assert isinstance(inference, CanTellModel)
+        assert isinstance(inference, CanNameModel)
         assert inference.model_name == "anthropic:claude-sonnet-4-5"
         assert inference.wire_format_name == "anthropic-messages"
 
@@ -318,7 +318,7 @@ def test_what_is_not_known_is_told_as_empty(tmp_path: Path) -> None:
 async def test_a_replay_tells_the_model_that_was_recorded(tmp_path: Path) -> None:
     """A recorded run is repeated in the mode in which it was made: the recording names the model, where it is known."""
 
-    class Telling(Anonymous, CanTellModel):
+    class Telling(Anonymous, CanNameModel):
         """Tells its model."""
 
         model_name = "ollama:gemma3"

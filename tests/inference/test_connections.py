@@ -314,7 +314,7 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_an_address_that_needs_no_proxy_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_PROXY is honoured."""
+    """NO_PROXY is honored."""
     async with loopback(says("directly")) as server, loopback() as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

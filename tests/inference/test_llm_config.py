@@ -91,7 +91,7 @@ def test_a_string_that_is_no_provider_and_model_is_refused_with_an_example(text:
 
 @pytest.mark.parametrize(("wrong", "meant"), [("opanai", "openai"), ("OpenAi-", "openai"), ("olama", "ollama")])
 def test_an_unknown_provider_is_refused_with_the_closest_one(wrong: str, meant: str) -> None:
-    """A misspelt provider gets a suggestion, and the list of those there are."""
+    """A misspelled provider gets a suggestion, and the list of those there are."""
     with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'.*known are openai, "):
         LLMConfig.parse(f"{wrong}:m", api_key="k")
 
@@ -195,7 +195,7 @@ def test_with_settings_returns_another_configuration() -> None:
 
 
 def test_a_setting_that_does_not_exist_is_refused_with_the_closest_one() -> None:
-    """A misspelt setting is an error that says which one was meant."""
+    """A misspelled setting is an error that says which one was meant."""
     with pytest.raises(ConfigurationError, match=r"no setting 'tiemout', did you mean 'timeout'\?; known are model, "):
         LLMConfig.parse("ollama:m", tiemout=5)
     with pytest.raises(ConfigurationError, match="no setting 'temperature'; known are"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, AgentState, Permissions, ScenarioStep, ScriptedDriver, from_json, to_json, tool
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
-from agentloop.interception import Approval, Rule, before_tool_use
+from agentloop.interception import RequireApproval, Rule, before_tool_use
 from agentloop.testing import Ledger, toys
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
@@ -64,7 +64,7 @@ def test_what_changes_something_waits_and_nothing_else() -> None:
         ScenarioStep.tool_calls(("echo", {"value": 1}), ("look", {}), ("set_name", {"value": "x"})),
         ScenarioStep.final("done"),
     ]
-    loop = AgentLoop(ScriptedDriver(*script), [*toys(Ledger()), look, set_name], interceptors=[Approval()])
+    loop = AgentLoop(ScriptedDriver(*script), [*toys(Ledger()), look, set_name], interceptors=[RequireApproval()])
     state = loop.execute_sync("go")
     assert waiting(state) == [("echo", "a call of 'echo' needs approval")]
     assert [one.name for one in state.steps[0].executions] == ["look", "set_name"]
@@ -73,20 +73,20 @@ def test_what_changes_something_waits_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("approval", "expected"),
     [
-        (Approval(["echo"]), [("echo", 1), ("echo", 5)]),
-        (Approval("w*"), [("whoami", 2)]),
-        (Approval([Rule(tool="e*", caller="clerk")]), [("echo", 1), ("echo", 5)]),
-        (Approval([Rule(tool="e*", caller="boss")]), []),
-        (Approval([lambda point: point.arguments["value"] > 1]), [("whoami", 2), ("echo", 5)]),
-        (Approval([Rule(effect="effect")], unless=["whoami"]), [("echo", 1), ("echo", 5)]),
-        (Approval(unless=[lambda point: point.arguments["value"] < 5]), [("echo", 5)]),
-        (Approval([Rule(effect="pure")]), []),
-        (Approval([Rule(metadata={"stage": "live"})]), [("echo", 1), ("whoami", 2), ("echo", 5)]),
-        (Approval([Rule(metadata={"stage": "test"})]), []),
-        (Approval([]), []),
+        (RequireApproval(["echo"]), [("echo", 1), ("echo", 5)]),
+        (RequireApproval("w*"), [("whoami", 2)]),
+        (RequireApproval([Rule(tool="e*", caller="clerk")]), [("echo", 1), ("echo", 5)]),
+        (RequireApproval([Rule(tool="e*", caller="boss")]), []),
+        (RequireApproval([lambda point: point.arguments["value"] > 1]), [("whoami", 2), ("echo", 5)]),
+        (RequireApproval([Rule(effect="effect")], unless=["whoami"]), [("echo", 1), ("echo", 5)]),
+        (RequireApproval(unless=[lambda point: point.arguments["value"] < 5]), [("echo", 5)]),
+        (RequireApproval([Rule(effect="pure")]), []),
+        (RequireApproval([Rule(metadata={"stage": "live"})]), [("echo", 1), ("whoami", 2), ("echo", 5)]),
+        (RequireApproval([Rule(metadata={"stage": "test"})]), []),
+        (RequireApproval([]), []),
     ],
 )
-def test_which_calls_wait(approval: Approval, expected: list[tuple[str, int]]) -> None:
+def test_which_calls_wait(approval: RequireApproval, expected: list[tuple[str, int]]) -> None:
     """By name, pattern, caller, arguments, effect and metadata, and not those that are left out."""
     loop = loop_of(("echo", 1), ("whoami", 2), ("echo", 5), interceptors=[approval])
     state = loop.execute_sync(AgentState.start("go", agent_id="clerk").with_metadata(stage="live"))
@@ -98,7 +98,7 @@ def test_calls_of_an_ensemble_can_wait() -> None:
     for defaults in ({}, {"value": "x"}):
         ensemble = Ensemble("names", [set_name], defaults=defaults)
         script = [ScenarioStep.tool_calls(("set_name", {"value": "x"}), ("look", {})), ScenarioStep.final("done")]
-        approval = Approval([Rule(ensemble="na*")])
+        approval = RequireApproval([Rule(ensemble="na*")])
         loop = AgentLoop(ScriptedDriver(*script), [look, ensemble], interceptors=[approval])
         assert waiting(loop.execute_sync("go")) == [("set_name", "a call of 'set_name' needs approval")]
 
@@ -106,12 +106,12 @@ def test_calls_of_an_ensemble_can_wait() -> None:
 @pytest.mark.parametrize(
     ("approval", "reason"),
     [
-        (Approval(reason="think twice"), "think twice"),
-        (Approval(reason=lambda point: f"echoes {point.arguments['value']}"), "echoes 3"),
-        (Approval([Rule(tool="echo", reason="loud")], reason="think twice"), "loud"),
+        (RequireApproval(reason="think twice"), "think twice"),
+        (RequireApproval(reason=lambda point: f"echoes {point.arguments['value']}"), "echoes 3"),
+        (RequireApproval([Rule(tool="echo", reason="loud")], reason="think twice"), "loud"),
     ],
 )
-def test_the_person_is_shown_a_reason(approval: Approval, reason: str) -> None:
+def test_the_person_is_shown_a_reason(approval: RequireApproval, reason: str) -> None:
     """It is that of the rule, or else that of all, which may be made of the call."""
     state = loop_of(("echo", 3), interceptors=[approval]).execute_sync("go")
     assert waiting(state) == [("echo", reason)]
@@ -132,7 +132,7 @@ def test_the_person_is_shown_a_reason(approval: Approval, reason: str) -> None:
 async def test_what_a_decision_does(decision: Decision, status: str, text: str, ran: list[int]) -> None:
     """Approved it runs, denied the model is told why, answered it does not run, edited it is validated again."""
     ledger = Ledger()
-    loop = loop_of(("echo", 3), interceptors=[Approval()], ledger=ledger)
+    loop = loop_of(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     done = await loop.resume(state, {"run/1/0": decision})
     assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
@@ -145,7 +145,7 @@ async def test_what_runs_is_what_was_shown() -> None:
     """What others did to the call before it was shown is not done to it again after the decision."""
     ledger = Ledger()
     double = before_tool_use(lambda point: point.with_arguments({"value": point.arguments["value"] * 2}))
-    loop = loop_of(("echo", 3), interceptors=[double, Approval()], ledger=ledger)
+    loop = loop_of(("echo", 3), interceptors=[double, RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 6}
     done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
@@ -162,7 +162,9 @@ async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
     def clipped(point: BeforeToolUse) -> BeforeToolUse:
         return point.with_arguments({"value": min(point.arguments["value"], 10)})
 
-    loop = loop_of(("echo", 30), interceptors=[Approval(), before_tool_use(clipped, priority=-950)], ledger=ledger)
+    loop = loop_of(
+        ("echo", 30), interceptors=[RequireApproval(), before_tool_use(clipped, priority=-950)], ledger=ledger
+    )
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 30}
     state = await loop.resume(state, {"run/1/0": approve()})
@@ -178,7 +180,7 @@ async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
 async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
     """A permission that was taken away meanwhile blocks the call (law 11)."""
     ledger = Ledger()
-    loop = loop_of(("echo", 3), interceptors=[Approval()], ledger=ledger)
+    loop = loop_of(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     stricter = loop.with_interceptors(Permissions(deny=["echo"]))
     done = await stricter.resume(state, {"run/1/0": approve()})
@@ -188,7 +190,9 @@ async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
 
 def test_nobody_is_asked_about_a_call_that_is_blocked_or_invalid() -> None:
     """What cannot run needs no decision."""
-    loop = loop_of(("echo", 1), ("echo", -5), ("nobody", 1), interceptors=[Approval(), Permissions(deny=["echo"])])
+    loop = loop_of(
+        ("echo", 1), ("echo", -5), ("nobody", 1), interceptors=[RequireApproval(), Permissions(deny=["echo"])]
+    )
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.COMPLETED
     assert [one.status.value for one in state.steps[0].executions] == ["blocked", "rejected", "rejected"]
@@ -197,7 +201,7 @@ def test_nobody_is_asked_about_a_call_that_is_blocked_or_invalid() -> None:
 def test_a_rule_that_raises_lets_nothing_run() -> None:
     """Whoever cannot say whether a call needs approval stops the execution (law 11)."""
     ledger = Ledger()
-    broken = Approval([lambda point: bool(point.arguments["missing"])])
+    broken = RequireApproval([lambda point: bool(point.arguments["missing"])])
     state = loop_of(("echo", 1), interceptors=[broken], ledger=ledger).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert not ledger.used
@@ -205,7 +209,7 @@ def test_a_rule_that_raises_lets_nothing_run() -> None:
 
 async def test_a_decision_that_is_none_is_refused() -> None:
     """What is easily mistaken for a decision is told from one."""
-    loop = loop_of(("echo", 1), interceptors=[Approval()])
+    loop = loop_of(("echo", 1), interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     with pytest.raises(DecisionError, match=r"the decision about 'run/1/0' is True; make one with approve\(\)"):
         await loop.resume(state, {"run/1/0": True})  # type: ignore[dict-item]  # the mistake under test
@@ -235,7 +239,7 @@ def test_a_digest_is_of_one_key_tool_and_arguments(one: PendingCall, other: Pend
 def test_a_decision_serves_its_key_and_digest_only(values: list[int], data: st.DataObject, make: Any) -> None:
     """A decision made about one call is refused for any other, whatever it is, and then nothing has run (law 16)."""
     ledger = Ledger()
-    loop = loop_of(*[("echo", value) for value in values], interceptors=[Approval()], ledger=ledger)
+    loop = loop_of(*[("echo", value) for value in values], interceptors=[RequireApproval()], ledger=ledger)
     state = from_json(to_json(loop.execute_sync("go", execution_id="run")), AgentState)
     shown = data.draw(st.sampled_from(state.pending))
     meant = data.draw(st.sampled_from(state.pending))

@@ -24,7 +24,7 @@ from agentloop.inference import wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
 from agentloop.interception.budgets.run import NOTICE
 from agentloop.modes import ReActJsonMode, ReActTextMode, mode_named
-from agentloop.testing import NOTATIONS, Ledger, LoopClock, Scenario, Turn, call, run_virtual, toys
+from agentloop.testing import NOTATIONS, Ledger, LoopClock, Scenario, ScriptedTurn, call, run_virtual, toys
 from agentloop.values import (
     ExecutionStatus,
     FinishReason,
@@ -71,7 +71,7 @@ def test_near_a_limit_the_model_gives_its_last_answer(reason: str) -> None:
 @pytest.mark.parametrize("driver", ["native", "structured", "validated", "react-json", "react-text"])
 def test_what_a_request_had_beyond_its_length_is_expected_of_the_next(driver: str) -> None:
     """A driver or mode may describe the tools at length, and a provider count otherwise: that is known after one inference."""
-    turns = [Turn("", (call("echo", number),), Usage(2_500, 50)) for number in range(9)]
+    turns = [ScriptedTurn("", (call("echo", number),), Usage(2_500, 50)) for number in range(9)]
     model = Scenario(turns=tuple(turns)).inference(NOTATIONS[driver])
     style = driver.removeprefix("react-")
     mode = {"json": ReActJsonMode(), "text": ReActTextMode()}.get(style)

@@ -16,11 +16,11 @@ from agentloop import (
     AgentLoop,
     AgentState,
     AuditLog,
-    Cancellation,
-    FinishReasonStop,
+    CancellationToken,
     Interceptor,
     Permissions,
     ScriptedInference,
+    StopOnFinishReason,
     TimeLimit,
     TokenLimit,
     ToolCall,
@@ -135,9 +135,12 @@ def test_a_time_limit_cuts_an_inference() -> None:
 def test_a_finish_reason_stops_softly() -> None:
     """A truncated step stops the execution, unless somebody asks to go on."""
     truncated = InferenceResponse((Text("half an ans"),), FinishReason.LENGTH)
-    assert reason(executed(truncated, "more", interceptors=[FinishReasonStop()])) == ("stopped", "finish_reason")
+    assert reason(executed(truncated, "more", interceptors=[StopOnFinishReason()])) == ("stopped", "finish_reason")
     insist = after_step(lambda point: point.request_continuation() if point.state.step_count == 1 else point)
-    assert reason(executed(truncated, "more", interceptors=[FinishReasonStop(), insist])) == ("completed", "completed")
+    assert reason(executed(truncated, "more", interceptors=[StopOnFinishReason(), insist])) == (
+        "completed",
+        "completed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,7 @@ def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path)
 
 def test_a_token_cancels_before_the_first_step() -> None:
     """A token that was cancelled before stops the execution at once."""
-    token = Cancellation()
+    token = CancellationToken()
     token.cancel("changed my mind")
     token.cancel("and again")
     state = executed("done", interceptors=[token])
@@ -228,7 +231,7 @@ def test_a_token_cancels_before_the_first_step() -> None:
 
 def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
     """Running calls end as cancelled, finished ones are kept, later ones do not begin."""
-    token, ledger = Cancellation(), Ledger()
+    token, ledger = CancellationToken(), Ledger()
 
     class CancelAfterAWhile(Interceptor):
         async def before_step(self, point: Any) -> Any:
@@ -249,7 +252,7 @@ def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
 
 def test_a_token_cancels_an_inference_under_way() -> None:
     """The model that is being asked is given up."""
-    token = Cancellation()
+    token = CancellationToken()
     loop = AgentLoop(ToolCallingDriver(Slow()), interceptors=[token])
 
     async def run() -> tuple[AgentState, float]:
@@ -264,7 +267,7 @@ def test_a_token_cancels_an_inference_under_way() -> None:
 
 async def test_a_token_may_be_cancelled_from_any_thread() -> None:
     """A thread that knows nothing of the event loop can cancel."""
-    token, begun = Cancellation(), asyncio.Event()
+    token, begun = CancellationToken(), asyncio.Event()
 
     @tool
     async def endless(context: ToolContext) -> str:
@@ -281,4 +284,4 @@ async def test_a_token_may_be_cancelled_from_any_thread() -> None:
     state = await run
     thread.join()
     assert reason(state) == ("stopped", "user_requested")
-    assert repr(token) == "Cancellation(cancelled='from a thread')"
+    assert repr(token) == "CancellationToken(cancelled='from a thread')"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
-from agentloop.interception import Approval, Rule
+from agentloop.interception import RequireApproval, Rule
 from agentloop.testing import Ledger, call, toys
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import BeforeToolUse, Event, answer, approve
@@ -92,7 +92,7 @@ def test_each_decision_is_told_before_the_call_begins() -> None:
 
 async def test_the_decision_after_a_suspension_is_told_again() -> None:
     """When a call that waited goes on, permissions are asked again, in its own step."""
-    loop = loop_of(call("echo", 1), interceptors=[Permissions(), Approval()])
+    loop = loop_of(call("echo", 1), interceptors=[Permissions(), RequireApproval()])
     told: list[PermissionDecided] = []
     loop.on(PermissionDecided, told.append)
     state = await loop.execute("go", execution_id="run")
@@ -216,7 +216,7 @@ async def test_an_answer_in_place_of_a_result_is_masked_too() -> None:
     lines: list[dict[str, Any]] = []
     audit = AuditLog(lambda entry: lines.append(dict(entry)), secrets="token", results=True)
     made = ToolCall("", "as_text", '{"password": "p"}')
-    loop = loop_of(made, interceptors=[audit, Approval()], tools=[log_in, as_text])
+    loop = loop_of(made, interceptors=[audit, RequireApproval()], tools=[log_in, as_text])
     state = await loop.execute("go", execution_id="run")
     assert not lines
     loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentloop import AgentLoop, AgentState
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal import MemoryJournal, Recording, pytest_source, recording_of
+from agentloop.journal import Fixture, MemoryJournal, pytest_source, recording_of
 from agentloop.values import Text
 from agentloop.values.decisions import Decision
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
@@ -16,7 +16,7 @@ from agentloop.values.steps import ExecutionStatus
 
 async def recorded(
     loop: AgentLoop, question: str | AgentState = "go", *decisions: Decision
-) -> tuple[Recording, str, AgentState]:
+) -> tuple[Fixture, str, AgentState]:
     """Run a loop with a journal; return its execution as a recording, as a test, and what came of it."""
     journal = MemoryJournal()
     loop = loop.with_journal(journal)

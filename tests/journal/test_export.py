@@ -12,8 +12,8 @@ from agentloop import AgentLoop, AgentState, ReActDriver, ScriptedInference, Too
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.errors import RateLimited
-from agentloop.interception import Approval, Budget
-from agentloop.journal import MemoryJournal, Recording, pytest_source
+from agentloop.interception import Budget, RequireApproval
+from agentloop.journal import Fixture, MemoryJournal, pytest_source
 from agentloop.testing import play
 from agentloop.values import InferenceResponse, Message, Reasoning, Text, answer, approve, deny, edit
 from agentloop.values.decisions import CallSuspended, Decision
@@ -107,7 +107,7 @@ async def test_an_execution_becomes_a_test_that_passes(name: str) -> None:
     await _check(recording, source, state)
 
 
-async def _check(recording: Recording, source: str, state: AgentState) -> None:
+async def _check(recording: Fixture, source: str, state: AgentState) -> None:
     played = await asyncio.to_thread(play, recording)
     assert played.status is state.status
     assert played.errors == state.errors
@@ -131,7 +131,9 @@ def _signals(state: AgentState) -> Sequence[Any]:
 async def test_decisions_are_made_again(decision: Decision) -> None:
     """A call that waited waits, and ends as it was decided about."""
     loop = AgentLoop.for_model(
-        ScriptedInference([call("look"), call("pay")], "done"), tools=TOOLS, interceptors=[Approval(), Changing()]
+        ScriptedInference([call("look"), call("pay")], "done"),
+        tools=TOOLS,
+        interceptors=[RequireApproval(), Changing()],
     )
     loop = _going_on(loop)
     await _check(*await recorded(loop, "go", decision))
@@ -151,7 +153,7 @@ def _going_on(loop: AgentLoop) -> AgentLoop:
 async def test_what_still_waits_waits_in_the_test() -> None:
     """A suspended execution becomes a test that ends suspended, with the same calls waiting."""
     script = ScriptedInference([call("look"), call("pay"), call("pay", 2)], "done")
-    loop = AgentLoop.for_model(script, tools=TOOLS, interceptors=[Approval()])
+    loop = AgentLoop.for_model(script, tools=TOOLS, interceptors=[RequireApproval()])
     recording, source, state = await recorded(loop)
     await _check(recording, source, state)
     assert "state.pending" in source
@@ -175,7 +177,7 @@ async def test_an_agent_in_it_is_not_run() -> None:
             lambda r: "child done",
         ),
         tools=TOOLS,
-        interceptors=[Approval()],
+        interceptors=[RequireApproval()],
     )
 
     def line(request: Any) -> InferenceResponse | str:

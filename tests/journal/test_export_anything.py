@@ -14,7 +14,7 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.errors import RateLimited
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal, pytest_source, recording_of
 from agentloop.testing import play
 from agentloop.values import Text, ToolResult, answer, approve, deny, edit
@@ -81,7 +81,7 @@ RULES: Sequence[type[CanIntercept]] = (
     Changing,
     Recovering,
     Rewriting,
-    Approval,
+    RequireApproval,
 )
 DECISIONS = st.sampled_from([approve(), deny("no"), answer([1]), edit({"x": 5}), edit({"x": "5"})])
 

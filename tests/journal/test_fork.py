@@ -11,7 +11,7 @@ import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.errors import JournalConflict, JournalError, UnknownExecution
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
 from agentloop.replay import replay
 from agentloop.testing import Chronicle
@@ -201,7 +201,7 @@ async def test_a_call_of_which_the_original_knows_no_end_is_not_made_again() -> 
 async def test_calls_that_wait_in_the_original_wait_in_the_fork() -> None:
     """They are calls of the fork: their keys are its own, and the original goes on untouched."""
     journal, world = MemoryJournal(), World()
-    loop = world.loop(journal, [("pay", {"n": 1})], "Done.", interceptors=[Approval("pay")])
+    loop = world.loop(journal, [("pay", {"n": 1})], "Done.", interceptors=[RequireApproval("pay")])
     state = await loop.execute("go", execution_id="run")
     fork = await journal.fork("run", 1)
     waiting = await loop.recover(fork)
@@ -243,7 +243,7 @@ async def test_an_agent_that_waits_in_the_original_waits_in_the_fork() -> None:
     journal, world = MemoryJournal(), World()
 
     def office() -> AgentLoop:
-        child = world.loop(None, [("pay", {"n": 4})], "Paid.", interceptors=[Approval("pay")])
+        child = world.loop(None, [("pay", {"n": 4})], "Paid.", interceptors=[RequireApproval("pay")])
         model = Model([("clerk", {"task": "pay"})], "Done.")
         return AgentLoop(ToolCallingDriver(model), [child.as_tool("clerk", "Pays.")], journal=journal)
 

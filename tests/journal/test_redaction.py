@@ -1,4 +1,4 @@
-"""What is secret does not come into a record, however it is spelt."""
+"""What is secret does not come into a record, however it is spelled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def escaped(text: str, flags: list[bool]) -> str:
     depth=st.integers(0, 3),
 )
 def test_a_secret_is_found_in_every_spelling(secret: str, around: str, flags: list[bool], depth: int) -> None:
-    """A text is masked plain, in a name, and in JSON in strings of JSON, with any characters spelt by their numbers."""
+    """A text is masked plain, in a name, and in JSON in strings of JSON, with any characters spelled by their numbers."""
     redaction = Redaction([secret])
     text = f'{{"a": ["{escaped(around + secret + around, flags)}"], "{escaped(secret, flags)}": 1}}'
     for _ in range(depth):

@@ -6,7 +6,7 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, ToolCallingDriver
 from agentloop.errors import JournalError, UnknownExecution
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.values import ExecutionStatus, approve
 from tests.loop.recovery_bench import Model
@@ -29,7 +29,7 @@ async def test_of_a_step_that_waited_the_state_is_that_after_it_was_settled() ->
     """Before it is, the one with the open turn."""
     journal = MemoryJournal()
     model = Model([("pay", {"amount": 1})], "Done.")
-    loop = AgentLoop(ToolCallingDriver(model), tools(Ledger()), journal=journal, interceptors=[Approval("pay")])
+    loop = AgentLoop(ToolCallingDriver(model), tools(Ledger()), journal=journal, interceptors=[RequireApproval("pay")])
     await loop.execute("go", execution_id="run")
     assert (await journal.state("run", 1)).pending
     await loop.resume("run", {"run/1/0": approve()})

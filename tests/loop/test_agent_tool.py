@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from agentloop import (
     AgentLoop,
     AgentState,
-    Approval,
     Budget,
-    Cancellation,
+    CancellationToken,
     Permissions,
+    RequireApproval,
     ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
@@ -81,7 +81,7 @@ def pay(to: str) -> str:
 def clerk(*, tools: list[Tool] | None = None, **options: object) -> Tool:
     """Make an agent that pays when a person agrees."""
     script = (calls(("pay", {"to": "Ada"})), final("it is paid"))
-    loop = scripted(*script, tools=tools or [pay], interceptors=[Approval()])
+    loop = scripted(*script, tools=tools or [pay], interceptors=[RequireApproval()])
     return loop.as_tool("clerk", "Pays.", **options)  # type: ignore[arg-type]  # options of as_tool
 
 
@@ -371,7 +371,7 @@ async def test_a_tool_may_suspend_its_call_itself() -> None:
 PROGRAM = '''
 import asyncio, sys
 from pathlib import Path
-from agentloop import AgentLoop, AgentState, Approval, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop import AgentLoop, AgentState, RequireApproval, ScenarioStep, ScriptedDriver, from_json, to_json, tool
 from agentloop.values import approve
 
 @tool
@@ -383,7 +383,7 @@ def pay(to: str) -> str:
 
 child = AgentLoop(
     ScriptedDriver(ScenarioStep.tool_call("pay", {"to": "Ada"}), ScenarioStep.final("it is paid")),
-    [pay], interceptors=[Approval()],
+    [pay], interceptors=[RequireApproval()],
 )
 loop = AgentLoop(
     ScriptedDriver(ScenarioStep.tool_call("clerk", {"task": "pay Ada"}), ScenarioStep.final("over")),
@@ -450,7 +450,7 @@ async def test_cancelling_the_caller_ends_its_agents() -> None:
 async def test_a_cancellation_token_reaches_the_agents() -> None:
     """The token of the caller ends the agent under way, and the caller ends with its state."""
     begun = [asyncio.Event()]
-    token = Cancellation()
+    token = CancellationToken()
     loop = caller(stuck(begun).as_tool("ask", "Hangs."), interceptors=[token])
     before = asyncio.all_tasks()
     run = asyncio.create_task(loop.execute("go"))
@@ -495,7 +495,7 @@ def delayed(delays: list[float], *, approvals: bool) -> AgentLoop:
         inner = scripted(calls(("work", {"index": index})), final(f"inner {index}"), tools=[work])
         both = [inner.as_tool("inner", "Works.", effect="pure"), work]  # type: ignore[arg-type]  # by its name
         batch = calls(("inner", {"task": "x"}), ("work", {"index": -1 - index}))
-        waits = [Approval(["work"])] if approvals and index % 2 else []
+        waits = [RequireApproval(["work"])] if approvals and index % 2 else []
         outer = scripted(batch, final(f"outer {index}"), tools=both, interceptors=waits)
         return outer.as_tool(f"agent_{index}", "Works.")
 
@@ -559,7 +559,7 @@ async def test_the_suspension_of_an_agent_is_told_with_all_that_waits() -> None:
 
 async def test_an_agent_that_needs_approval_itself_is_approved_once() -> None:
     """The call of the agent waits first, then what waits inside of it; an approval of the one is not asked for again."""
-    loop = caller(clerk(), interceptors=[Approval(["clerk"])])
+    loop = caller(clerk(), interceptors=[RequireApproval(["clerk"])])
     state = await loop.execute("go", execution_id="run")
     assert [(call.key, call.begun) for call in state.pending] == [("run/1/0", False)]
     state = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
@@ -624,7 +624,7 @@ async def test_calls_that_stand_behind_an_agent_that_waits_keep_their_order() ->
         return paper
 
     script = (calls(("pay", {"to": "Ada"})), calls(("sign", {"paper": "a"})), final("both done"))
-    agent = scripted(*script, tools=[pay, sign], interceptors=[Approval()]).as_tool("agent", "Acts.")
+    agent = scripted(*script, tools=[pay, sign], interceptors=[RequireApproval()]).as_tool("agent", "Acts.")
     loop = scripted(calls(("agent", {"task": "x"}), ("tidy", {})), final("over"), tools=[agent, tidy])
     state = await loop.execute("go", execution_id="run")
     for step in (1, 2):
@@ -661,7 +661,7 @@ async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> N
             (ToolCall("1", "pay", '{"to": "x"}'),), FinishReason.TOOL_CALLS, Usage(60, 40), model="", id=""
         )
     ] * 2
-    child = AgentLoop.for_model(ScriptedInference(*[said] * 3), tools=[pay], interceptors=[Approval()])
+    child = AgentLoop.for_model(ScriptedInference(*[said] * 3), tools=[pay], interceptors=[RequireApproval()])
 
     def office() -> AgentLoop:
         middle = caller(child.as_tool("clerk", "Pays."), tasks=2).as_tool("office", "Has a clerk.")
@@ -690,7 +690,9 @@ async def test_a_suspended_agent_has_the_time_that_is_left_when_it_goes_on() -> 
 
     def office() -> AgentLoop:
         batch = calls(("pay", {"to": "a"}))
-        child = scripted(batch, batch, batch, final("paid"), tools=[slow], interceptors=[Approval()], clock=clock)
+        child = scripted(
+            batch, batch, batch, final("paid"), tools=[slow], interceptors=[RequireApproval()], clock=clock
+        )
         return caller(child.as_tool("clerk", "Pays."), interceptors=[Budget(seconds=100, wrap_up=0)], clock=clock)
 
     state = await office().execute("go")

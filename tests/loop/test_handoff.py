@@ -10,9 +10,9 @@ from attrs import frozen
 from agentloop import (
     AgentLoop,
     AgentState,
-    Approval,
     Message,
     Permissions,
+    RequireApproval,
     ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
@@ -235,7 +235,7 @@ async def test_a_call_that_waits_after_a_handoff_is_decided_at_the_loop_that_was
             ScenarioStep.tool_call("refund", {"number": 7}),
             ScenarioStep.final("done"),
         )
-        billing = scripted(*script, tools=[refund], interceptors=[Approval()], system_prompt="You are billing.")
+        billing = scripted(*script, tools=[refund], interceptors=[RequireApproval()], system_prompt="You are billing.")
         return scripted(*script, tools=[handoff_to(billing, name="to_billing", description="Money.")])
 
     suspended = await loop().execute("go")
@@ -261,7 +261,7 @@ async def test_a_state_left_after_the_handoff_goes_on_with_the_other_loop() -> N
 async def test_an_approval_may_stand_before_a_handoff() -> None:
     """A handoff that waits is made when it is approved."""
     model = ScriptedInference("billing answers")
-    loop = desk(billing_for(model), interceptors=[Approval(["to_*"])])
+    loop = desk(billing_for(model), interceptors=[RequireApproval(["to_*"])])
     state = await loop.execute("go")
     assert handed_over_by(state) == ""
     state = await loop.resume(state, {call.key: approve() for call in state.pending})

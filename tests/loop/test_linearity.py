@@ -24,7 +24,7 @@ from agentloop.inference.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
-from agentloop.values import serialization as serialisation
+from agentloop.values import serialization
 from tests.inference.at_loopback import inference_for
 from tests.inference.loopback import completion
 
@@ -131,7 +131,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     counting(monkeypatch, counts, SchemaValidator, "validate")
     counting(monkeypatch, counts, tool_conversion, "structure")
     counting(monkeypatch, counts, conversation, "_without_trace")
-    counting(monkeypatch, counts, serialisation, "to_json")
+    counting(monkeypatch, counts, serialization, "to_json")
     final, _ = driven(steps)
     calls = steps * CALLS_PER_STEP
     assert len(encoded) == len(final.messages) - 1  # the answer itself was not sent

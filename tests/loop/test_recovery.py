@@ -18,7 +18,7 @@ from agentloop.errors import (
     UnknownExecution,
 )
 from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
-from agentloop.interception import Approval, before_tool_use
+from agentloop.interception import RequireApproval, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verified
 from agentloop.journal.fold import folded
@@ -276,7 +276,7 @@ async def test_what_has_begun_goes_on_as_it_began() -> None:
             raise OSError("down")
 
     outcome = next(r.sequence for r in records if r.kind is RecordKind.CALL_OUTCOME and "paid 1" in r.body)
-    for interceptor in (before_tool_use(change), before_tool_use(block), Approval("pay")):
+    for interceptor in (before_tool_use(change), before_tool_use(block), RequireApproval("pay")):
         world, kept = World(), list[ToolCallIntentKept]()
         loop = loop_for(world, await cut(journal, "run", outcome), interceptors=[interceptor])
         loop.on(ToolCallIntentKept, kept.append)
@@ -284,7 +284,7 @@ async def test_what_has_begun_goes_on_as_it_began() -> None:
         execution = next(one for one in state.steps[1].executions if one.name == "pay")
         assert execution.value == "paid 1"
         assert world.effects[execution.key] == 0
-        assert any(one.key == execution.key for one in kept) or isinstance(interceptor, Approval)
+        assert any(one.key == execution.key for one in kept) or isinstance(interceptor, RequireApproval)
     failed = await loop_for(World(), await cut(journal, "run", outcome), interceptors=[Raises()]).recover("run")
     assert failed.status is ExecutionStatus.FAILED
     assert next(one for one in failed.steps[1].executions if one.name == "pay").value == "paid 1"
@@ -427,7 +427,7 @@ async def test_cancelling_writes_down_how_it_ended() -> None:
 async def test_a_decision_is_used_once() -> None:
     """A suspended state is resumed once, wherever it was stored; afterwards the journal refuses it (law 16)."""
     journal, world = MemoryJournal(), World()
-    loop = loop_for(world, journal, interceptors=[Approval("pay")])
+    loop = loop_for(world, journal, interceptors=[RequireApproval("pay")])
     waiting = await loop.execute("Go.", execution_id="run")
     assert waiting.status is ExecutionStatus.SUSPENDED
     key = waiting.pending[0].key
@@ -442,7 +442,7 @@ async def test_a_decision_is_used_once() -> None:
 async def test_recovery_of_a_run_that_was_suspended_and_resumed() -> None:
     """Wherever such a run is cut short, approvals given hold for their calls only, and each is used once."""
     journal, world = MemoryJournal(), World()
-    loop = loop_for(world, journal, interceptors=[Approval("pay")])
+    loop = loop_for(world, journal, interceptors=[RequireApproval("pay")])
     state = await loop.execute("Go.", execution_id="run")
     while state.pending:
         state = await loop.resume("run", {call.key: approve() for call in state.pending if not call.waits_for})
@@ -450,7 +450,7 @@ async def test_recovery_of_a_run_that_was_suspended_and_resumed() -> None:
     assert state.status is ExecutionStatus.COMPLETED
     for count in range(1, len(records) + 1):
         again = World()
-        loop = loop_for(again, await cut(journal, "run", count), interceptors=[Approval("pay")])
+        loop = loop_for(again, await cut(journal, "run", count), interceptors=[RequireApproval("pay")])
         approved = {
             r.body.split('"key":"')[1].split('"')[0] for r in records[:count] if r.kind is RecordKind.DECISION_USED
         }

@@ -21,7 +21,7 @@ from agentloop import (
     tool,
 )
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
-from agentloop.interception import Approval, Resilience
+from agentloop.interception import RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verified
 from agentloop.journal.fold import folded
@@ -110,7 +110,7 @@ async def test_an_agent_that_waits_recovers_with_its_caller() -> None:
     """Approvals inside of an agent surface in the caller's state, also after a crash, and are used once."""
 
     def build(world: World, journal: MemoryJournal) -> AgentLoop:
-        return family(world, journal, child_interceptors=[Approval("pay")])
+        return family(world, journal, child_interceptors=[RequireApproval("pay")])
 
     world, chronicle = World(), Chronicle()
     loop = build(world, chronicle)

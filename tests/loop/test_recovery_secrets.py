@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agentloop import AgentLoop, TimeLimit, ToolCallingDriver, ToolContext, tool
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import folded
 from agentloop.testing import Chronicle, ManualClock
@@ -39,7 +39,7 @@ def loop_for(world: World, journal: MemoryJournal, *, effect: str = "idempotent"
         ToolCallingDriver(Model([("send", {"token": SECRET})], "Done.")),
         [send],
         journal=journal,
-        interceptors=[Approval("send")] if approval else [],
+        interceptors=[RequireApproval("send")] if approval else [],
     )
 
 

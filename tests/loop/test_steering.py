@@ -32,7 +32,7 @@ from agentloop.events import (
     InferenceRequestStarted,
     MessageReceived,
 )
-from agentloop.interception import Approval, after_execution, after_step, before_execution, before_step, on_stop
+from agentloop.interception import RequireApproval, after_execution, after_step, before_execution, before_step, on_stop
 from agentloop.loop import Inbox
 from agentloop.testing import Ledger, call, run_virtual, toys
 from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
@@ -245,7 +245,7 @@ async def test_a_message_to_a_suspended_execution_waits_with_it() -> None:
     """It comes after the turn whose calls waited, when all of them are settled."""
     ledger = Ledger()
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("echo", {"value": 2})), ScenarioStep.final("done")
-    loop = AgentLoop(ScriptedDriver(*script), toys(ledger), interceptors=[Approval()])
+    loop = AgentLoop(ScriptedDriver(*script), toys(ledger), interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     loop.inbox("run").send("hurry up")
     assert state.status is ExecutionStatus.SUSPENDED

@@ -38,7 +38,7 @@ from agentloop.events import (
     EventBus,
     ToolCallCompleted,
 )
-from agentloop.interception import Approval, InterceptorStack, before_execution, before_tool_use
+from agentloop.interception import InterceptorStack, RequireApproval, before_execution, before_tool_use
 from agentloop.testing import Ledger, ManualClock, toys
 from agentloop.values import (
     BeforeExecution,
@@ -62,7 +62,7 @@ PROGRAM = '''
 import asyncio, sys
 from pathlib import Path
 from agentloop import AgentLoop, AgentState, ScenarioStep, ScriptedDriver, from_json, to_json, tool
-from agentloop.interception import Approval
+from agentloop.interception import RequireApproval
 from agentloop.values import answer, approve, deny, edit
 
 folder = Path(sys.argv[1])
@@ -83,7 +83,7 @@ def look() -> str:
 
 calls = [("pay", {"to": "Ada"}), ("look", {}), ("pay", {"to": "Bob"}), ("pay", {"to": "Cid"}), ("pay", {"to": "Dot"})]
 driver = ScriptedDriver(ScenarioStep.tool_call("look"), ScenarioStep.tool_calls(*calls), ScenarioStep.final("done"))
-loop = AgentLoop(driver, [pay, look], interceptors=[Approval()])
+loop = AgentLoop(driver, [pay, look], interceptors=[RequireApproval()])
 stored = folder / "state.json"
 
 async def main() -> None:
@@ -148,7 +148,7 @@ def suspended_at(*values: int, ledger: Ledger | None = None, **parts: Any) -> Ag
 
 async def test_the_events_of_a_suspension_tell_what_waits_and_what_goes_on() -> None:
     """The run ends as suspended, and the next one says that it goes on, in the same step, without asking the model."""
-    loop = suspended_at(1, 2, interceptors=[Approval([lambda point: point.arguments["value"] == 2])])
+    loop = suspended_at(1, 2, interceptors=[RequireApproval([lambda point: point.arguments["value"] == 2])])
     told: list[Event] = []
     loop.wiretap(told.append)
     state = await loop.execute("go", execution_id="run")
@@ -180,7 +180,7 @@ async def test_before_execution_is_not_passed_again() -> None:
         passed.append(1)
         return point
 
-    loop = suspended_at(1, interceptors=[before_execution(note), Approval()])
+    loop = suspended_at(1, interceptors=[before_execution(note), RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
     assert passed == [1]
@@ -195,7 +195,7 @@ async def test_what_was_approved_runs_although_a_limit_is_reached_in_its_step(li
     """A suspension changes nothing about limits: the step that waited is one step, and its calls count once."""
     ledger, plain = Ledger(), Ledger()
     unhindered = await suspended_at(1, 2, ledger=plain, **limit).execute("go", execution_id="run")
-    limit["interceptors"] = [*limit.get("interceptors", []), Approval()]
+    limit["interceptors"] = [*limit.get("interceptors", []), RequireApproval()]
     loop = suspended_at(1, 2, ledger=ledger, **limit)
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/0": approve()})
@@ -208,7 +208,7 @@ async def test_what_was_approved_runs_although_a_limit_is_reached_in_its_step(li
 async def test_the_time_that_a_person_takes_is_not_the_executions() -> None:
     """A limit on time does not count the time of the suspension, and still counts all other."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
-    loop = suspended_at(1, 2, interceptors=[TimeLimit(60), Approval()], clock=clock)
+    loop = suspended_at(1, 2, interceptors=[TimeLimit(60), RequireApproval()], clock=clock)
     state = await loop.execute("go", execution_id="run")
     for place in range(2):
         clock.advance(timedelta(days=3).total_seconds())
@@ -223,7 +223,9 @@ async def test_a_call_that_waits_for_another_runs_when_that_is_settled() -> None
     ledger = Ledger()
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("alone", {"value": 2}), ("echo", {"value": 3}))
     driver = ScriptedDriver(script, ScenarioStep.final("done"))
-    loop = AgentLoop(driver, toys(ledger), interceptors=[Approval([lambda point: point.arguments["value"] == 1])])
+    loop = AgentLoop(
+        driver, toys(ledger), interceptors=[RequireApproval([lambda point: point.arguments["value"] == 1])]
+    )
     state = await loop.execute("go", execution_id="run")
     assert [(call.key, call.waits_for) for call in state.pending] == [("run/1/0", ""), ("run/1/1", "run/1/0")]
     with pytest.raises(DecisionError, match="needs no decision: it runs when 'run/1/0' is settled"):
@@ -236,7 +238,7 @@ async def test_a_call_that_waits_for_another_runs_when_that_is_settled() -> None
 async def test_an_approved_call_may_be_suspended_by_no_one_else() -> None:
     """One decision is enough, however many let the call wait."""
     asks = [before_tool_use(lambda point: point.suspend("again")) for _ in range(3)]
-    loop = suspended_at(1, interceptors=[*asks, Approval()])
+    loop = suspended_at(1, interceptors=[*asks, RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
 
@@ -253,7 +255,7 @@ async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
                 raise ValueError("no")
             return point
 
-    loop = suspended_at(1, 2, ledger=ledger, interceptors=[Failing(), Approval()])
+    loop = suspended_at(1, 2, ledger=ledger, interceptors=[Failing(), RequireApproval()])
     state = await loop.resume(await loop.execute("go", execution_id="run"), {"run/1/0": approve()})
     assert state.status is ExecutionStatus.FAILED
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
@@ -277,7 +279,7 @@ class Dying(CanExecuteToolCalls):
 
 async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
     """Nobody knows what came of them, and the state says so; what was undecided did not run."""
-    stack = InterceptorStack.of([Approval()])
+    stack = InterceptorStack.of([RequireApproval()])
     inner = ToolExecutor().with_tools(Tools.of(toys(Ledger()))).with_lifecycle(stack, EventBus())
     loop = suspended_at(1, 2, executor=Dying(inner))
     state = await loop.execute("go", execution_id="run")
@@ -292,7 +294,7 @@ async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
 
 async def test_a_decision_for_what_does_not_wait_is_refused() -> None:
     """The error says which calls wait, and nothing is decided."""
-    loop = suspended_at(1, 2, interceptors=[Approval()])
+    loop = suspended_at(1, 2, interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     with pytest.raises(DecisionError, match="no call with the key 'other/1/0' waits; waiting are run/1/0, run/1/1"):
         await loop.resume(state, {"run/1/0": approve(), "other/1/0": approve()})
@@ -324,7 +326,7 @@ class Rounds(RuleBasedStateMachine):
         self.calls = calls
         numbered = [(name, {"value": value, "key": str(place)}) for place, (name, value) in enumerate(calls)]
         driver = ScriptedDriver(ScenarioStep.tool_calls(*numbered), ScenarioStep.final("done"))
-        approval = Approval([lambda point: point.arguments["value"] >= threshold])
+        approval = RequireApproval([lambda point: point.arguments["value"] >= threshold])
         self.loop = AgentLoop(driver, toys(self.ledger), interceptors=[approval])
         self.state = self.loop.execute_sync("go", execution_id="run")
 

@@ -14,7 +14,7 @@ from agentloop.events.bus import EventBus
 from agentloop.mcp import McpEnsemble
 from agentloop.testing import CountingIds, ManualClock, Scenario
 from agentloop.testing.equivalence_kit import Witness
-from agentloop.testing.scenario import Turn
+from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import AgentState
 from tests.mcp.running import small
 from tests.testing.test_equivalence import REACT, TOOL_CALLING, maker
@@ -34,13 +34,15 @@ def call(number: int, name: str, **arguments: object) -> ToolCall:
 SCENARIO = Scenario(
     "What now?",
     [
-        Turn("Let me look.", (call(1, "add", a=2, b=3), call(2, "fail"))),
-        Turn("", (call(3, "picture"), call(4, "ask", task="go"), call(5, "steps"))),
-        Turn("", (call(6, "ask", task="again"),)),
-        Turn("done"),
+        ScriptedTurn("Let me look.", (call(1, "add", a=2, b=3), call(2, "fail"))),
+        ScriptedTurn("", (call(3, "picture"), call(4, "ask", task="go"), call(5, "steps"))),
+        ScriptedTurn("", (call(6, "ask", task="again"),)),
+        ScriptedTurn("done"),
     ],
 )
-OF_BOTH = Scenario("What now?", [Turn("", (call(1, "add", a=2, b=3), call(2, "add", a=0, b=0))), Turn("done")])
+OF_BOTH = Scenario(
+    "What now?", [ScriptedTurn("", (call(1, "add", a=2, b=3), call(2, "add", a=0, b=0))), ScriptedTurn("done")]
+)
 
 
 def agent(server: McpEnsemble) -> Tool:

@@ -12,7 +12,7 @@ import pytest
 from agentloop import (
     AgentLoop,
     AgentState,
-    Approval,
+    RequireApproval,
     ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
@@ -54,7 +54,9 @@ async def test_a_call_that_waits_for_approval_is_sent_when_it_has_it(tmp_path: P
     """Through the caller of the agent, by a server that was started anew."""
     path = tmp_path / "log"
     log = ScenarioStep.tool_call("log", {"path": str(path)})
-    agent = AgentLoop(ScriptedDriver(log, ScenarioStep.final("logged")), [small()], interceptors=[Approval(["log"])])
+    agent = AgentLoop(
+        ScriptedDriver(log, ScenarioStep.final("logged")), [small()], interceptors=[RequireApproval(["log"])]
+    )
     ask = ScenarioStep.tool_call("ask", {"task": "log"})
     loop = AgentLoop(ScriptedDriver(ask, ScenarioStep.final("done")), [agent.as_tool("ask", "Logs.")])
     state = from_json(to_json(await loop.execute("go")), AgentState)

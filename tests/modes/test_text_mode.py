@@ -212,6 +212,6 @@ async def test_another_model_gives_the_final_answer() -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    """A misspelt mode is told with those there are."""
+    """A misspelled mode is told with those there are."""
     with pytest.raises(ConfigurationError, match="no tool-calling mode 'nativ'; known are auto, native"):
         mode_named("nativ")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, Cancellation, Interceptor, ReActDriver, ToolCallingDriver, handoff_to, tool
+from agentloop import AgentLoop, CancellationToken, Interceptor, ReActDriver, ToolCallingDriver, handoff_to, tool
 from agentloop.contracts import CanIntercept, CanUseTools
 from agentloop.errors import RateLimited
 from agentloop.inference import ScriptedInference
-from agentloop.interception import Approval, Budget, NoProgress, Resilience, Summarise
+from agentloop.interception import Budget, RequireApproval, Resilience, StopOnRepeatedCalls, SummarizeHistory
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.replay import replay
-from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, Turn
+from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, ScriptedTurn
 from agentloop.testing.toy_tools import Ledger, call, toys
 from agentloop.values import (
     AfterStep,
@@ -36,9 +36,9 @@ from tests.replay.bench import Ledger as Done
 
 SCENARIO = Scenario(
     turns=(
-        Turn("Let me look.", (call("echo", 1), call("fail", 2, id="a"), call("keyed", 1, id="b"))),
-        Turn("", (call("alone", 1), call("broken", 3), call("whoami", 4))),
-        Turn("done"),
+        ScriptedTurn("Let me look.", (call("echo", 1), call("fail", 2, id="a"), call("keyed", 1, id="b"))),
+        ScriptedTurn("", (call("alone", 1), call("broken", 3), call("whoami", 4))),
+        ScriptedTurn("done"),
     )
 )
 """What any driver can be made to follow."""
@@ -89,7 +89,9 @@ async def test_calls_that_wait_and_are_decided() -> None:
         model = Model(
             [("pay", {"amount": 1}), ("pay", {"amount": 2}), ("look", {"n": 1})], [("pay", {"amount": 3})], "Done."
         )
-        return AgentLoop(ToolCallingDriver(model), tools(Done()), journal=journal, interceptors=[Approval("pay")])
+        return AgentLoop(
+            ToolCallingDriver(model), tools(Done()), journal=journal, interceptors=[RequireApproval("pay")]
+        )
 
     state = await loop().execute("go", execution_id="run")
     await _equal(journal, "run", loop(), complete=False)
@@ -98,7 +100,7 @@ async def test_calls_that_wait_and_are_decided() -> None:
     state = await loop().resume("run", {"run/2/0": deny("too much")})
     assert state.status is ExecutionStatus.COMPLETED
     await _equal(journal, "run", loop())
-    changed = loop().with_interceptors(Approval("look"))
+    changed = loop().with_interceptors(RequireApproval("look"))
     assert (await replay(journal, "run", changed)).divergence is not None
 
 
@@ -178,9 +180,9 @@ STOPS: dict[str, Callable[[], CanIntercept]] = {
     "tokens": lambda: Budget(tokens=400),
     "calls": lambda: Budget(tool_calls=1),
     "no wrapping up": lambda: Budget(tool_calls=1, wrap_up=0),
-    "no progress": NoProgress,
+    "no progress": StopOnRepeatedCalls,
     "resilience": Resilience,
-    "summaries": lambda: Summarise(ScriptedInference(*["A summary."] * 5), tokens=30),
+    "summaries": lambda: SummarizeHistory(ScriptedInference(*["A summary."] * 5), tokens=30),
 }
 
 
@@ -215,7 +217,7 @@ async def test_answers_of_a_type_that_are_asked_for_again() -> None:
 
 async def test_a_run_that_its_user_stopped_is_compared_up_to_there() -> None:
     """That is no divergence, and what came before is compared."""
-    token, journal = Cancellation(), MemoryJournal()
+    token, journal = CancellationToken(), MemoryJournal()
 
     class Stops(Interceptor):
         def after_step(self, point: AfterStep) -> AfterStep:

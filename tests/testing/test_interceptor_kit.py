@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from agentloop import (
-    Approval,
     AuditLog,
     Budget,
-    Cancellation,
-    FinishReasonStop,
+    CancellationToken,
     Interceptor,
     Permissions,
+    RequireApproval,
     StepLimit,
+    StopOnFinishReason,
     TimeLimit,
     TokenLimit,
     ToolCallLimit,
@@ -29,11 +29,11 @@ MAKERS: dict[str, Callable[[], CanIntercept]] = {
     "token limit": lambda: TokenLimit(500),
     "budget": lambda: Budget(steps=4, tool_calls=6, tokens=6_000, seconds=1000),
     "time limit": lambda: TimeLimit(1000),
-    "finish reason": FinishReasonStop,
+    "finish reason": StopOnFinishReason,
     "permissions": lambda: Permissions(deny=["echo", lambda point: point.arguments["value"] > 10]),
-    "approval": lambda: Approval([lambda point: point.arguments["value"] % 3 == 0]),
+    "approval": lambda: RequireApproval([lambda point: point.arguments["value"] % 3 == 0]),
     "audit log": lambda: AuditLog(lambda _: None, secrets=["value"], results=True),
-    "cancellation": Cancellation,
+    "cancellation": CancellationToken,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentloop.text_calls import Reading, StreamReader, read_calls
+from agentloop.text_calls import ParseResult, StreamReader, read_calls
 from agentloop.values.tool_calls import ToolSpec
 
 BOOK = ToolSpec(
@@ -30,7 +30,7 @@ TOOLS = (BOOK, CLOCK, TIDES)
 Calls = list[tuple[str, dict[str, object]]]
 
 
-def calls_of(reading: Reading) -> Calls:
+def calls_of(reading: ParseResult) -> Calls:
     """Return names and arguments."""
     return [(call.name, call.arguments) for call in reading.calls]
 
@@ -40,7 +40,7 @@ def calls_in(text: str, *, only_offered: bool = False) -> Calls:
     return calls_of(read_calls(text, TOOLS, only_offered=only_offered))
 
 
-def in_pieces(text: str, size: int, tools: tuple[ToolSpec, ...] = TOOLS) -> Reading:
+def in_pieces(text: str, size: int, tools: tuple[ToolSpec, ...] = TOOLS) -> ParseResult:
     """Read a text that arrives in pieces, and check that what was told on the way is true."""
     reader = StreamReader(tools)
     pieces = [reader.feed(text[at : at + size]) for at in range(0, len(text), size)]

@@ -21,7 +21,7 @@ from agentloop.tools import FunctionTool
 from agentloop.values.json import thaw
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """By name."""
 
     RED = "red"
@@ -115,7 +115,7 @@ ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
     (frozenset[int], {"type": "array", "items": INTEGER, "uniqueItems": True}, [1, 2], frozenset({1, 2}), [1, 1]),
     (dict[str, float], {"type": "object", "additionalProperties": NUMBER}, {"a": 1}, {"a": 1.0}, {"a": "1"}),
     (Literal["a", 1], {"enum": ["a", 1]}, 1, 1, "b"),
-    (Colour, {"type": "string", "enum": ["red", "blue"]}, "red", Colour.RED, "RED"),
+    (Color, {"type": "string", "enum": ["red", "blue"]}, "red", Color.RED, "RED"),
     (Level, {"type": "integer", "enum": [1, 2]}, 2, Level.HIGH, 3),
     (Optional[int], {"anyOf": [INTEGER, {"type": "null"}]}, None, None, "a"),  # noqa: UP045  # the older spelling
     (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, 4, 4, "a"),

@@ -23,7 +23,7 @@ from agentloop.values.tool_calls import ToolExecution, ToolResult
 PICTURE = Image(data=b"png", media_type="image/png")
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """One of two."""
 
     RED = "red"
@@ -82,7 +82,7 @@ async def outcome_of(result: Any, hint: Any = Any) -> ToolExecution:
         (Place, Place(1, date(2026, 1, 1)), {"x": 1, "on": "2026-01-01"}),
         (Place, {"x": 1, "on": "2026-01-01"}, {"x": 1, "on": "2026-01-01"}),
         (list[Place], [Place(1)], ({"x": 1, "on": None},)),
-        (dict[str, Colour], {"a": Colour.RED}, {"a": "red"}),
+        (dict[str, Color], {"a": Color.RED}, {"a": "red"}),
         (Named, {"name": "a"}, {"name": "a"}),
         (Model, Model(number=1), {"number": 1}),
         (set[str], {"b", "a"}, ("a", "b")),

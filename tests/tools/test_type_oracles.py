@@ -33,7 +33,7 @@ from agentloop.values.json import JsonObject, JsonValue, freeze, thaw
 UserId = NewType("UserId", int)
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """Text by name."""
 
     RED = "red"
@@ -83,7 +83,7 @@ class Route:
     points: list[Point]
     name: str | None = None
     tags: frozenset[str] = frozenset()
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     by_name: dict[str, Point] = field(default_factory=dict)
 
 
@@ -131,11 +131,11 @@ class Plain:
 
 
 @attrs.define
-class Shelf:
+class Namespace:
     """An attrs class that contains itself and others."""
 
     boxes: list[Box]
-    above: Shelf | None = None
+    above: Namespace | None = None
 
 
 class Movie(TypedDict):
@@ -209,8 +209,8 @@ pets = st.recursive(
 )
 boxes = st.builds(Box, small, small, texts, st.lists(texts, max_size=2))
 shelves = st.recursive(
-    st.builds(Shelf, st.lists(boxes, max_size=2)),
-    lambda inner: st.builds(Shelf, st.lists(boxes, max_size=1), inner),
+    st.builds(Namespace, st.lists(boxes, max_size=2)),
+    lambda inner: st.builds(Namespace, st.lists(boxes, max_size=1), inner),
     max_leaves=3,
 )
 movies = st.fixed_dictionaries({"title": texts}, optional={"year": small})
@@ -255,7 +255,7 @@ KNOWN_TO_PYDANTIC: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "Mapping": (Mapping[str, list[int]], st.dictionaries(texts, st.lists(small, max_size=2), max_size=2)),
     "Literal": (Literal["a", "b"], st.sampled_from(["a", "b"])),
     "Literal of several types": (Literal["a", 2] | None, st.sampled_from(["a", 2, None])),
-    "Enum": (Colour, st.sampled_from(Colour)),
+    "Enum": (Color, st.sampled_from(Color)),
     "StrEnum": (Mood, st.sampled_from(Mood)),
     "Optional": (Optional[int], st.none() | small),  # noqa: UP045  # the old spelling has to work
     "Union": (Union[int, str], small | texts),  # noqa: UP007  # the same
@@ -271,7 +271,7 @@ KNOWN_TO_PYDANTIC: dict[str, tuple[Any, SearchStrategy[Any]]] = {
             st.lists(points, max_size=2),
             st.none() | texts,
             st.frozensets(texts, max_size=2),
-            st.sampled_from(Colour),
+            st.sampled_from(Color),
             st.dictionaries(texts, points, max_size=2),
         ),
     ),
@@ -316,7 +316,7 @@ OURS: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "JsonValue": (JsonValue, st.none() | small | texts | st.lists(small, max_size=2).map(freeze)),
     "JsonObject": (JsonObject, st.dictionaries(texts, small, max_size=2).map(JsonObject)),
     "Enum of several types": (Mixed, st.sampled_from(Mixed)),
-    "Literal of members": (Literal[Colour.RED, "x"], st.sampled_from([Colour.RED, "x"])),
+    "Literal of members": (Literal[Color.RED, "x"], st.sampled_from([Color.RED, "x"])),
     "Iterable": (Iterable[int], st.lists(small, max_size=3)),
     "set of texts with a time": (set[date], st.sets(days, max_size=3)),
     "timedelta": (timedelta, st.timedeltas(timedelta(0), timedelta(days=9)).map(lambda one: timedelta(one.days, 30))),
@@ -327,7 +327,7 @@ OURS: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     ),
     "Path": (Path, texts.map(Path)),
     "attrs class": (Box, boxes),
-    "recursive attrs class": (Shelf, shelves),
+    "recursive attrs class": (Namespace, shelves),
     "model": (Cat, cats),
     "recursive model": (Zoo, zoos),
     "union of classes": (Point | Box | None, st.none() | points | boxes),

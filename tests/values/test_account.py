@@ -12,7 +12,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage
 from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
-from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
+from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 
@@ -61,7 +61,7 @@ def test_an_account_tells_what_happened_step_by_step() -> None:
 def test_what_waits_and_what_went_wrong_is_told() -> None:
     """A suspended and a failed step read as such."""
     call = ToolCall("1", "pay", '{"amount":\n5}')
-    waits = step(1, open_turn=OpenTurn([call], [PendingCall("k", call, "more than\n4")]), usage=Usage())
+    waits = step(1, open_turn=SuspendedTurn([call], [PendingCall("k", call, "more than\n4")]), usage=Usage())
     state = AgentState.start("Pay.").with_execution_begun("run", NOW).with_step(waits)
     failed = state.with_step(step(2, errors=[ErrorInfo("RateLimited", "slow\ndown")]))
     assert failed.explain().splitlines() == [

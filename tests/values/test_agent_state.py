@@ -19,7 +19,7 @@ from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentContext, AgentState, ExecutionFailed
-from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
+from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
@@ -168,7 +168,7 @@ def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) ->
 
 def test_a_turn_that_waited_adds_its_message_when_it_is_settled() -> None:
     """While calls wait there is no message; afterwards there is one, once, and the calls are counted once."""
-    waits = step(open_turn=OpenTurn([CALL], [PendingCall("run/1/0", CALL)]))
+    waits = step(open_turn=SuspendedTurn([CALL], [PendingCall("run/1/0", CALL)]))
     state = begun().with_step(waits)
     assert (len(state.messages), state.tool_call_count, len(state.pending)) == (1, 1, 1)
     outcome = ToolExecution(id="e", key="run/1/0", call=CALL, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
@@ -190,7 +190,7 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
     for other in (
         step(message=Message.of_response([CALL], [outcome])),
         step(message=done, errors=[failed]),
-        step(open_turn=OpenTurn([CALL], [PendingCall("k", CALL)])),
+        step(open_turn=SuspendedTurn([CALL], [PendingCall("k", CALL)])),
     ):
         state = answered.with_step(other)
         assert (state.final_response, state.final_text, state.has_final_response) == (None, "", False)

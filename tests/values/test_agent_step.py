@@ -15,7 +15,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.serialization import to_json
-from agentloop.values.steps import AgentStep, OpenTurn, StepKind
+from agentloop.values.steps import AgentStep, StepKind, SuspendedTurn
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -41,16 +41,16 @@ def step(**fields: Any) -> AgentStep:
 
 def test_a_turn_has_a_slot_for_each_of_its_calls() -> None:
     """A turn that lost a call cannot be made (law 1)."""
-    turn = OpenTurn([Text("x"), *CALLS], [execution(KEYS[0]), pending(KEYS[1]), execution(KEYS[2])])
+    turn = SuspendedTurn([Text("x"), *CALLS], [execution(KEYS[0]), pending(KEYS[1]), execution(KEYS[2])])
     assert turn.executions == (execution(KEYS[0]), execution(KEYS[2]))
     assert turn.pending == (pending(KEYS[1]),)
     with pytest.raises(ContractViolation, match=r"^an open turn with 3 calls needs 3 slots, not 1 \(law 1\)$"):
-        OpenTurn(CALLS, [pending(KEYS[0])])
+        SuspendedTurn(CALLS, [pending(KEYS[0])])
 
 
 def test_outcomes_and_waiting_calls_go_to_the_places_of_their_keys() -> None:
     """Whatever the order they come in, each stands where its call stands."""
-    turn = OpenTurn.of(
+    turn = SuspendedTurn.of(
         [CALLS[0], Text("x"), CALLS[1], CALLS[2]], KEYS, [execution(KEYS[2]), execution(KEYS[0])], [pending(KEYS[1])]
     )
     assert turn.slots == (execution(KEYS[0]), pending(KEYS[1]), execution(KEYS[2]))
@@ -71,17 +71,17 @@ def test_outcomes_and_waiting_calls_go_to_the_places_of_their_keys() -> None:
 def test_a_call_without_exactly_one_place_is_refused(settled: list[str], waiting: list[str]) -> None:
     """Each call is either settled or waits (law 1)."""
     with pytest.raises(ContractViolation, match=r"3 calls need as many executions and pending calls, .* \(law 1\)"):
-        OpenTurn.of(CALLS, KEYS, [execution(key) for key in settled], [pending(key) for key in waiting])
+        SuspendedTurn.of(CALLS, KEYS, [execution(key) for key in settled], [pending(key) for key in waiting])
 
 
 def test_a_key_of_another_call_is_refused() -> None:
     """As many outcomes as calls are not enough."""
     with pytest.raises(ContractViolation, match="law 1"):
-        OpenTurn.of(CALLS[:1], ["other/1/0"], [execution(KEYS[0])], [])
+        SuspendedTurn.of(CALLS[:1], ["other/1/0"], [execution(KEYS[0])], [])
 
 
 @given(st.data(), open_turns(prefix="run/1"))
-def test_settling_every_call_makes_the_message(data: st.DataObject, turn: OpenTurn) -> None:
+def test_settling_every_call_makes_the_message(data: st.DataObject, turn: SuspendedTurn) -> None:
     """When all are settled, the turn is a message with every call joined to its outcome; before, it is none."""
     with pytest.raises(ContractViolation, match="laws 1 and 2"):
         turn.message()
@@ -98,7 +98,7 @@ def test_settling_every_call_makes_the_message(data: st.DataObject, turn: OpenTu
 
 def test_settling_one_call_lets_the_others_wait() -> None:
     """Calls that are not named stay; those that still wait may do so for another reason."""
-    turn = OpenTurn(CALLS, [pending(key) for key in KEYS])
+    turn = SuspendedTurn(CALLS, [pending(key) for key in KEYS])
     later = PendingCall(KEYS[2], CALLS[2], "ask the boss")
     assert turn.with_settled({KEYS[0]: execution(KEYS[0])}, {KEYS[2]: later}).slots == (
         execution(KEYS[0]),
@@ -110,7 +110,7 @@ def test_settling_one_call_lets_the_others_wait() -> None:
 def test_the_kind_of_a_step_is_what_it_led_to() -> None:
     """Errors come first, then calls, settled or waiting; all else is a final response."""
     exchange = ToolExchange(CALLS[0], execution(KEYS[0]))
-    turn = OpenTurn(CALLS[:1], [pending(KEYS[0])])
+    turn = SuspendedTurn(CALLS[:1], [pending(KEYS[0])])
     error = ErrorInfo("ValueError", "no")
     assert step(message=Message.assistant("done")).kind is StepKind.FINAL_RESPONSE
     assert step(message=Message.assistant()).kind is StepKind.FINAL_RESPONSE

@@ -22,7 +22,7 @@ from agentloop.values.messages import Message
 from agentloop.values.parts import Image, Reasoning, Text
 from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, to_json
 from agentloop.values.state import AgentState
-from agentloop.values.steps import OpenTurn
+from agentloop.values.steps import SuspendedTurn
 from agentloop.values.stop import StopSignal
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
@@ -100,7 +100,7 @@ DAMAGED: list[tuple[type, Any, str]] = [
     (EventHead, {**HEAD, "time": 5}, "fromisoformat: argument must be str @ $.time"),
     (StopSignal, {"reason": "boredom"}, "'boredom' is not a valid StopReason @ $.reason"),
     (ToolChoice, {"kind": "maybe"}, "@ $.kind"),
-    (OpenTurn, {"parts": [{"type": "tool_call", "id": "", "name": "x"}], "slots": []}, "needs 1 slots, not 0"),
+    (SuspendedTurn, {"parts": [{"type": "tool_call", "id": "", "name": "x"}], "slots": []}, "needs 1 slots, not 0"),
     (
         PendingCall,
         {"key": "k", "call": {"id": "", "name": "x"}, "decision": {"type": "deny", "reason": 1}},

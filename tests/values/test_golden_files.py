@@ -15,7 +15,7 @@ from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentContext, AgentState
-from agentloop.values.steps import AgentStep, ExecutionStatus, OpenTurn
+from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
@@ -94,7 +94,7 @@ def waiting_step() -> AgentStep:
     ]
     done = execution(0, ToolStatus.SUCCEEDED)
     slots.append(attrs.evolve(done, id="settled", key="execution_1/2/5", call=calls[5]))
-    turn = OpenTurn([Text("paying"), *calls], slots)
+    turn = SuspendedTurn([Text("paying"), *calls], slots)
     usage = Usage(10, 1, 0, 0, 0, 1)
     return AgentStep(id="step_2", number=2, open_turn=turn, usage=usage, started_at=NOW, ended_at=LATER)
 

@@ -23,7 +23,7 @@ plain_json = st.recursive(
 )
 
 
-class Colour(StrEnum):
+class Color(StrEnum):
     """Text that is an enumeration."""
 
     RED = "red"
@@ -128,7 +128,7 @@ def test_a_thawed_copy_may_be_changed() -> None:
 @pytest.mark.parametrize(
     ("given_value", "expected"),
     [
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (Size.SMALL, 1),
         (Name("x"), "x"),
         ({Name("k"): 1}, {"k": 1}),

@@ -15,7 +15,7 @@ from agentloop.inference.http_inference import HttpInference
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.resilience.resilience import Resilience
-from agentloop.interception.rules import Approval, Permissions, Rule
+from agentloop.interception.rules import Permissions, RequireApproval, Rule
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.points import BeforeToolUse
 
@@ -65,7 +65,7 @@ def rules() -> tuple[CanIntercept, ...]:
 
 def complaint_loop(manner: Manner) -> AgentLoop:
     """Make the loop for the first question: calls that change something wait for a person."""
-    return _loop(manner, [*rules(), Approval(reason="it changes the shop's books")])
+    return _loop(manner, [*rules(), RequireApproval(reason="it changes the shop's books")])
 
 
 def rounds_loop(manner: Manner) -> AgentLoop:

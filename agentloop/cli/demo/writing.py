@@ -30,7 +30,7 @@ def notation_of(request: Mapping[str, Any]) -> Notation | None:
     if "thought" in properties or '"type": "final"' in prompt:
         return as_json_decision
     if "Final Answer:" in prompt:
-        return as_labelled_lines
+        return as_labeled_lines
     return as_tagged_text if "<tool_call>" in prompt else None
 
 
@@ -84,7 +84,7 @@ def as_json_decision(move: Move) -> dict[str, Any]:
     return _said(json.dumps(decision))
 
 
-def as_labelled_lines(move: Move) -> dict[str, Any]:
+def as_labeled_lines(move: Move) -> dict[str, Any]:
     """Write Thought, Action and Action Input, or Final Answer."""
     if not move.calls:
         return _said(f"Thought: {_FINAL_THOUGHT}\nFinal Answer: {move.text}")

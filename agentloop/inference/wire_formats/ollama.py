@@ -167,7 +167,7 @@ _FINISH: Mapping[str, FinishReason] = {
 _MARK = {NAME: {THINKING: True}}
 
 
-class AnswerReader:
+class OllamaAnswerReader:
     """Reads an answer.
 
     Args:
@@ -259,7 +259,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
 
 def _read(data: Any) -> InferenceResponse:
-    reader = AnswerReader(ResponseBuilder())
+    reader = OllamaAnswerReader(ResponseBuilder())
     reader.take(data)
     return reader.response()
 
@@ -277,7 +277,7 @@ class OllamaStreamDecoder(JsonEventDecoder):
 
     def __init__(self, plain: PlainDecoder, headers: Mapping[str, str]) -> None:
         super().__init__(plain, headers)
-        self._reader = AnswerReader(self.builder)
+        self._reader = OllamaAnswerReader(self.builder)
 
     def framing(self) -> Framing:
         """Return what cuts the bytes into events: one of lines."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, in_, lt, optional
 
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanWitness
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import ExecutionLog
@@ -176,11 +176,11 @@ class Budget(Interceptor, CanAcceptExecutionScope):
     def _begun(self, clock: Clock, log: ExecutionLog | None = None) -> BudgetRun:
         from agentloop.interception.budgets.account import BudgetAccount
         from agentloop.interception.budgets.amounts import Limits, TimeSpan, parts_of_dollar
-        from agentloop.interception.budgets.run import BudgetRun, Terms
+        from agentloop.interception.budgets.run import BudgetRun, BudgetTerms
 
         cost = None if self.cost is None else parts_of_dollar(self.cost)
         limits = Limits(self.steps, self.tool_calls, self.tokens, cost)
-        terms = Terms(
+        terms = BudgetTerms(
             wrap_up=self.wrap_up,
             reserves=self._reserves,
             unknown=self.unknown,
@@ -191,7 +191,7 @@ class Budget(Interceptor, CanAcceptExecutionScope):
         return BudgetRun(
             name=self.name,
             terms=terms,
-            account=BudgetAccount(limits) if self._lent is None or isinstance(log, CanWitness) else self._lent,
+            account=BudgetAccount(limits) if self._lent is None or isinstance(log, CanObserveReplay) else self._lent,
             time=TimeSpan(self.seconds, self.wrap_up, clock),
             lends=self.lends,
             make=self._leased,

@@ -155,7 +155,7 @@ S = TypeVar("S", bound=StatePoint)
 
 
 @frozen(kw_only=True)
-class Terms:
+class BudgetTerms:
     """How a budget is kept.
 
     Attributes:
@@ -190,7 +190,7 @@ class BudgetRun:
     """
 
     name: str
-    terms: Terms
+    terms: BudgetTerms
     account: BudgetAccount
     time: TimeSpan
     lends: bool

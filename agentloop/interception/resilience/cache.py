@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from agentloop.contracts.can_keep_state import CanKeepState, Change, Shelf
+from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.events.resilience import ToolCallCached
 from agentloop.interception.resilience.layer import (
     CACHE,
@@ -61,7 +61,7 @@ class Cache(ResilienceLayer):
         policy = self._policy(point)
         if policy is None:
             return await proceed()
-        shelf = Shelf(f"results of {point.call.name}", policy.most)
+        shelf = Namespace(f"results of {point.call.name}", policy.most)
         key = format_json([self.caller(point), canonical(point.arguments)]).decode()
         now = self._clock.monotonic()
         kept = await self.store.update(shelf, key, now, lambda found: _as_it_was(found, policy))
@@ -72,7 +72,7 @@ class Cache(ResilienceLayer):
         if execution.succeeded:
             now = self._clock.monotonic()
             result = CachedResult(execution.value, execution.content, now)
-            await self.store.update(shelf, key, now, lambda _: Change(result, now + policy.seconds, None))
+            await self.store.update(shelf, key, now, lambda _: Update(result, now + policy.seconds, None))
         return execution
 
     def _policy(self, point: AroundToolUse) -> CachePolicy | None:
@@ -81,5 +81,5 @@ class Cache(ResilienceLayer):
         return self.policy if self.effects or may_repeat(point) else None
 
 
-def _as_it_was(found: CachedResult | None, policy: CachePolicy) -> Change[CachedResult, CachedResult | None]:
-    return Change(found, 0.0 if found is None else found.made_at + policy.seconds, found)
+def _as_it_was(found: CachedResult | None, policy: CachePolicy) -> Update[CachedResult, CachedResult | None]:
+    return Update(found, 0.0 if found is None else found.made_at + policy.seconds, found)

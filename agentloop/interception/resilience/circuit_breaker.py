@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_keep_state import CanKeepState, Change, Shelf
+from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.events.resilience import CircuitClosed, CircuitHalfOpened, CircuitOpened, ToolCallShortCircuited
 from agentloop.interception.resilience.layer import CIRCUIT, MemoryStore, ResilienceLayer
 from agentloop.values.points import AroundToolUse, ProceedToolUse
@@ -91,7 +91,7 @@ class Circuit(Value):
         return evolve(self, let_through=self.let_through - 1)
 
 
-_CIRCUITS = Shelf("circuits")
+_CIRCUITS = Namespace("circuits")
 _NEW = Circuit()
 _QUIET_SECONDS = 3600.0
 _SUCCEEDED: Mapping[ToolStatus, bool] = {
@@ -162,10 +162,10 @@ class CircuitBreaker(ResilienceLayer):
         """Change a circuit; return it as it was before and after."""
         now = self._clock.monotonic()
 
-        def changed(kept: Circuit | None) -> Change[Circuit, _Changed]:
+        def changed(kept: Circuit | None) -> Update[Circuit, _Changed]:
             before = kept or _NEW
             after = change(before)
-            return Change(after, now + policy.seconds + _QUIET_SECONDS, (before, after))
+            return Update(after, now + policy.seconds + _QUIET_SECONDS, (before, after))
 
         return await self.store.update(_CIRCUITS, name, now, changed)
 

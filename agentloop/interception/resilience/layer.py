@@ -12,7 +12,7 @@ from attrs import define, evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_keep_state import A, CanKeepState, S, Shelf, Transition
+from agentloop.contracts.can_keep_state import A, CanKeepState, Namespace, S, Transition
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.resilience import ToolCallDecided
 from agentloop.interception.interceptor import Interceptor
@@ -87,7 +87,7 @@ class MemoryStore(CanKeepState):
         self._lock = threading.Lock()
         self._shelves: dict[str, _Kept] = {}
 
-    async def update(self, shelf: Shelf, key: str, now: float, transition: Transition[S, A]) -> A:
+    async def update(self, shelf: Namespace, key: str, now: float, transition: Transition[S, A]) -> A:
         """Replace one state by what the transition makes of it."""
         with self._lock:
             kept = self._shelves.get(shelf.name)

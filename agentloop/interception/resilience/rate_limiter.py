@@ -6,7 +6,7 @@ import asyncio
 
 from attrs import field, frozen
 
-from agentloop.contracts.can_keep_state import CanKeepState, Change, Shelf
+from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.events.resilience import ToolCallRateLimited
 from agentloop.interception.resilience.layer import RATE_LIMIT, MemoryStore, ResilienceLayer
 from agentloop.values.points import AroundToolUse, ProceedToolUse
@@ -37,7 +37,7 @@ class TokenBucket(Value):
         return TokenBucket(max(self.full_at, now) + limit.per / limit.calls)
 
 
-_BUCKETS = Shelf("buckets")
+_BUCKETS = Namespace("buckets")
 
 
 @frozen
@@ -76,12 +76,12 @@ class RateLimiter(ResilienceLayer):
         """Take or promise a token: return the seconds until it is there, and whether that is too long."""
         now = self._clock.monotonic()
 
-        def take(kept: TokenBucket | None) -> Change[TokenBucket, tuple[float, bool]]:
+        def take(kept: TokenBucket | None) -> Update[TokenBucket, tuple[float, bool]]:
             before = kept or TokenBucket(now)
             delay = before.wait(limit, now)
             refused = limit.longest_wait is not None and delay > limit.longest_wait
             after = before if refused else before.taken(limit, now)
-            return Change(after, after.full_at, (delay, refused))
+            return Update(after, after.full_at, (delay, refused))
 
         return await self.store.update(_BUCKETS, bucket, now, take)
 

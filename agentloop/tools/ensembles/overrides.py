@@ -17,7 +17,7 @@ from agentloop.contracts.tool import (
     CanContinueCall,
     CanPrepareArguments,
     CanPresentResult,
-    CanProbeCall,
+    CanReconcileCall,
     CanUseThread,
     Tool,
     ToolContext,
@@ -42,7 +42,7 @@ class GroupedTool(
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
-    CanProbeCall,
+    CanReconcileCall,
     CanContinueCall,
 ):
     """A tool with another spec or policy, with defaults, or that has to be started; else it behaves as the tool it is made of.
@@ -100,7 +100,7 @@ class GroupedTool(
             ToolUnavailable: when the ensemble could not be started.
         """
         self._check_available()
-        return await self.tool.probe(**arguments) if isinstance(self.tool, CanProbeCall) else CannotTell()
+        return await self.tool.probe(**arguments) if isinstance(self.tool, CanReconcileCall) else CannotTell()
 
     @property
     def continues_calls(self) -> bool:

@@ -52,13 +52,13 @@ def body(message: str, **entries: object) -> bytes:
 
 @pytest.mark.parametrize("message", TOO_LONG)
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_conversation_that_is_too_long_is_recognised_in_the_words_of_any_provider(message: str, status: int) -> None:
+def test_a_conversation_that_is_too_long_is_recognized_in_the_words_of_any_provider(message: str, status: int) -> None:
     """Providers say it in many ways; a program has to act on one."""
     assert type(error_of(status, {}, body(message))) is ContextLengthExceeded
     assert type(error_in_answer(json.loads(body(message)), 200, {})) is ContextLengthExceeded
 
 
-def test_a_conversation_that_is_too_long_is_recognised_by_its_code() -> None:
+def test_a_conversation_that_is_too_long_is_recognized_by_its_code() -> None:
     """The code says it where the message does not."""
     assert type(error_of(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
 
@@ -78,7 +78,7 @@ def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
         {"error": "No API key provided"},
     ],
 )
-def test_a_refused_key_is_recognised_under_another_status(told: object) -> None:
+def test_a_refused_key_is_recognized_under_another_status(told: object) -> None:
     """Some providers refuse a key with status 400; it is still the key that is refused."""
     assert type(error_of(400, {}, json.dumps(told).encode())) is AuthenticationError
 

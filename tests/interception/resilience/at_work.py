@@ -15,7 +15,7 @@ from agentloop.contracts.tool import CanAccessToolContext
 from agentloop.testing import LoopClock, run_virtual
 from agentloop.values import Effect, Event, ToolExecution
 
-Behaviour = Callable[["Run"], Any]
+Behavior = Callable[["Run"], Any]
 
 
 @define
@@ -32,7 +32,7 @@ class Run:
 class Worker(Tool, CanAccessToolContext):
     """A tool that notes each run, waits some seconds, and then does as it is told."""
 
-    does: Behaviour = lambda run: run.value
+    does: Behavior = lambda run: run.value
     seconds: float | Callable[[Run], float] = 0.0
     tool_name: str = "work"
     kind: Effect = Effect.PURE
@@ -72,7 +72,7 @@ class Worker(Tool, CanAccessToolContext):
         return self.does(run)
 
 
-def failing(times: int) -> Behaviour:
+def failing(times: int) -> Behavior:
     """Fail the first times that a call is run."""
 
     def does(run: Run) -> Any:

@@ -65,12 +65,14 @@ def test_a_result_is_used_again_until_it_is_too_old() -> None:
     """A declared cache serves the same arguments in any spelling, says how old the result is, and forgets in time."""
     tool = Worker(lambda run: run.at, wants=ToolPolicy(cache=CachePolicy(60)))
     wait = Worker(tool_name="wait", seconds=30)
-    spelt = ToolCall("x", "work", ' { "value" : {"b": 2, "a": 1} } ')
-    run = seen([tool, wait], [Cache()], [use({"a": 1, "b": 2})], [use(0, "wait")], [spelt], [use(1, "wait")], [spelt])
+    spelled = ToolCall("x", "work", ' { "value" : {"b": 2, "a": 1} } ')
+    run = seen(
+        [tool, wait], [Cache()], [use({"a": 1, "b": 2})], [use(0, "wait")], [spelled], [use(1, "wait")], [spelled]
+    )
     assert [one.value for one in run.outcomes if one.name == "work"] == [0, 0, 60]
     (told,) = run.told(ToolCallCached)
     assert told.age == 30
-    assert run.outcomes[2].call.arguments_json == spelt.arguments_json
+    assert run.outcomes[2].call.arguments_json == spelled.arguments_json
     assert run.outcomes[2].key.endswith("/3/0")
 
 

@@ -10,7 +10,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.contracts import Change, Shelf
+from agentloop.contracts import Namespace, Update
 from agentloop.interception.resilience import MemoryStore
 from agentloop.values.value import Value
 
@@ -49,11 +49,11 @@ def test_it_behaves_like_a_dictionary_that_forgets(
 
             def change(
                 state: Number | None, number: int | None = number, until: float = until
-            ) -> Change[Number, int | None]:
+            ) -> Update[Number, int | None]:
                 left = Number(number) if number is not None else None
-                return Change(left, until, state.number if state is not None else None)
+                return Update(left, until, state.number if state is not None else None)
 
-            assert await store.update(Shelf(shelf, most), key, now, change) == expected
+            assert await store.update(Namespace(shelf, most), key, now, change) == expected
             if number is not None:
                 kept[key] = (number, until)
             while most is not None and len(kept) > most:
@@ -64,12 +64,12 @@ def test_it_behaves_like_a_dictionary_that_forgets(
 
 def test_updates_from_many_threads_are_one_at_a_time() -> None:
     """No update is lost when several event loops, each in a thread of its own, share a store."""
-    store, shelf = MemoryStore(), Shelf("counts")
+    store, shelf = MemoryStore(), Namespace("counts")
 
-    def count(state: Number | None) -> Change[Number, int]:
+    def count(state: Number | None) -> Update[Number, int]:
         number = state.number + 1 if state is not None else 1
         time.sleep(0)  # lets another thread in, at the worst moment
-        return Change(Number(number), 1.0, number)
+        return Update(Number(number), 1.0, number)
 
     async def many() -> None:
         for _ in range(2000):

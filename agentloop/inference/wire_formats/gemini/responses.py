@@ -177,7 +177,7 @@ class _OpenCall:
         return call_id in {"", self.id} and name in {"", self.name}
 
 
-class AnswerReader:
+class GeminiAnswerReader:
     """Reads an answer, of which the first candidate counts.
 
     Texts that follow each other are one part; a text or thought with a signature is a part of its own, since Gemini wants it
@@ -359,8 +359,8 @@ def _failure(data: Any) -> Any:
     return next((chunk for chunk in _chunks(data) if has_failed(chunk)), None)
 
 
-def _read(chunks: list[Any]) -> AnswerReader:
-    reader = AnswerReader(ResponseBuilder())
+def _read(chunks: list[Any]) -> GeminiAnswerReader:
+    reader = GeminiAnswerReader(ResponseBuilder())
     for chunk in chunks:
         reader.take(chunk)
     return reader
@@ -371,7 +371,7 @@ class GeminiStreamDecoder(JsonEventDecoder):
 
     def __init__(self, plain: PlainDecoder, headers: Mapping[str, str]) -> None:
         super().__init__(plain, headers)
-        self._reader = AnswerReader(self.builder)
+        self._reader = GeminiAnswerReader(self.builder)
 
     def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Take a chunk.

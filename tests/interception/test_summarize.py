@@ -24,8 +24,8 @@ from agentloop import (
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, WholeConversation
 from agentloop.contracts import CanCompileMessages, CanInfer
 from agentloop.errors import ConfigurationError
-from agentloop.events import ContextEpochBegan, ContextSummarised, TokenUsageReported
-from agentloop.interception import Summarise
+from agentloop.events import ContextEpochBegan, ContextSummarized, TokenUsageReported
+from agentloop.interception import SummarizeHistory
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.values import (
     Event,
@@ -66,14 +66,14 @@ def numbered() -> ScriptedInference:
 
 
 def driven(
-    steps: int, summarising: CanInfer, start: AgentState | str = "the task", **parts: Any
+    steps: int, summarizing: CanInfer, start: AgentState | str = "the task", **parts: Any
 ) -> tuple[AgentState, list[InferenceRequest], list[Event]]:
     """Run so many steps with a call each, and an answer."""
     inference = ScriptedInference(*[ToolCall("c", "read", f'{{"number": {step}}}') for step in range(steps)], "done")
     loop = AgentLoop(
         ToolCallingDriver(inference),
         [read],
-        interceptors=[Summarise(summarising, tokens=700, keep=300), *parts.pop("interceptors", ())],
+        interceptors=[SummarizeHistory(summarizing, tokens=700, keep=300), *parts.pop("interceptors", ())],
         max_steps=steps + 1,
         clock=ManualClock(),
         ids=CountingIds(),
@@ -86,16 +86,16 @@ def driven(
 
 def test_a_long_run_goes_on_from_a_summary() -> None:
     """The model is shown its question, the summary and the newest messages, and never more than the bound."""
-    summarising = numbered()
-    final, requests, _ = driven(30, summarising)
+    summarizing = numbered()
+    final, requests, _ = driven(30, summarizing)
     assert final.status is ExecutionStatus.COMPLETED
     last = requests[-1].messages
     assert "summary" in last[0].text
     assert last[1] == Message.user("the task")
     assert is_subsequence(last[2:], final.messages)
     assert len(last) < 8
-    assert len(summarising.requests) > 3
-    assert f"summary {len(summarising.requests)}" in last[0].text
+    assert len(summarizing.requests) > 3
+    assert f"summary {len(summarizing.requests)}" in last[0].text
 
 
 def test_the_state_keeps_every_message() -> None:
@@ -112,27 +112,27 @@ def test_the_state_keeps_every_message() -> None:
 
 
 def test_each_summary_is_made_of_the_last_and_what_came_after_it() -> None:
-    """No message is summarised twice, and none is forgotten between two summaries."""
-    summarising = numbered()
-    driven(30, summarising)
-    texts = [request.messages[0].text for request in summarising.requests]
+    """No message is summarized twice, and none is forgotten between two summaries."""
+    summarizing = numbered()
+    driven(30, summarizing)
+    texts = [request.messages[0].text for request in summarizing.requests]
     for number, text in enumerate(texts[1:], 1):
         assert f"summary {number}\n" in text
         assert f"summary {number - 1}\n" not in text
     numbers = [n for text in texts for n in range(30) if f'called read with {{"number": {n}}}' in text]
     assert numbers == sorted(set(numbers)) == list(range(len(numbers)))
-    assert all(request.tools == () for request in summarising.requests)
+    assert all(request.tools == () for request in summarizing.requests)
 
 
 def test_the_tokens_of_summaries_are_counted() -> None:
     """The execution's usage is that of its steps and its summaries (law 6), and limits see it."""
-    summarising = numbered()
-    final, _, events = driven(12, summarising)
+    summarizing = numbered()
+    final, _, events = driven(12, summarizing)
     steps = sum([step.usage for step in final.steps], Usage.none())
-    summaries = sum([SUMMED for _ in summarising.requests], Usage.none())
+    summaries = sum([SUMMED for _ in summarizing.requests], Usage.none())
     assert final.usage == steps + summaries
-    told_of = [event for event in events if isinstance(event, ContextSummarised)]
-    assert [event.usage for event in told_of] == [SUMMED] * len(summarising.requests)
+    told_of = [event for event in events if isinstance(event, ContextSummarized)]
+    assert [event.usage for event in told_of] == [SUMMED] * len(summarizing.requests)
     assert [event for event in events if isinstance(event, TokenUsageReported)][-1].total == final.usage
     stopped, _, _ = driven(12, numbered(), interceptors=[TokenLimit(150)])
     assert stopped.stop_signal is not None
@@ -144,26 +144,26 @@ def test_a_summary_begins_an_epoch_and_within_it_requests_extend_each_other() ->
     """The events tell the summary first, then the epoch, and why (law 13)."""
     _, requests, events = driven(30, numbered())
     breaks = sum(not begins_with(later.messages, one.messages) for one, later in pairwise(requests))
-    told_of = [event for event in events if isinstance(event, ContextSummarised | ContextEpochBegan)]
+    told_of = [event for event in events if isinstance(event, ContextSummarized | ContextEpochBegan)]
     summaries, epochs = told_of[::2], told_of[1::2]
     assert len(summaries) == len(epochs) == breaks > 3
     for summary, epoch in zip(summaries, epochs, strict=True):
-        assert isinstance(summary, ContextSummarised)
+        assert isinstance(summary, ContextSummarized)
         assert isinstance(epoch, ContextEpochBegan)
-        assert epoch.reason == "the conversation was summarised"
+        assert epoch.reason == "the conversation was summarized"
         assert epoch.dropped == summary.covered - 1  # the question stays
     assert breaks < 15
 
 
 def test_the_next_execution_goes_on_from_the_summary() -> None:
-    """What is not summarised of the earlier trace is left out, as by default; the summary stays."""
+    """What is not summarized of the earlier trace is left out, as by default; the summary stays."""
     first, _, _ = driven(12, numbered())
-    summarising = numbered()
-    _, requests, events = driven(2, summarising, first.with_message("again"))
+    summarizing = numbered()
+    _, requests, events = driven(2, summarizing, first.with_message("again"))
     shown = requests[0].messages
     assert "summary" in shown[0].text
     assert [message.text for message in shown[1:]] == ["the task", "done", "again"]
-    assert not summarising.requests
+    assert not summarizing.requests
     (epoch,) = [event for event in events if isinstance(event, ContextEpochBegan)]
     assert epoch.reason == "another execution has begun"
 
@@ -175,26 +175,26 @@ def test_a_window_keeps_the_summary() -> None:
     assert all(any(one.text == "the task" for one in request.messages) for request in requests)
 
 
-def test_the_summariser_sees_text_and_no_thoughts() -> None:
+def test_the_summarizer_sees_text_and_no_thoughts() -> None:
     """Calls and results are written down, media named, reasoning left out; errors are told."""
-    summarising = numbered()
+    summarizing = numbered()
     thought = Message.assistant(Reasoning("secret thoughts"), "spoken words " * 300)
     state = told(asked(AgentState.start(), "the task"), thought, called("find", "found it", q=1))
     point = BeforeStep(told(state, Message.assistant("later")))
-    interceptor = Summarise(summarising, tokens=100, keep=20)
+    interceptor = SummarizeHistory(summarizing, tokens=100, keep=20)
     made = asyncio.run(interceptor.before_step(point))
-    text = summarising.requests[0].messages[0].text
+    text = summarizing.requests[0].messages[0].text
     assert "spoken words" in text
     assert "secret" not in text
     assert 'called find with {"q":1}; succeeded: found it' in text
     assert Summary.of(made.state) == Summary("summary 1", 3, 4)
 
 
-def test_a_short_conversation_is_not_summarised() -> None:
+def test_a_short_conversation_is_not_summarized() -> None:
     """Nothing is asked, and the point is the one that was given."""
-    summarising = numbered()
-    final, requests, _ = driven(2, summarising)
-    assert not summarising.requests
+    summarizing = numbered()
+    final, requests, _ = driven(2, summarizing)
+    assert not summarizing.requests
     assert Summary.of(final) is None
     assert len(requests[-1].messages) == 3
 
@@ -209,7 +209,7 @@ def test_a_summary_that_does_not_come_stops_the_execution() -> None:
     assert final.usage == sum([step.usage for step in final.steps], SUMMED)
 
 
-def test_a_summariser_that_fails_fails_the_execution() -> None:
+def test_a_summarizer_that_fails_fails_the_execution() -> None:
     """The state holds all that was done before, and the error."""
     final, _, _ = driven(12, ScriptedInference(RuntimeError("no connection")))
     assert final.status is ExecutionStatus.FAILED
@@ -217,7 +217,7 @@ def test_a_summariser_that_fails_fails_the_execution() -> None:
     assert final.step_count > 3
 
 
-def test_an_execution_that_is_stopped_is_not_summarised() -> None:
+def test_an_execution_that_is_stopped_is_not_summarized() -> None:
     """Nobody would read it."""
 
     class Stop(Interceptor):
@@ -226,9 +226,9 @@ def test_an_execution_that_is_stopped_is_not_summarised() -> None:
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.stop("enough") if point.state.step_count == 8 else point
 
-    summarising = numbered()
-    _, _, events = driven(12, summarising, interceptors=[Stop()])
-    assert all(event.step_number < 9 for event in events if isinstance(event, ContextSummarised))
+    summarizing = numbered()
+    _, _, events = driven(12, summarizing, interceptors=[Stop()])
+    assert all(event.step_number < 9 for event in events if isinstance(event, ContextSummarized))
 
 
 @pytest.mark.parametrize("steps", [10, 40])
@@ -243,20 +243,20 @@ def test_each_message_is_weighed_once(steps: int) -> None:
         return 10
 
     inference = ScriptedInference(*[ToolCall("c", "read", f'{{"number": {step}}}') for step in range(steps)], "done")
-    summarise = Summarise(numbered(), tokens=100, keep=50, estimate=estimate)
-    final = AgentLoop(ToolCallingDriver(inference), [read], interceptors=[summarise]).execute_sync("go")
+    summarize = SummarizeHistory(numbered(), tokens=100, keep=50, estimate=estimate)
+    final = AgentLoop(ToolCallingDriver(inference), [read], interceptors=[summarize]).execute_sync("go")
     own = {id(message) for message in final.messages}
     of_messages = [one for one in weighed if one in own]
     assert len(of_messages) == len(set(of_messages)) == len(final.messages) - 1
     assert len(weighed) <= 2 * len(final.messages)  # beside them the summary, at each step
 
 
-def test_a_summariser_that_cannot_be_is_refused() -> None:
+def test_a_summarizer_that_cannot_be_is_refused() -> None:
     """When it is made."""
     with pytest.raises(ConfigurationError, match="less than 100 can be kept"):
-        Summarise(numbered(), tokens=100, keep=100)
+        SummarizeHistory(numbered(), tokens=100, keep=100)
     with pytest.raises(ValueError, match="tokens"):
-        Summarise(numbered(), tokens=0)
+        SummarizeHistory(numbered(), tokens=0)
 
 
 @given(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolCall
-from agentloop.interception import NoProgress, Permissions, Repeats
+from agentloop.interception import Permissions, Repeats, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
 from tests.interception.resilience.at_work import Worker, seen, use
@@ -25,7 +25,7 @@ def reason(state: AgentState) -> str:
 
 def test_the_third_time_warns_and_the_fourth_stops() -> None:
     """The notice stands after the result; the value stays what it was; the reason names the tool and the times."""
-    run = seen(Worker(), [NoProgress()], *[[use(7)]] * 9)
+    run = seen(Worker(), [StopOnRepeatedCalls()], *[[use(7)]] * 9)
     assert [warned(one) for one in run.outcomes] == [False, False, True, True]
     assert [one.value for one in run.outcomes] == [7] * 4
     assert run.outcomes[2].text.startswith("7")
@@ -33,7 +33,7 @@ def test_the_third_time_warns_and_the_fourth_stops() -> None:
     assert reason(run.state) == "no_progress"
     assert run.state.stop_signal is not None
     assert run.state.stop_signal.context == {"tool": "work", "times": 4}
-    assert run.state.stop_signal.source == "NoProgress"
+    assert run.state.stop_signal.source == "StopOnRepeatedCalls"
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_the_third_time_warns_and_the_fourth_stops() -> None:
 )
 def test_what_is_not_a_row_of_steps_is_left_alone(turns: list[list[ToolCall]]) -> None:
     """Other calls in between, or many at once before a result was seen, are no lack of progress."""
-    run = seen(Worker(), [NoProgress()], *turns)
+    run = seen(Worker(), [StopOnRepeatedCalls()], *turns)
     assert reason(run.state) == "completed"
     assert not any(map(warned, run.outcomes))
 
 
 def test_other_calls_beside_it_do_not_hide_it() -> None:
     """In every step the same call among others that change: the same one is found, and only it is warned of."""
-    run = seen(Worker(), [NoProgress()], *[[use("same"), use(n)] for n in range(9)])
+    run = seen(Worker(), [StopOnRepeatedCalls()], *[[use("same"), use(n)] for n in range(9)])
     assert reason(run.state) == "no_progress"
     assert [one.value for one in run.outcomes if warned(one)] == ["same", "same"]
     assert run.state.step_count == 4
@@ -65,7 +65,7 @@ def test_a_result_that_changes_is_progress() -> None:
     """A counter that is read again and again tells something new each time."""
     tool = Worker(lambda run: run.at)
     waiting = Worker(tool_name="wait", seconds=1)
-    run = seen([tool, waiting], [NoProgress()], *[[use(1), use(n, "wait")] for n in range(9)])
+    run = seen([tool, waiting], [StopOnRepeatedCalls()], *[[use(1), use(n, "wait")] for n in range(9)])
     assert reason(run.state) == "completed"
 
 
@@ -76,11 +76,11 @@ def test_what_only_the_model_is_shown_counts_as_the_result() -> None:
     def picture(_: Any) -> ToolResult:
         return ToolResult("taken", (Image(media_type="image/png", data=bytes([next(pictures)])),))
 
-    run = seen(Worker(picture), [NoProgress()], *[[use(1)]] * 6)
+    run = seen(Worker(picture), [StopOnRepeatedCalls()], *[[use(1)]] * 6)
     assert reason(run.state) == "completed"
     still = seen(
         Worker(lambda _: ToolResult("taken", (Image(media_type="image/png", data=b"x"),))),
-        [NoProgress()],
+        [StopOnRepeatedCalls()],
         *[[use(1)]] * 6,
     )
     assert reason(still.state) == "no_progress"
@@ -104,7 +104,7 @@ def fail(_: Any) -> None:
 )
 def test_the_same_error_is_no_progress_either(tool: Worker, call: ToolCall, interceptors: list[Any]) -> None:
     """However a call ends: the same end four times stops, and the model still sees the error before the notice."""
-    run = seen(tool, [NoProgress(), *interceptors], *[[call]] * 9)
+    run = seen(tool, [StopOnRepeatedCalls(), *interceptors], *[[call]] * 9)
     assert reason(run.state) == "no_progress"
     assert len(run.outcomes) == 4
     third = run.outcomes[2]
@@ -117,7 +117,7 @@ def test_spelling_does_not_matter() -> None:
     """The same arguments in another order and spelling are the same; others are not."""
     spellings = ['{"value":{"a":1,"b":2}}', ' {"value": {"b": 2, "a": 1}}', '{ "value" : {"a":1 , "b":2}}', "{}"]
     calls = [[ToolCall("", "work", text)] for text in spellings]
-    run = seen(Worker(lambda _: "ok"), [NoProgress()], *calls)
+    run = seen(Worker(lambda _: "ok"), [StopOnRepeatedCalls()], *calls)
     assert [warned(one) for one in run.outcomes] == [False, False, True, False]
 
 
@@ -131,7 +131,7 @@ def test_both_numbers_can_be_set_and_per_tool(
 ) -> None:
     """The warning comes at its number, the stop at its own, either not at all; a tool may have other numbers."""
     tools = {"wo*": Repeats(*own)} if own is not None else {}
-    run = seen(Worker(), [NoProgress(warn_at, stop_at, tools=tools)], *[[use(1)]] * 8)
+    run = seen(Worker(), [StopOnRepeatedCalls(warn_at, stop_at, tools=tools)], *[[use(1)]] * 8)
     warn_at, stop_at = own if own is not None else (warn_at, stop_at)
     assert len(run.outcomes) == (stop_at or 8)
     expected = [warn_at is not None and time >= warn_at for time in range(1, len(run.outcomes) + 1)]
@@ -142,9 +142,9 @@ def test_both_numbers_can_be_set_and_per_tool(
 def test_a_number_that_is_no_repetition_is_refused() -> None:
     """To warn of the first call would be to warn of every call."""
     with pytest.raises(ValueError, match="second time"):
-        NoProgress(1)
+        StopOnRepeatedCalls(1)
 
 
 def test_it_keeps_the_laws_of_interceptors() -> None:
     """It changes nothing it is given, is deterministic, and keeps executions apart."""
-    InterceptorKit(NoProgress, examples=20).check_all()
+    InterceptorKit(StopOnRepeatedCalls, examples=20).check_all()

@@ -20,8 +20,7 @@ import agentloop.values
 from agentloop.errors import InvalidDocument, JournalError, NotJson, SchemaTooNew
 from agentloop.testing import strategies
 from agentloop.values import json as json_text
-from agentloop.values import points
-from agentloop.values import serialization as serialisation
+from agentloop.values import points, serialization
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.epochs import Epoch, Summary
@@ -69,7 +68,7 @@ from agentloop.values.records import (
 )
 from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
 from agentloop.values.state import AgentContext, AgentState
-from agentloop.values.steps import AgentStep, ExecutionState, ExecutionStatus, OpenTurn, Totals
+from agentloop.values.steps import AgentStep, ExecutionState, ExecutionStatus, SuspendedTurn, Totals
 from agentloop.values.stop import Continuation, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolResult, ToolSpec
 from agentloop.values.value import EncodeOnce, Value
@@ -137,7 +136,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         hash=texts,
     ),
     Message: strategies.messages(),
-    OpenTurn: strategies.open_turns(),
+    SuspendedTurn: strategies.open_turns(),
     PendingCall: pending,
     ProviderPart: st.builds(ProviderPart, texts, strategies.json_values()),
     Reasoning: st.builds(Reasoning, texts, provider_data=strategies.json_objects()),
@@ -307,8 +306,8 @@ def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPat
     def shout(kind: str, value: Any) -> Any:
         return {**value, "text": value["text"].upper()}
 
-    monkeypatch.setattr(serialisation, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(serialisation, "MIGRATIONS", {1: rename, 2: shout})
+    monkeypatch.setattr(serialization, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(serialization, "MIGRATIONS", {1: rename, 2: shout})
     assert from_json(document("Text", {"words": "a"}, 1), Text) == Text("A")
     assert from_json(document("Text", {"text": "a"}, 2), Text) == Text("A")
     assert from_json(document("Text", {"text": "a"}, 3), Text) == Text("a")
@@ -318,8 +317,8 @@ def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("damaged", [None, [], {}, "x"])
 def test_a_damaged_older_document_is_told_as_such(monkeypatch: pytest.MonkeyPatch, damaged: Any) -> None:
     """A migration that stumbles over damage is no crash."""
-    monkeypatch.setattr(serialisation, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(serialisation, "MIGRATIONS", {1: lambda kind, value: {"text": value["words"].upper()}})
+    monkeypatch.setattr(serialization, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(serialization, "MIGRATIONS", {1: lambda kind, value: {"text": value["words"].upper()}})
     with pytest.raises(InvalidDocument, match="a damaged document of schema version 1"):
         from_json(document("Text", damaged, 1), Text)
 
