@@ -26,7 +26,7 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ContractViolation
-from agentloop.events.bus import EventBus
+from agentloop.events.bus import EventBus, emit
 from agentloop.events.execution import ContextEpochBegan
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
@@ -54,9 +54,7 @@ class EpochAnnouncer:
         if epoch == self._latest:
             return
         self._latest = epoch
-        if events.due(ContextEpochBegan):
-            head = events.head(state)
-            await events.emit(ContextEpochBegan(head, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded))
+        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded)
 
 
 @define(eq=False)

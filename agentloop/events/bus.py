@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from inspect import isawaitable, iscoroutinefunction
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 from attrs import frozen
 from blinker import Signal
@@ -18,6 +18,69 @@ from agentloop.values.event import Event, EventHead
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.value import Value
+
+P = ParamSpec("P")
+
+
+class _Unobserved(Awaitable[None]):
+    """The result of an emission that no listener waits for; awaiting it does nothing."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_UNOBSERVED = _Unobserved()
+
+
+def emit(
+    events: CanHandleEvents,
+    kind: Callable[Concatenate[EventHead, P], Event],
+    state: AgentState,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Awaitable[None]:
+    """Emit an event of the step after the state's last one, if anybody listens for it.
+
+    The event is counted either way (law 8) and built only when it is observed. Await the result: the listeners have
+    taken the event when it returns.
+
+    Args:
+        events: the bus.
+        kind: the event class.
+        state: the state in which the event happens.
+        *args: the fields of the event that follow its head.
+        **kwargs: the same, by name.
+    """
+    return emit_at_step(events, kind, state, None, *args, **kwargs)
+
+
+def emit_at_step(
+    events: CanHandleEvents,
+    kind: Callable[Concatenate[EventHead, P], Event],
+    state: AgentState,
+    step_number: int | None,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Awaitable[None]:
+    """Emit an event of the step with this 1-based number; None stands for the step after the state's last one."""
+    if not events.due(cast("type[Event]", kind)):
+        return _UNOBSERVED
+    return events.emit(kind(events.head(state, step_number=step_number), *args, **kwargs))
+
+
+def emit_soon(
+    events: CanHandleEvents,
+    kind: Callable[Concatenate[EventHead, P], Event],
+    state: AgentState,
+    step_number: int | None,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Emit an event from code that cannot await: the listeners have taken it before a later emission returns."""
+    if events.due(cast("type[Event]", kind)):
+        events.emit_soon(kind(events.head(state, step_number=step_number), *args, **kwargs))
 
 
 class Switchboard(Protocol):
