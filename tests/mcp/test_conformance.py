@@ -13,7 +13,7 @@ import pytest
 from tests.mcp.running import free_port, listening, node_program, program
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 CLIENT = ROOT / "examples" / "mcp_conformance_client.py"
 CLIENT_SCENARIOS = {
     "2025-11-25": [

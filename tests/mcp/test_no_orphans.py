@@ -40,7 +40,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSEGV])
 async def test_a_server_ends_with_the_program_however_that_ends(how: signal.Signals) -> None:
     """Killed, interrupted by Ctrl-C, terminated, crashed: the server is gone soon after."""
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[2])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, SMALL, stdout=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": root}
     )

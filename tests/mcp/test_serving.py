@@ -21,7 +21,7 @@ from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image
 from tests.mcp.running import free_port, listening, noted, program
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TOOLS = "tests/mcp/served_tools.py"
 AGENTS = "tests.mcp.served_tools"
 
