@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agentloop.inference.presets import Quirks as Quirks
     from agentloop.inference.recording import RecordingInference as RecordingInference
     from agentloop.inference.recording import ReplayInference as ReplayInference
-    from agentloop.inference.retrying import Patience as Patience
     from agentloop.inference.scripted import ScriptedInference as ScriptedInference
     from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
     from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat
@@ -41,7 +40,6 @@ else:
             "agentloop.inference.model_rows": "Capabilities CapabilityRow StructuredOutput ToolMode",
             "agentloop.inference.presets": "PRESETS Preset Quirks",
             "agentloop.inference.recording": "RecordingInference ReplayInference",
-            "agentloop.inference.retrying": "Patience",
             "agentloop.inference.scripted": "ScriptedInference",
             "agentloop.values.secrets": "Secret",
             "agentloop.inference.wire_formats.wire_format": "EncodedRequest WireFormat wire_format",

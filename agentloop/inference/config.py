@@ -12,9 +12,9 @@ from attrs.validators import ge, gt, in_, instance_of, min_len, optional
 
 from agentloop.errors import ConfigurationError
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
-from agentloop.inference.retrying import Patience
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret, as_secret
 from agentloop.values.value import Value
 
@@ -86,7 +86,7 @@ class LLMConfig(Value):
         timeout: seconds to wait for the next byte of an answer.
         connect_timeout: seconds to wait for a connection.
         deadline: seconds for an inference with all its attempts; None for no limit.
-        patience: how often to try, and how long to wait, when the provider cannot be reached or asks to wait.
+        retry: how often to try, and how long to wait, when the provider cannot be reached or asks to wait.
         max_response_bytes: the most bytes of an answer to read.
 
     Raises:
@@ -107,7 +107,7 @@ class LLMConfig(Value):
     timeout: float = field(default=600.0, validator=gt(0))
     connect_timeout: float = field(default=10.0, validator=gt(0))
     deadline: float | None = field(default=None, validator=optional(gt(0)))
-    patience: Patience = field(default=Patience(), validator=instance_of(Patience))
+    retry: RetryPolicy = field(default=RetryPolicy(), validator=instance_of(RetryPolicy))
     max_response_bytes: int = field(default=64 * 1024 * 1024, validator=ge(1))
 
     @classmethod

@@ -14,10 +14,11 @@ from agentloop.errors import InferenceError, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import HttpClient
 from agentloop.inference.raw_answer import RawAnswer
-from agentloop.inference.retrying import Patience, retried, worth_retrying
+from agentloop.inference.retrying import retried, worth_retrying
 from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.policies import RetryPolicy
 from agentloop.values.tool_calls import ToolCall
 
 
@@ -107,7 +108,7 @@ class Endpoint:
     async def ask(
         self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport
     ) -> InferenceResponse:
-        """Send a request, as often as it takes within the patience and the deadline of the configuration.
+        """Send a request, as often as it takes within the retry policy and the deadline of the configuration.
 
         Args:
             request: the request.
@@ -191,18 +192,18 @@ class Endpoint:
         try:
             return await attempt()
         except InferenceError as error:
-            patience = self._patience()
-            if not worth_retrying(error, patience):
+            policy = self._retry_policy()
+            if not worth_retrying(error, policy):
                 raise
             first = error
-        return await retried(first, attempt, patience, jitter=jitter or random.random, report=report)
+        return await retried(first, attempt, policy, jitter=jitter or random.random, report=report)
 
-    def _patience(self) -> Patience:
-        """Return the patience of the configuration; to wait longer than until the deadline would be in vain."""
-        patience, deadline = self.config.patience, self.config.deadline
-        if deadline is None or deadline >= patience.longest_wait:
-            return patience
-        return evolve(patience, longest_wait=deadline)
+    def _retry_policy(self) -> RetryPolicy:
+        """Return the configured retry policy; no wait is longer than the deadline."""
+        policy, deadline = self.config.retry, self.config.deadline
+        if deadline is None or deadline >= policy.max_wait:
+            return policy
+        return evolve(policy, max_wait=deadline)
 
     async def _attempt(self, encoded: EncodedRequest) -> InferenceResponse:
         try:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from attrs import field, frozen
-from attrs.validators import ge
-
 from agentloop.contracts.can_infer import FailedAttempt, RetryReport
 from agentloop.errors import InferenceError
-from agentloop.values.value import Value
+from agentloop.values.policies import RetryPolicy
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -21,32 +18,19 @@ T = TypeVar("T")
 _MOST_DOUBLINGS = 64
 
 
-@frozen(eq=False, repr=False, kw_only=True)
-class Patience(Value):
-    """How often and how long to try.
-
-    Attributes:
-        attempts: how often to try; 1 for no retry.
-        first_wait: seconds before the second attempt; doubled with each further one.
-        longest_wait: the most seconds to wait before an attempt. A provider that asks for more is not asked again.
-    """
-
-    attempts: int = field(default=3, validator=ge(1))
-    first_wait: float = field(default=0.5, validator=ge(0))
-    longest_wait: float = field(default=60.0, validator=ge(0))
-
-
-def worth_retrying(error: BaseException, patience: Patience) -> bool:
+def worth_retrying(error: BaseException, policy: RetryPolicy) -> bool:
     """Say whether the same request may succeed when it is sent again, after a wait that is not too long."""
-    if not isinstance(error, InferenceError) or not error.retryable or patience.attempts == 1:
+    if not isinstance(error, InferenceError) or not error.retryable or policy.max_attempts == 1:
         return False
-    return error.retry_after is None or error.retry_after <= patience.longest_wait
+    if not policy.matches(type(error).__name__):
+        return False
+    return error.retry_after is None or error.retry_after <= policy.max_wait
 
 
 async def retried(
     first_error: InferenceError,
     attempt: Callable[[], Awaitable[T]],
-    patience: Patience,
+    policy: RetryPolicy,
     *,
     jitter: Callable[[], float],
     report: RetryReport,
@@ -56,7 +40,7 @@ async def retried(
     Args:
         first_error: why the first attempt failed.
         attempt: makes another attempt.
-        patience: how often and how long.
+        policy: how often and how long.
         jitter: a number from 0 to 1 each time, so that clients that failed together do not come back together.
         report: told before each repetition.
 
@@ -76,7 +60,7 @@ async def retried(
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.retry_after if isinstance(error, InferenceError) else None
         doublings = min(state.attempt_number - 1, _MOST_DOUBLINGS)
-        backoff = min(patience.first_wait * 2**doublings, patience.longest_wait)
+        backoff = min(policy.initial_wait * 2**doublings, policy.max_wait)
         return asked if asked is not None else backoff * (0.5 + jitter() / 2)
 
     def tell(state: RetryCallState) -> None:
@@ -85,9 +69,9 @@ async def retried(
             report(FailedAttempt(state.attempt_number, error, state.upcoming_sleep))
 
     retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(patience.attempts),
+        stop=tenacity.stop_after_attempt(policy.max_attempts),
         wait=wait,
-        retry=tenacity.retry_if_exception(lambda error: worth_retrying(error, patience)),
+        retry=tenacity.retry_if_exception(lambda error: worth_retrying(error, policy)),
         before_sleep=tell,
         reraise=True,
     )

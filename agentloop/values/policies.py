@@ -74,19 +74,20 @@ def _as_kinds(kinds: ErrorKind | Iterable[ErrorKind]) -> tuple[ErrorKind, ...]:
 
 @frozen(eq=False, repr=False)
 class RetryPolicy(Value):
-    """How a call that failed is tried again: with waits that double and are spread by chance.
+    """How a failed tool call or model request is retried, with exponential backoff and jitter.
 
     Attributes:
-        attempts: how often to try; 1 for no retry.
-        first_wait: seconds before the second attempt; doubled with each further one.
-        longest_wait: the most seconds to wait before an attempt.
-        on: the errors that are worth another attempt; empty for all.
-        not_on: errors that are not, also where `on` names them; those of a wrong argument or a bug when left out.
+        max_attempts: the number of attempts, including the first; 1 disables retries.
+        initial_wait: seconds before the second attempt; doubled before each further attempt.
+        max_wait: the maximum seconds to wait before an attempt. A model provider that asks for a longer wait is not
+            called again.
+        on: the errors to retry; empty for all errors.
+        not_on: errors not to retry, even if `on` includes them. By default, the errors of a wrong argument or a bug.
     """
 
-    attempts: int = field(default=3, validator=ge(1))
-    first_wait: float = field(default=0.5, validator=ge(0), kw_only=True)
-    longest_wait: float = field(default=30.0, validator=ge(0), kw_only=True)
+    max_attempts: int = field(default=3, validator=ge(1))
+    initial_wait: float = field(default=0.5, validator=ge(0), kw_only=True)
+    max_wait: float = field(default=60.0, validator=ge(0), kw_only=True)
     on: tuple[ErrorKind, ...] = field(default=(), converter=_as_kinds, kw_only=True)
     not_on: tuple[ErrorKind, ...] = field(
         default=(TypeError, ValueError, LookupError, AttributeError, NotImplementedError),
@@ -94,8 +95,8 @@ class RetryPolicy(Value):
         kw_only=True,
     )
 
-    def speaks_of(self, error: str) -> bool:
-        """Say whether an error of the class of this name is worth another attempt."""
+    def matches(self, error: str) -> bool:
+        """Return whether to retry after an error whose class has this name."""
         return (not self.on or _names(error, self.on)) and not _names(error, self.not_on)
 
 
@@ -113,11 +114,11 @@ class CachePolicy(Value):
 
     Attributes:
         seconds: how long a result is used.
-        most: how many results of the tool are kept; the one not used for longest goes first.
+        max_entries: the maximum number of cached results of the tool; the least recently used entry is evicted first.
     """
 
     seconds: float = field(default=300.0, validator=gt(0))
-    most: int = field(default=1000, validator=ge(1), kw_only=True)
+    max_entries: int = field(default=1000, validator=ge(1), kw_only=True)
 
 
 @frozen(eq=False, repr=False)
@@ -130,8 +131,8 @@ class RateLimit(Value):
         calls: how many tokens come in `per` seconds.
         per: seconds.
         burst: how many tokens the bucket holds, so how many attempts may begin at once; `calls` when left out.
-        longest_wait: the most seconds that a call waits for its turn, beyond which it is refused; None to wait as long as
-            it takes, 0 never to wait.
+        max_wait: the maximum seconds that a call waits for its turn; a call that would wait longer is refused. None for
+            no maximum, 0 to never wait.
         by: a bucket for all tools that give this name, or a function from the arguments to the name of one of the tool's
             buckets; None for one bucket of the tool's own.
     """
@@ -139,7 +140,7 @@ class RateLimit(Value):
     calls: int = field(validator=ge(1))
     per: float = field(default=1.0, validator=gt(0))
     burst: int | None = field(default=None, validator=optional(ge(1)), kw_only=True)
-    longest_wait: float | None = field(default=None, validator=optional(ge(0)), kw_only=True)
+    max_wait: float | None = field(default=None, validator=optional(ge(0)), kw_only=True)
     by: str | Callable[[JsonObject], str] | None = field(default=None, kw_only=True)
 
 

@@ -16,9 +16,9 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
 from agentloop.cli.sources import tools_from
 from agentloop.errors import ConfigurationError, ToolDefinitionError
-from agentloop.inference import Patience
 from agentloop.interception import before_step
 from agentloop.values.points import BeforeStep
+from agentloop.values.policies import RetryPolicy
 from tests.cli.conftest import CommandLine, ModelServer
 
 GOOD_TOOLS = '''
@@ -215,7 +215,7 @@ def tools_file(tmp_path: Path) -> Path:
 def outcome_in_the_library(row: Row, server: ModelServer, place: str) -> AgentState:
     url = {"": server.base_url, "default": None}.get(row.url, row.url)
     config = LLMConfig.parse(row.model, base_url=url, environment={"OPENAI_API_KEY": row.key})
-    config = config.with_settings(patience=Patience(first_wait=0))
+    config = config.with_settings(retry=RetryPolicy(initial_wait=0))
     return AgentLoop(ToolCallingDriver(HttpInference(config)), tools_from([place])).execute_sync("What is 1 + 2?")
 
 

@@ -20,7 +20,6 @@ from agentloop import (
 )
 from agentloop.contracts import CanInfer, Tool, Tools
 from agentloop.errors import MalformedArguments
-from agentloop.inference import Patience
 from agentloop.text_calls import read_calls
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
@@ -34,8 +33,9 @@ from agentloop.values import (
     Usage,
     thaw,
 )
+from agentloop.values.policies import RetryPolicy
 
-ONCE = Patience(attempts=1)
+ONCE = RetryPolicy(max_attempts=1)
 KNOWN = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
 
 
@@ -50,9 +50,7 @@ def inference_for(wire_format: str, base_url: str, body: Mapping[str, Any] | Non
     if name not in KNOWN:
         raise NotImplementedError(wire_format)
     model = str((body or {}).get("model") or "recorded")
-    return HttpInference(
-        LLMConfig(model=model, base_url=base_url, wire_format=name, api_key="not-a-key", patience=ONCE)
-    )
+    return HttpInference(LLMConfig(model=model, base_url=base_url, wire_format=name, api_key="not-a-key", retry=ONCE))
 
 
 def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any] | None) -> dict[str, Any]:

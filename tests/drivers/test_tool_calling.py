@@ -18,7 +18,7 @@ from agentloop import (
 )
 from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.events import InferenceFailed, InferenceRetried
-from agentloop.inference import HttpInference, LLMConfig, Patience
+from agentloop.inference import HttpInference, LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.testing import Ledger, call, toys
 from agentloop.values import (
@@ -31,6 +31,7 @@ from agentloop.values import (
     Text,
     Usage,
 )
+from agentloop.values.policies import RetryPolicy
 
 
 def test_the_request_carries_tools_choice_options_and_format() -> None:
@@ -102,7 +103,7 @@ def test_repeated_attempts_are_events_and_one_inference() -> None:
         done = b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}'
         return status, {}, done if status == 200 else b"down"
 
-    config = LLMConfig(model="m", base_url="http://model", patience=Patience(first_wait=0))
+    config = LLMConfig(model="m", base_url="http://model", retry=RetryPolicy(initial_wait=0))
 
     async def run() -> tuple[str, list[Event]]:
         client = in_process_client(respond)

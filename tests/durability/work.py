@@ -103,7 +103,7 @@ def tools_of(place: Place, effect: str, *, probed: bool = False) -> list[Tool]:
 def flaky(place: Place) -> Tool:
     """Make a tool that fails at its first attempt in every process, before its effect."""
 
-    @tool(name="flaky", effect="idempotent", retry=RetryPolicy(3, first_wait=0))
+    @tool(name="flaky", effect="idempotent", retry=RetryPolicy(3, initial_wait=0))
     async def flaky(number: int, context: ToolContext) -> str:
         """Do a part of the work at the second attempt."""
         place.reach(f"attempt {context.idempotency_key}")

@@ -7,18 +7,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentloop.contracts import ExecutionScope, FailedAttempt, Resources
-from agentloop.inference import HttpInference, LLMConfig, Patience
+from agentloop.inference import HttpInference, LLMConfig
 from agentloop.values import InferenceRequest, Message
+from agentloop.values.policies import RetryPolicy
 from tests.inference.loopback import KEY, Loopback
 
-QUICK = Patience(first_wait=0)
+QUICK = RetryPolicy(initial_wait=0)
 QUESTION = InferenceRequest((Message.user("How are you?"),))
 
 
 def config_for(server: Loopback | str, **settings: Any) -> LLMConfig:
     """Configure a model at the server, to be asked again without waiting."""
     url = server if isinstance(server, str) else server.url
-    return LLMConfig.parse("openai:loopback", base_url=url, api_key=KEY, **{"patience": QUICK, **settings})
+    return LLMConfig.parse("openai:loopback", base_url=url, api_key=KEY, **{"retry": QUICK, **settings})
 
 
 def inference_for(server: Loopback | str, *, client: Any = None, **settings: Any) -> HttpInference:

@@ -15,8 +15,9 @@ from attrs import evolve, frozen
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
-from agentloop.inference import HttpInference, Patience
+from agentloop.inference import HttpInference
 from agentloop.inference.http_client import _tls, in_process_client
+from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
     Reply,
@@ -32,7 +33,7 @@ from tests.inference.loopback import (
     stalls,
 )
 
-ONCE = Patience(attempts=1)
+ONCE = RetryPolicy(max_attempts=1)
 
 
 async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() -> None:
@@ -123,7 +124,7 @@ async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
 async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply) -> None:
     """After any failure of a connection, the next inference goes over a new one and the old one is gone."""
     async with loopback(reply, says("a new one")) as server:
-        settings = {"timeout": 0.03, "max_response_bytes": 2000, "patience": ONCE}
+        settings = {"timeout": 0.03, "max_response_bytes": 2000, "retry": ONCE}
         async with bound(inference_for(server, **settings)) as (inference,):
             with pytest.raises(InferenceError):
                 await inference.infer(QUESTION)
@@ -204,7 +205,7 @@ async def test_an_inference_leaves_no_task_however_it_ends(reply: Reply) -> None
     """Tasks are as before after a success and after any failure."""
     async with loopback(reply) as server:
         before = asyncio.all_tasks()
-        inference = inference_for(server, max_response_bytes=2000, patience=ONCE)
+        inference = inference_for(server, max_response_bytes=2000, retry=ONCE)
         await asyncio.gather(inference.infer(QUESTION), return_exceptions=True)
         await turns_of_the_event_loop()
         assert asyncio.all_tasks() == before
@@ -251,7 +252,7 @@ async def test_the_timeouts_of_the_configuration_hold_for_a_given_client() -> No
     """A client that would wait for ever waits as long as the configuration says."""
     async with loopback(stalls()) as server, httpx.AsyncClient(timeout=None) as client:  # what is tested
         with pytest.raises(ProviderUnavailable, match=r"for 0\.03 seconds"):
-            await inference_for(server, client=client, timeout=0.03, patience=ONCE).infer(QUESTION)
+            await inference_for(server, client=client, timeout=0.03, retry=ONCE).infer(QUESTION)
 
 
 class _HouseClient(httpx.AsyncClient):
@@ -283,7 +284,7 @@ async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(ma
         inference = inference_for(server, client=client)
         assert (await inference.with_retry_report(attempts.append).infer(QUESTION)).text == "it works"
         assert [type(failed.error) for failed in attempts] == [ProviderUnavailable]
-        impatient = inference_for(server, client=client, timeout=0.03, patience=ONCE)
+        impatient = inference_for(server, client=client, timeout=0.03, retry=ONCE)
         with pytest.raises(InvalidResponse, match="broke off"):
             await impatient.infer(QUESTION)
         with pytest.raises(ProviderUnavailable, match="no answer"):

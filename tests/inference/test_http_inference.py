@@ -18,9 +18,10 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference import EncodedRequest, HttpInference, LLMConfig, Patience
+from agentloop.inference import EncodedRequest, HttpInference, LLMConfig
 from agentloop.inference.wire_formats.openai_chat import OpenAIChat
 from agentloop.values import InferenceRequest, InferenceResponse, Message
+from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, config_for, inference_for
 from tests.inference.loopback import (
     KEY,
@@ -40,7 +41,7 @@ from tests.inference.loopback import (
     stalls,
 )
 
-ONCE = Patience(attempts=1)
+ONCE = RetryPolicy(max_attempts=1)
 LONG = b"x" * 3000
 
 
@@ -186,7 +187,7 @@ async def test_an_error_has_its_type_status_message_and_request_id(status: int, 
     told = as_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
     async with loopback(told) as server:
         with pytest.raises(InferenceError) as caught:
-            await inference_for(server, patience=ONCE).infer(QUESTION)
+            await inference_for(server, retry=ONCE).infer(QUESTION)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.request_id, caught.value.retry_after) == (status, "req-7", None)
     assert str(caught.value) == f"the provider answered with HTTP {status}: so it is (its_code)"
@@ -237,7 +238,7 @@ async def test_a_connection_that_breaks_is_a_typed_error_that_is_worth_another_a
     """A connection that breaks at any point is told as such, and the next attempt may well succeed."""
     async with loopback(reply, reply, says("back again")) as server:
         with pytest.raises(kind, match=told) as caught:
-            await inference_for(server, patience=ONCE).infer(QUESTION)
+            await inference_for(server, retry=ONCE).infer(QUESTION)
         assert caught.value.retryable
         assert (await inference_for(server).infer(QUESTION)).text == "back again"
         assert len(server.requests) == 3
@@ -248,7 +249,7 @@ async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> No
     broken = hangs_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b"{")
     async with loopback(broken) as server:
         with pytest.raises(InvalidResponse) as caught:
-            await inference_for(server, patience=ONCE).infer(QUESTION)
+            await inference_for(server, retry=ONCE).infer(QUESTION)
     assert (caught.value.status, caught.value.request_id) == (200, "req-7")
 
 
@@ -291,7 +292,7 @@ async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
     told = as_json(200, {"error": {"message": "slow down", "code": 429}}, {"retry-after": "3", "x-request-id": "req-7"})
     async with loopback(told) as server:
         with pytest.raises(RateLimited, match="slow down") as caught:
-            await inference_for(server, patience=ONCE).infer(QUESTION)
+            await inference_for(server, retry=ONCE).infer(QUESTION)
     assert (caught.value.status, caught.value.retry_after, caught.value.request_id) == (429, 3.0, "req-7")
 
 
@@ -306,7 +307,7 @@ async def test_a_server_that_stalls_is_given_up_after_the_timeout(reply: Reply, 
     """Silence lasts as long as the configuration allows, and is worth another attempt."""
     async with loopback(reply, says("awake")) as server:
         with pytest.raises(ProviderUnavailable, match=told):
-            await inference_for(server, timeout=0.03, patience=ONCE).infer(QUESTION)
+            await inference_for(server, timeout=0.03, retry=ONCE).infer(QUESTION)
         await server.all_closed()
         assert (await inference_for(server).infer(QUESTION)).text == "awake"
 
@@ -319,7 +320,7 @@ async def test_nobody_at_the_address_is_told_with_the_address() -> None:
         with pytest.raises(
             ProviderUnavailable, match=f"no connection to {url}: .*is the address right and the server running"
         ):
-            await inference_for(url, patience=ONCE).infer(QUESTION)
+            await inference_for(url, retry=ONCE).infer(QUESTION)
 
 
 async def test_a_host_that_takes_no_connection_is_given_up_after_the_connect_timeout() -> None:
@@ -335,7 +336,7 @@ async def test_a_host_that_takes_no_connection_is_given_up_after_the_connect_tim
         try:
             with pytest.raises(ProviderUnavailable, match=r"no connection to .* within 0.05 seconds"):
                 await inference_for(
-                    f"http://127.0.0.1:{address[1]}", connect_timeout=0.05, timeout=60, patience=ONCE
+                    f"http://127.0.0.1:{address[1]}", connect_timeout=0.05, timeout=60, retry=ONCE
                 ).infer(QUESTION)
         finally:
             for one in waiting:
@@ -347,7 +348,7 @@ async def test_a_server_without_tls_behind_an_https_address_is_unavailable() -> 
     async with loopback(says()) as server:
         url = server.url.replace("http:", "HTTPS:")
         with pytest.raises(ProviderUnavailable, match=r"no connection to https://127.0.0.1"):
-            await inference_for(url, patience=ONCE).infer(QUESTION)
+            await inference_for(url, retry=ONCE).infer(QUESTION)
 
 
 async def test_the_deadline_ends_an_inference_with_all_its_attempts() -> None:

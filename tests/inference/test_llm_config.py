@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError
-from agentloop.inference import PRESETS, LLMConfig, Patience, Preset, Quirks, Secret, wire_format
+from agentloop.inference import PRESETS, LLMConfig, Preset, Quirks, Secret, wire_format
 from agentloop.values import InferenceOptions
+from agentloop.values.policies import RetryPolicy
 
 RESOURCE = {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/"}
 KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items() if preset.key_variable}
@@ -179,7 +180,7 @@ def test_settings_override_what_the_preset_says() -> None:
         "timeout": 1,
         "connect_timeout": 2,
         "deadline": 3,
-        "patience": Patience(attempts=1),
+        "retry": RetryPolicy(max_attempts=1),
         "max_response_bytes": 4,
         "provider": "mine",
     }
@@ -222,7 +223,7 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_closest_one() -> None
         ("headers", {"x": "ü"}),
         ("headers", {"x": "a\nb"}),
         ("options", {"temperature": 0}),
-        ("patience", 3),
+        ("retry", 3),
         ("quirks", None),
         ("base_url", "nowhere"),
     ],

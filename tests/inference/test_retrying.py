@@ -12,9 +12,10 @@ from attrs import frozen
 
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, InferenceError, ProviderUnavailable, RateLimited
-from agentloop.inference import HttpInference, Patience
+from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
 from agentloop.testing import run_virtual
+from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, config_for, inference_for
 from tests.inference.loopback import answer, as_json, completion, hangs_up, loopback, resets, says
 
@@ -45,17 +46,28 @@ async def test_a_lasting_failure_is_asked_once(status: int) -> None:
 async def test_every_kind_of_broken_connection_is_asked_again() -> None:
     """Connections that break are repeated like statuses that pass."""
     async with loopback(hangs_up(), resets(), hangs_up(b"HTTP/1.1 200"), says("now")) as server:
-        assert (await inference_for(server, patience=Patience(attempts=4, first_wait=0)).infer(QUESTION)).text == "now"
+        assert (
+            await inference_for(server, retry=RetryPolicy(max_attempts=4, initial_wait=0)).infer(QUESTION)
+        ).text == "now"
         assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 async def test_the_number_of_attempts_is_bounded(attempts: int) -> None:
-    """As many requests are sent as the patience has attempts, and the error is that of the last."""
+    """The number of requests is `max_attempts`, and the error is that of the last attempt."""
     async with loopback(*[as_json(503, {"error": f"busy {number}"}) for number in range(1, 9)]) as server:
         with pytest.raises(ProviderUnavailable, match=f"busy {attempts}$"):
-            await inference_for(server, patience=Patience(attempts=attempts, first_wait=0)).infer(QUESTION)
+            await inference_for(server, retry=RetryPolicy(max_attempts=attempts, initial_wait=0)).infer(QUESTION)
         assert len(server.requests) == attempts
+
+
+async def test_the_policy_limits_which_errors_are_retried() -> None:
+    """An error that `on` leaves out or `not_on` names is raised after the first attempt."""
+    for policy in (RetryPolicy(on=[RateLimited], initial_wait=0), RetryPolicy(not_on=[ProviderUnavailable])):
+        async with loopback(answer(503), says("now")) as server:
+            with pytest.raises(ProviderUnavailable):
+                await inference_for(server, retry=policy).infer(QUESTION)
+            assert len(server.requests) == 1
 
 
 async def test_another_kind_of_failure_ends_the_attempts() -> None:
@@ -83,7 +95,7 @@ async def test_the_last_failure_is_raised_and_not_reported() -> None:
     """An attempt that is not repeated is no repetition to tell of; nor is one that succeeds."""
     attempts: list[FailedAttempt] = []
     async with loopback(answer(503), answer(503), says()) as server:
-        inference = inference_for(server, patience=Patience(attempts=2, first_wait=0))
+        inference = inference_for(server, retry=RetryPolicy(max_attempts=2, initial_wait=0))
         listening = inference.with_retry_report(attempts.append)
         with pytest.raises(ProviderUnavailable):
             await listening.infer(QUESTION)
@@ -163,21 +175,21 @@ def ask(*answers: Answer, jitter: float = 1.0, **settings: Any) -> Asked:
 )
 def test_the_provider_says_how_long_to_wait(headers: Mapping[str, str], seconds: float) -> None:
     """The next attempt comes when the provider asks for it; where it names no time, after the first wait."""
-    asked = ask((429, headers, b""), FINE, patience=Patience(first_wait=4))
+    asked = ask((429, headers, b""), FINE, retry=RetryPolicy(initial_wait=4))
     assert (asked.outcome, asked.times) == ("at last", [0.0, seconds])
 
 
 def test_waits_double_up_to_the_longest() -> None:
     """Each wait is twice the one before, and none is longer than the longest."""
-    asked = ask(BUSY, patience=Patience(attempts=6, first_wait=1, longest_wait=5))
+    asked = ask(BUSY, retry=RetryPolicy(max_attempts=6, initial_wait=1, max_wait=5))
     assert asked.times == [0, 1, 3, 7, 12, 17]
 
 
 def test_jitter_takes_up_to_half_of_a_wait_away() -> None:
     """Clients that failed together come back at different times, none before half of the wait."""
-    patience = Patience(attempts=3, first_wait=8)
-    assert ask(BUSY, patience=patience, jitter=0.0).times == [0, 4, 12]
-    assert ask(BUSY, patience=patience, jitter=0.5).times == [0, 6, 18]
+    policy = RetryPolicy(max_attempts=3, initial_wait=8)
+    assert ask(BUSY, retry=policy, jitter=0.0).times == [0, 4, 12]
+    assert ask(BUSY, retry=policy, jitter=0.5).times == [0, 6, 18]
 
 
 def test_jitter_is_random_when_none_is_given() -> None:
@@ -191,7 +203,7 @@ def test_jitter_is_random_when_none_is_given() -> None:
             return BUSY
 
         async def asking() -> None:
-            config = config_for("http://provider", patience=Patience(attempts=2, first_wait=1))
+            config = config_for("http://provider", retry=RetryPolicy(max_attempts=2, initial_wait=1))
             with pytest.raises(ProviderUnavailable):
                 await HttpInference(config, client=in_process_client(provider)).infer(QUESTION)
 
@@ -219,7 +231,7 @@ def test_a_wait_beyond_the_deadline_is_not_waited_for() -> None:
 
 def test_the_deadline_ends_a_wait() -> None:
     """The deadline counts the waits between attempts."""
-    asked = ask(BUSY, deadline=25, patience=Patience(attempts=9, first_wait=10))
+    asked = ask(BUSY, deadline=25, retry=RetryPolicy(max_attempts=9, initial_wait=10))
     assert isinstance(asked.outcome, ProviderUnavailable)
     assert "within 25 seconds" in str(asked.outcome)
     assert (asked.times, asked.ended) == ([0, 10], 25)
@@ -227,7 +239,7 @@ def test_the_deadline_ends_a_wait() -> None:
 
 def test_any_number_of_attempts_can_be_made() -> None:
     """Doubling the wait does not end in numbers that are too large to count with."""
-    asked = ask(*[BUSY] * 1100, FINE, patience=Patience(attempts=1101, first_wait=0))
+    asked = ask(*[BUSY] * 1100, FINE, retry=RetryPolicy(max_attempts=1101, initial_wait=0))
     assert (asked.outcome, len(asked.times)) == ("at last", 1101)
 
 
@@ -235,5 +247,5 @@ def test_an_error_told_under_status_200_is_asked_again_when_it_may_pass() -> Non
     """What an answer tells counts, not only its status: an overloaded model behind a router is asked again."""
     overloaded = json.dumps({"error": {"message": "the model is overloaded"}}).encode()
     malformed = json.dumps({"error": {"message": "no such parameter"}}).encode()
-    assert ask((200, {}, overloaded), FINE, patience=Patience(first_wait=1)).outcome == "at last"
+    assert ask((200, {}, overloaded), FINE, retry=RetryPolicy(initial_wait=1)).outcome == "at last"
     assert len(ask((200, {}, malformed), FINE).times) == 1

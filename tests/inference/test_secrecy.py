@@ -16,8 +16,9 @@ import pytest
 from agentloop import AgentLoop, ToolCallingDriver
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import AuthenticationError, ConfigurationError, InferenceError
-from agentloop.inference import HttpInference, LLMConfig, Patience
+from agentloop.inference import HttpInference, LLMConfig
 from agentloop.values import to_json
+from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
     KEY,
@@ -97,7 +98,7 @@ async def test_no_error_report_or_log_tells_the_key(
         "timeout": 0.03,
         "max_response_bytes": 3000,
         "auth": auth,
-        "patience": Patience(attempts=2, first_wait=0),
+        "retry": RetryPolicy(max_attempts=2, initial_wait=0),
     }
     async with loopback(reply, reply) as server, httpx.AsyncClient() as client:
         inference = inference_for(server, client=client if given else None, **settings)
@@ -114,7 +115,7 @@ async def test_no_error_report_or_log_tells_the_key(
 async def test_an_error_without_the_key_keeps_its_cause() -> None:
     """Where nothing tells the key, the cause of an error is kept for those who look into it."""
     async with loopback(answer(200, b"no JSON"), resets()) as server:
-        inference = inference_for(server, patience=Patience(attempts=1))
+        inference = inference_for(server, retry=RetryPolicy(max_attempts=1))
         for _ in range(2):
             with pytest.raises(InferenceError) as caught:
                 await inference.infer(QUESTION)

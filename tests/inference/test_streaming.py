@@ -16,9 +16,10 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference import HttpInference, Patience
+from agentloop.inference import HttpInference
 from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Effect, FinishReason, InferenceDelta, InferenceResponse, ToolCall, ToolSpec
+from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, bound, inference_for, reporting_to
 from tests.inference.loopback import (
     KEY,
@@ -180,7 +181,7 @@ async def test_what_is_no_answer_is_a_typed_error(reply: Reply, kind: type[Infer
     """Errors say what came, with the provider's id of the request and without the key."""
     async with loopback(reply) as server:
         with pytest.raises(kind, match=says_what) as caught:
-            await pieces_of(inference_for(server, patience=Patience(attempts=1)))
+            await pieces_of(inference_for(server, retry=RetryPolicy(max_attempts=1)))
         assert caught.value.request_id == "r1"
         assert KEY not in str(caught.value)
 
@@ -199,7 +200,7 @@ async def test_a_stream_that_stops_is_given_up_in_time() -> None:
     sent = head(200, {"transfer-encoding": "chunked"})
     async with loopback(stalls(sent)) as server:
         with pytest.raises(ProviderUnavailable, match=r"stopped for 0\.05 seconds"):
-            await pieces_of(inference_for(server, timeout=0.05, patience=Patience(attempts=1)))
+            await pieces_of(inference_for(server, timeout=0.05, retry=RetryPolicy(max_attempts=1)))
         await server.all_closed()
 
 

@@ -600,7 +600,7 @@ async def test_an_agent_that_is_run_again_is_another_execution() -> None:
         return "at last"
 
     child = AgentLoop.for_model(ScriptedInference(unsteady))
-    policy = ToolPolicy(retry=RetryPolicy(attempts=3, first_wait=0))
+    policy = ToolPolicy(retry=RetryPolicy(max_attempts=3, initial_wait=0))
     agent = child.as_tool("ask", "Knows.", effect=Effect.IDEMPOTENT, policy=policy)
     loop = caller(agent, interceptors=[Resilience()])
     executions: list[str] = []

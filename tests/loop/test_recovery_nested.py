@@ -217,7 +217,7 @@ async def test_retries_have_one_intent() -> None:
     """However often a call is tried, it begins once and ends once in the journal; after a crash it is tried anew."""
 
     def build(world: World, journal: MemoryJournal) -> AgentLoop:
-        @tool(effect="idempotent", retry=RetryPolicy(3, first_wait=0.0))
+        @tool(effect="idempotent", retry=RetryPolicy(3, initial_wait=0.0))
         async def flaky(context: ToolContext) -> str:
             """Try."""
             world.effects[context.idempotency_key] += 1

@@ -197,7 +197,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ),
     AroundToolUse: st.builds(AroundToolUse, states, calls, specs, texts, texts, strategies.moments()),
     AfterToolUse: st.builds(AfterToolUse, states, strategies.tool_executions(), st.none() | specs),
-    CachePolicy: st.builds(CachePolicy, st.floats(0.5, 1e6), most=st.integers(1)),
+    CachePolicy: st.builds(CachePolicy, st.floats(0.5, 1e6), max_entries=st.integers(1)),
     CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
 NOT_DATA: set[type] = {EncodeOnce, OnError, CallPolicy, DeduplicatePolicy, RateLimit, RetryPolicy, SeenCall}

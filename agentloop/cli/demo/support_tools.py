@@ -19,7 +19,7 @@ def find_customer(name: str, context: ToolContext) -> Customer:
     return _shop(context).customer(name)
 
 
-@tool(effect="pure", cache=CachePolicy(seconds=60), retry=RetryPolicy(first_wait=0.05))
+@tool(effect="pure", cache=CachePolicy(seconds=60), retry=RetryPolicy(initial_wait=0.05))
 def track_order(number: int, context: ToolContext) -> Order:
     """Tell where an order is.
 

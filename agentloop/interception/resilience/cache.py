@@ -61,7 +61,7 @@ class Cache(ResilienceLayer):
         policy = self._policy(point)
         if policy is None:
             return await proceed()
-        shelf = Namespace(f"results of {point.call.name}", policy.most)
+        shelf = Namespace(f"results of {point.call.name}", policy.max_entries)
         key = format_json([self.caller(point), canonical(point.arguments)]).decode()
         now = self._clock.monotonic()
         kept = await self.store.update(shelf, key, now, lambda found: _as_it_was(found, policy))

@@ -79,7 +79,7 @@ class RateLimiter(ResilienceLayer):
         def take(kept: TokenBucket | None) -> Update[TokenBucket, tuple[float, bool]]:
             before = kept or TokenBucket(now)
             delay = before.wait(limit, now)
-            refused = limit.longest_wait is not None and delay > limit.longest_wait
+            refused = limit.max_wait is not None and delay > limit.max_wait
             after = before if refused else before.taken(limit, now)
             return Update(after, after.full_at, (delay, refused))
 

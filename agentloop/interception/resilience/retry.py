@@ -105,7 +105,7 @@ class Retry(ResilienceLayer):
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Make the attempts."""
         policy = self._policy(point)
-        if policy is None or policy.attempts == 1:
+        if policy is None or policy.max_attempts == 1:
             return await proceed()
         began = self._clock.monotonic()
         first = await proceed()
@@ -129,8 +129,8 @@ class Retry(ResilienceLayer):
         deadline = point.policy.deadline or self.deadline
 
         def wait(attempt: int) -> float:
-            backoff = policy.first_wait * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
-            return min(backoff, policy.longest_wait) * (0.5 + self.jitter() / 2)
+            backoff = policy.initial_wait * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+            return min(backoff, policy.max_wait) * (0.5 + self.jitter() / 2)
 
         def in_time(delay: float) -> bool:
             return deadline is None or self._clock.monotonic() - began + delay < deadline
@@ -138,13 +138,13 @@ class Retry(ResilienceLayer):
         async def report(attempt: int, failed: ToolExecution, delay: float) -> None:
             await self._tell(ToolCallRetried, point, attempt, failed.error, delay)
 
-        return Repetition(policy.attempts, partial(_again, policy), wait, in_time, report)
+        return Repetition(policy.max_attempts, partial(_again, policy), wait, in_time, report)
 
 
 def _again(policy: RetryPolicy, execution: ToolExecution) -> bool:
     if execution.status not in _WORTH_ANOTHER or execution.error is None:
         return False
-    return policy.speaks_of(execution.error.type)
+    return policy.matches(execution.error.type)
 
 
 def _account(made: list[ToolExecution]) -> ToolExecution:

@@ -64,17 +64,17 @@ _TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
     "retry": (
         RetryPolicy,
         {
-            "attempts": _COUNT,
-            "first_wait": _NUMBER,
-            "longest_wait": _NUMBER,
+            "max_attempts": _COUNT,
+            "initial_wait": _NUMBER,
+            "max_wait": _NUMBER,
             "on": is_list_of_texts,
             "not_on": is_list_of_texts,
         },
     ),
-    "cache": (CachePolicy, {"seconds": _NUMBER, "most": _COUNT}),
+    "cache": (CachePolicy, {"seconds": _NUMBER, "max_entries": _COUNT}),
     "rate_limit": (
         RateLimit,
-        {"calls": _COUNT, "per": _NUMBER, "burst": _COUNT, "longest_wait": _NUMBER, "by": _TEXT},
+        {"calls": _COUNT, "per": _NUMBER, "burst": _COUNT, "max_wait": _NUMBER, "by": _TEXT},
     ),
     "circuit": (
         CircuitPolicy,

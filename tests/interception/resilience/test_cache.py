@@ -43,7 +43,7 @@ def test_never_a_wrong_key_never_an_error_never_too_old(
             await asyncio.sleep(pause)
             fails.append(fail)
             tools = [Worker(does(one, [agent]), tool_name=one) for one in ("read", "find")]
-            layer = Cache(CachePolicy(10, most=most), store=store)
+            layer = Cache(CachePolicy(10, max_entries=most), store=store)
             run = await watched(looped(tools, [layer], [use(VALUES[value], name)]), agent=agent)
             (outcome,) = run.outcomes
             now = asyncio.get_running_loop().time()
@@ -110,7 +110,7 @@ def test_an_effect_is_cached_only_when_told(effect: Effect, declared: bool, laye
 
 def test_the_bound_holds_and_the_least_used_goes_first() -> None:
     """With room for two results, the one that was not used for longest is forgotten."""
-    tool = Worker(wants=ToolPolicy(cache=CachePolicy(most=2)))
+    tool = Worker(wants=ToolPolicy(cache=CachePolicy(max_entries=2)))
     seen(tool, [Cache()], *[[use(n)] for n in (1, 2, 1, 3, 1, 2)])
     assert [one.value for one in tool.runs] == [1, 2, 3, 2]
 

@@ -21,7 +21,7 @@ LIMITS = st.builds(
     st.integers(1, 5),
     st.floats(0.1, 10),
     burst=st.none() | st.integers(1, 5),
-    longest_wait=st.none() | st.floats(0, 20),
+    max_wait=st.none() | st.floats(0, 20),
 )
 
 
@@ -45,20 +45,20 @@ def test_no_bucket_exceeds_its_rate_in_any_window(limit: RateLimit, arrivals: li
         raise ConnectionError(str(run.attempt))
 
     tool = Worker(fail)
-    layers = [around_tool_use(arrive), Retry(RetryPolicy(attempts, first_wait=0.1)), RateLimiter(limit)]
+    layers = [around_tool_use(arrive), Retry(RetryPolicy(attempts, initial_wait=0.1)), RateLimiter(limit)]
     run = seen(tool, layers, [use(arrival) for arrival in arrivals])
     times = sorted(one.at for one in tool.runs)
     assert_within(limit, times)
     refused = run.statuses.count("blocked")
-    if limit.longest_wait is None:
+    if limit.max_wait is None:
         assert not refused
         assert len(times) == len(arrivals) * attempts
-    assert all(one.refused == (one.delay > (limit.longest_wait or 0)) for one in run.told(ToolCallRateLimited)) or (
-        limit.longest_wait is None
+    assert all(one.refused == (one.delay > (limit.max_wait or 0)) for one in run.told(ToolCallRateLimited)) or (
+        limit.max_wait is None
     )
 
 
-@given(LIMITS.filter(lambda limit: limit.longest_wait is None), st.integers(1, 20))
+@given(LIMITS.filter(lambda limit: limit.max_wait is None), st.integers(1, 20))
 def test_who_waits_is_served_in_order_and_no_later_than_must_be(limit: RateLimit, calls: int) -> None:
     """A burst is served at once, then one call each per / calls seconds, first come first served."""
     tool = Worker()
@@ -71,7 +71,7 @@ def test_who_waits_is_served_in_order_and_no_later_than_must_be(limit: RateLimit
 
 def test_a_refused_call_is_blocked_and_told_when_to_come_again() -> None:
     """Where nobody may wait, the call too many does not run, and the model learns what it can do."""
-    tool = Worker(kind=Effect.EFFECT, wants=ToolPolicy(rate_limit=RateLimit(2, 10, longest_wait=0)))
+    tool = Worker(kind=Effect.EFFECT, wants=ToolPolicy(rate_limit=RateLimit(2, 10, max_wait=0)))
     run = seen(tool, [RateLimiter()], [use(1), use(2), use(3)])
     assert run.statuses == ["succeeded", "succeeded", "blocked"]
     refused = run.outcomes[2]

@@ -58,7 +58,7 @@ def test_the_order_is_fixed_together_and_one_by_one() -> None:
 
 WISHES = ToolPolicy(
     timeout=2,
-    retry=RetryPolicy(3, first_wait=1),
+    retry=RetryPolicy(3, initial_wait=1),
     cache=CachePolicy(1000),
     rate_limit=RateLimit(1, 10),
     circuit=CircuitPolicy(4, 60),
@@ -210,7 +210,7 @@ def test_one_store_serves_all_layers_and_all_loops_that_are_given_it() -> None:
 @pytest.mark.parametrize("cut_at", [1.0, 12.0, 25.0, 31.0])
 def test_cancelling_inside_of_any_wait_leaves_nothing_behind(cut_at: float) -> None:
     """While calls wait for a token, a repetition or each other, a cancelled execution leaves no task (law 19)."""
-    tool = Worker(failing(2), seconds=3, wants=evolve(WISHES, timeout=5, retry=RetryPolicy(5, first_wait=7)))
+    tool = Worker(failing(2), seconds=3, wants=evolve(WISHES, timeout=5, retry=RetryPolicy(5, initial_wait=7)))
 
     async def cut() -> tuple[set[str], bool]:
         loop = looped(tool, [Resilience(retry=Retry(jitter=lambda: 1.0))], [use(1), use(1), use(2), use(3)])
@@ -230,7 +230,7 @@ def test_a_tool_declares_what_it_wants_with_the_decorator() -> None:
     """`@tool` takes the policies, and `Resilience` does what they say."""
     runs: list[int] = []
 
-    @tool(effect="idempotent", retry=RetryPolicy(2, first_wait=3), cache=CachePolicy(60), rate_limit=RateLimit(5))
+    @tool(effect="idempotent", retry=RetryPolicy(2, initial_wait=3), cache=CachePolicy(60), rate_limit=RateLimit(5))
     async def fetch(number: int) -> int:
         """Fetch a number."""
         runs.append(number)
@@ -238,7 +238,7 @@ def test_a_tool_declares_what_it_wants_with_the_decorator() -> None:
             raise ConnectionError("down")
         return number
 
-    assert fetch.policy.retry == RetryPolicy(2, first_wait=3)
+    assert fetch.policy.retry == RetryPolicy(2, initial_wait=3)
     call = evolve(use(1, "fetch"), arguments_json='{"number": 1}')
     run = seen(fetch, [Resilience()], [call], [call])
     assert run.statuses == ["succeeded", "succeeded"]

@@ -41,7 +41,7 @@ def test_waits_grow_up_to_a_limit_and_are_spread_by_half(
 ) -> None:
     """The n-th wait is between half and all of first * 2**n, never beyond the longest; the last failure is the outcome."""
     tool = Worker(failing(99))
-    layer = Retry(RetryPolicy(attempts, first_wait=first, longest_wait=longest), jitter=lambda: jitter)
+    layer = Retry(RetryPolicy(attempts, initial_wait=first, max_wait=longest), jitter=lambda: jitter)
     run = seen(tool, [layer], [use()])
     times = [one.at for one in tool.runs]
     assert len(times) == attempts

@@ -112,7 +112,7 @@ async def test_a_file_describes_an_ensemble(folder: Path) -> None:
         description = "Look things up."
         effect = "idempotent"
         timeout = 2.5
-        retry = { attempts = 4, on = ["OSError"] }
+        retry = { max_attempts = 4, on = ["OSError"] }
         cache = { seconds = 60 }
         rate_limit = { calls = 2, per = 10 }
 
@@ -435,8 +435,13 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         (BASE + "defaults = 3", "defaults", 2, "it has to be a table, not a whole number"),
         (BASE + "defaults = { limit = 1979-05-27 }", "defaults", 2, "written as text, in quotes"),
         (BASE + "retry = 3", "retry", 2, "it has to be a table, not a whole number"),
-        (BASE + "retry = { attempt = 3 }", "retry", 2, "there is no 'attempt' in it; did you mean 'attempts'?"),
-        (BASE + "retry = { attempts = 0 }", "retry", 2, "must be >= 1"),
+        (
+            BASE + "retry = { max_attempt = 3 }",
+            "retry",
+            2,
+            "there is no 'max_attempt' in it; did you mean 'max_attempts'?",
+        ),
+        (BASE + "retry = { max_attempts = 0 }", "retry", 2, "must be >= 1"),
         (BASE + "retry = { on = [1] }", "retry", 2, "on: each item has to be a text, not a whole number"),
         (BASE + "rate_limit = { per = 3 }", "rate_limit", 2, "calls"),
         (BASE + "deduplicate = 'exactly'", "deduplicate", 2, "it has to be a table or 'exact', not 'exactly'"),
