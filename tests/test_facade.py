@@ -14,7 +14,7 @@ import pytest
 import agentloop
 
 ROOT = Path(agentloop.__file__).parent
-ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if "lazy(" in path.read_text())
+PACKAGES = sorted(".".join(("agentloop", *stub.parent.relative_to(ROOT).parts)) for stub in ROOT.rglob("__init__.pyi"))
 FOREIGN = {
     "attr",
     "attrs",
@@ -46,28 +46,27 @@ def test_the_names_at_the_top_are_sorted_few_and_there() -> None:
     assert set(agentloop.__all__) <= {*dir(agentloop), "__version__"}
 
 
-@pytest.mark.parametrize("room", ["", *ROOMS])
-def test_what_type_checkers_see_is_what_is_there(room: str) -> None:
-    """The names under TYPE_CHECKING, those in the table of lazy names, and those that can be had are the same."""
-    package = importlib.import_module(f"agentloop.{room}".rstrip("."))
-    tree = ast.parse(Path(str(package.__file__)).read_text())
-    guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imports = [one for node in guarded for one in node.body if isinstance(one, ast.ImportFrom)]
-    seen = {alias.asname: f"{one.module}.{alias.name}" for one in imports for alias in one.names}
-    assert set(seen) == {name for name in dir(package) if name in seen or not guarded}
-    if guarded:
-        assert set(seen) == set(package.__dir__())
-    for name, home in seen.items():
-        module, _, attribute = home.rpartition(".")
-        assert getattr(package, str(name)) is getattr(importlib.import_module(module), attribute)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_line_of_a_stub_is_an_export(package: str) -> None:
+    """What type checkers read in a package's stub is what the package offers at run time, and each name occurs once."""
+    module = importlib.import_module(package)
+    stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    exports = [(node.module, alias.name, alias.asname) for node in imports for alias in node.names]
+    names = [name for _, name, _ in exports]
+    assert len(set(names)) == len(names)
+    assert set(names) == set(dir(module)) - {"__version__"} == set(module.__all__) - {"__version__"}
+    for home, name, alias in exports:
+        assert alias == name
+        assert getattr(module, name) is getattr(importlib.import_module(str(home)), name)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_name_of_a_room_is_also_the_name_of_one_of_its_files(room: str) -> None:
-    """A lazy name that a module is called by would be hidden once that module is loaded."""
-    package = importlib.import_module(f"agentloop.{room}")
-    files = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    assert not files & set(package.__dir__())
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_exported_name_is_the_name_of_a_module(package: str) -> None:
+    """A package exports no name that one of its modules has: importing that module would hide the export."""
+    module = importlib.import_module(package)
+    files = {info.name for info in pkgutil.iter_modules(module.__path__)}
+    assert not files & set(dir(module))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from agentloop._lazy import attach_stub
 
-from agentloop._lazy import lazy
-
-if TYPE_CHECKING:
-    from agentloop.mcp.ensemble import McpEnsemble as McpEnsemble
-    from agentloop.mcp.servers import HttpServer as HttpServer
-    from agentloop.mcp.servers import StdioServer as StdioServer
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "agentloop.mcp.ensemble": "McpEnsemble",
-            "agentloop.mcp.servers": "HttpServer StdioServer",
-        },
-    )
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from agentloop._lazy import attach_stub
 
-from agentloop._lazy import lazy
-
-if TYPE_CHECKING:
-    from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
-    from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
-    from agentloop.tools.ensembles.ensemble import makes_ensemble as makes_ensemble
-    from agentloop.tools.ensembles.overrides import ToolOverride as ToolOverride
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "agentloop.tools.ensembles.ensemble": "Ensemble load_ensembles makes_ensemble",
-            "agentloop.tools.ensembles.overrides": "ToolOverride",
-        },
-    )
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,90 @@
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
+from agentloop.contracts.can_infer import CanInfer as CanInfer
+from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
+from agentloop.contracts.tool import Tool as Tool
+from agentloop.contracts.tool import ToolContext as ToolContext
+from agentloop.drivers.driver import Driver as Driver
+from agentloop.drivers.react import ReActDriver as ReActDriver
+from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
+from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
+from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
+from agentloop.errors import AgentLoopError as AgentLoopError
+from agentloop.executors.tool_executor import ToolExecutor as ToolExecutor
+from agentloop.inference.config import LLMConfig as LLMConfig
+from agentloop.inference.http_inference import HttpInference as HttpInference
+from agentloop.inference.scripted import ScriptedInference as ScriptedInference
+from agentloop.interception.audit_log import AuditLog as AuditLog
+from agentloop.interception.budgets.budget import Budget as Budget
+from agentloop.interception.budgets.limits import CostLimit as CostLimit
+from agentloop.interception.budgets.limits import StepLimit as StepLimit
+from agentloop.interception.budgets.limits import TimeLimit as TimeLimit
+from agentloop.interception.budgets.limits import TokenLimit as TokenLimit
+from agentloop.interception.budgets.limits import ToolCallLimit as ToolCallLimit
+from agentloop.interception.cancellation import CancellationToken as CancellationToken
+from agentloop.interception.interceptor import Interceptor as Interceptor
+from agentloop.interception.rules import Permissions as Permissions
+from agentloop.interception.rules import RequireApproval as RequireApproval
+from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
+from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
+from agentloop.loop.agent_loop import AgentLoop as AgentLoop
+from agentloop.loop.handoff import handoff_to as handoff_to
+from agentloop.tools.decorator import tool as tool
+from agentloop.values.inference import ToolChoice as ToolChoice
+from agentloop.values.inference import Usage as Usage
+from agentloop.values.messages import Message as Message
+from agentloop.values.serialization import from_json as from_json
+from agentloop.values.serialization import to_json as to_json
+from agentloop.values.state import AgentState as AgentState
+from agentloop.values.stop import AgentStop as AgentStop
+from agentloop.values.stop import StopReason as StopReason
+from agentloop.values.stop import StopSignal as StopSignal
+from agentloop.values.tool_calls import ToolCall as ToolCall
+from agentloop.values.tool_calls import ToolExecution as ToolExecution
+
+__version__: str
+
+__all__ = [
+    "AgentLoop",
+    "AgentLoopError",
+    "AgentState",
+    "AgentStop",
+    "AuditLog",
+    "Budget",
+    "CanExecuteToolCalls",
+    "CanInfer",
+    "CanUseTools",
+    "CancellationToken",
+    "CostLimit",
+    "Driver",
+    "HttpInference",
+    "Interceptor",
+    "LLMConfig",
+    "Message",
+    "Permissions",
+    "ReActDriver",
+    "RequireApproval",
+    "ScenarioStep",
+    "ScriptedDriver",
+    "ScriptedInference",
+    "SqliteJournal",
+    "StepLimit",
+    "StopOnFinishReason",
+    "StopReason",
+    "StopSignal",
+    "TimeLimit",
+    "TokenLimit",
+    "Tool",
+    "ToolCall",
+    "ToolCallLimit",
+    "ToolCallingDriver",
+    "ToolChoice",
+    "ToolContext",
+    "ToolExecution",
+    "ToolExecutor",
+    "Usage",
+    "__version__",
+    "from_json",
+    "handoff_to",
+    "to_json",
+    "tool",
+]

@@ -1,0 +1,4 @@
+from agentloop.compilers.history import ConversationWithCurrentToolTrace as ConversationWithCurrentToolTrace
+from agentloop.compilers.history import WholeConversation as WholeConversation
+from agentloop.compilers.window import SlidingWindow as SlidingWindow
+from agentloop.compilers.window import TokenWindow as TokenWindow

@@ -1,0 +1,1 @@
+from agentloop.executors.tool_executor import ToolExecutor as ToolExecutor

@@ -1,0 +1,11 @@
+from agentloop.modes.native import NativeMode as NativeMode
+from agentloop.modes.react_mode import ReActJsonMode as ReActJsonMode
+from agentloop.modes.react_mode import ReActMode as ReActMode
+from agentloop.modes.react_mode import ReActTextMode as ReActTextMode
+from agentloop.modes.selection import ModeInference as ModeInference
+from agentloop.modes.selection import mode_for as mode_for
+from agentloop.modes.selection import mode_named as mode_named
+from agentloop.modes.strict import NotStrict as NotStrict
+from agentloop.modes.strict import strict_schema as strict_schema
+from agentloop.modes.structured import StructuredMode as StructuredMode
+from agentloop.modes.text import TextMode as TextMode
