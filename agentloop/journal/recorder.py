@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,10 +40,6 @@ class KeptLog(RunLog):
     recorded: FoldedExecution | None
     _writer: RecordWriter | None
     _beside: dict[str, dict[str, Any]]
-
-    @abstractmethod
-    def recorded_call(self, key: str) -> RecordedCall | None:
-        """Return what is known of a call of the step that has begun before."""
 
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that had begun when the execution was interrupted and that no step has settled."""
@@ -88,8 +83,11 @@ class KeptLog(RunLog):
 
     def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
         """Return what was kept with the end of a call that is used again."""
-        known = self.recorded_call(key)
+        known = self._known_call(key)
         return None if known is None else known.beside.get(name)
+
+    def _known_call(self, key: str) -> RecordedCall | None:
+        return self.recorded.calls.get(key) if self.recorded is not None else None
 
     def _kept_beside(self, key: str) -> dict[str, Any]:
         beside = self._beside.pop(key, None)
@@ -256,7 +254,7 @@ class JournalLog(KeptLog):
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is known of a call of the step that has begun before."""
         self._calls_found = True
-        return self.recorded.calls.get(key) if self.recorded is not None else None
+        return self._known_call(key)
 
     async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Let every call run, but those of a fork that its policy about effects speaks of; what comes of these is written down."""
@@ -279,7 +277,7 @@ class JournalLog(KeptLog):
     async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
         """Write down what came of a call."""
         intent = self._intents.pop(execution.key, None)
-        if intent is None and (known := self.recorded_call(execution.key)) is not None:
+        if intent is None and (known := self._known_call(execution.key)) is not None:
             intent = known.intent
         intended = None if intent is None else intent.call
         body = bodies.outcome_body(execution, stop, intended)

@@ -16,6 +16,7 @@ from agentloop.journal import MemoryJournal, pytest_source
 from agentloop.journal.export import SourceWriter
 from agentloop.values.json import freeze, parse_json
 from tests.journal.exported import recorded, run
+from tests.limits import LONGEST
 
 HOSTILE = [
     "quotes \" and ' and \"\"\" and '''",
@@ -95,7 +96,7 @@ async def test_a_file_is_run_by_pytest_where_there_is_nothing_else(tmp_path: Pat
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
-    told, _ = await asyncio.wait_for(process.communicate(), 120)
+    told, _ = await asyncio.wait_for(process.communicate(), LONGEST)
     assert (process.returncode, b"1 passed" in told) == (0, True), told.decode()
 
 

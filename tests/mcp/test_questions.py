@@ -13,6 +13,7 @@ import pytest
 from agentloop import ToolExecution
 from agentloop.mcp import McpEnsemble
 from agentloop.values import ToolStatus
+from tests.mcp.running import PATIENT
 from tests.tools.ensembles.running import executions, ran
 
 ASKING = str(Path(__file__).with_name("asking_server.py"))
@@ -21,7 +22,7 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 
 async def asked(era: str, tool: str, **settings: Any) -> ToolExecution:
     """Call a tool of the asking server."""
-    server = McpEnsemble.stdio(sys.executable, ["-S", ASKING, era], name="asking", **settings)
+    server = McpEnsemble.stdio(sys.executable, ["-S", ASKING, era], name="asking", **{**PATIENT, **settings})
     return executions(await ran([server], (tool, {})))[0]
 
 
