@@ -263,7 +263,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     async def _settle(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
         """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
-        from agentloop.values.batches import ready_calls, settled
+        from agentloop.values.batches import apply_outcomes, ready_calls
 
         calls = ready_calls(turn)
         if not len(calls):
@@ -274,9 +274,9 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             found = getattr(error, "tool_executions", None)
             if not isinstance(found, ToolExecutions):
                 found = unknown(calls, state, error, self.scope)
-            _attach(error, settled(found, self.scope.clock.now()))
+            _attach(error, apply_outcomes(found, self.scope.clock.now()))
             raise
-        return settled(outcome, self.scope.clock.now())
+        return apply_outcomes(outcome, self.scope.clock.now())
 
 
 def _attach(error: BaseException, state: AgentState) -> None:

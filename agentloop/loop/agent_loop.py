@@ -264,7 +264,7 @@ class AgentLoop(LoopAsTool):
             JournalConflict: when somebody else drives the execution.
             UnknownExecution: when no execution of this id is recorded.
         """
-        from agentloop.values.batches import decided, ready_calls
+        from agentloop.values.batches import apply_decisions, ready_calls
 
         log: RunLog | None = None
         if self.journal is not None:
@@ -278,7 +278,7 @@ class AgentLoop(LoopAsTool):
         elif isinstance(state, str):
             raise ConfigurationError("an execution is resumed by its id with a journal only: AgentLoop(…, journal=…)")
         else:
-            going = decided(state, decisions)
+            going = apply_decisions(state, decisions)
             if going.open_turn is None or not len(ready_calls(going.open_turn)):
                 return state
         going = going.with_execution_resumed(self.clock.now())

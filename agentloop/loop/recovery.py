@@ -18,7 +18,7 @@ from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.run import Run
-from agentloop.values.batches import decided, ready_calls
+from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.decisions import Decision
 from agentloop.values.records import InDoubt
 from agentloop.values.state import AgentState
@@ -80,12 +80,12 @@ async def suspended(
     except UnknownExecution:
         if isinstance(given, str):
             raise
-        return decided(given, decisions), JournalLog(
+        return apply_decisions(given, decisions), JournalLog(
             journal, in_doubt, clock, answers=answers
         )  # it was suspended without a journal
     try:
         state = _waiting(given, log.state, journal)
-        going = decided(state, decisions)
+        going = apply_decisions(state, decisions)
         if going.open_turn is None or not len(ready_calls(going.open_turn)):
             await log.aclose()
             return state, None

@@ -36,7 +36,7 @@ from agentloop.loop.settlement import (
     with_interrupted,
     with_output_read,
 )
-from agentloop.values.batches import closed
+from agentloop.values.batches import close_open_turn
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.state import AgentState
@@ -156,7 +156,7 @@ class RunSignals:
 
     def close_open_turn(self, reason: str) -> None:
         """Settle the calls that wait, as cancelled."""
-        self.state = closed(self.state, reason, self.scope.clock.now(), self.scope.ids)
+        self.state = close_open_turn(self.state, reason, self.scope.clock.now(), self.scope.ids)
 
 
 P = TypeVar("P", bound=StatePoint)

@@ -17,7 +17,7 @@ from agentloop.events.execution import (
     AgentExecutionSuspended,
 )
 from agentloop.events.tool_calls import Recovery, ToolCallCompleted, ToolCallRecovered
-from agentloop.values.batches import ToolExecutions, closed
+from agentloop.values.batches import ToolExecutions, close_open_turn
 from agentloop.values.messages import Message
 from agentloop.values.records import RecordedCall
 from agentloop.values.state import AgentState
@@ -187,7 +187,7 @@ def with_interrupted(
     outcomes = {call.intent.key: _outcome(call) for call in calls}
     in_turn = {key: one for key, one in outcomes.items() if key in waiting}
     others = [one for key, one in outcomes.items() if key not in waiting]
-    state = closed(state, reason, now, scope.ids, in_turn)
+    state = close_open_turn(state, reason, now, scope.ids, in_turn)
     if not others:
         return state
     message = Message.assistant(*[ToolExchange(execution.call, execution) for execution in others])

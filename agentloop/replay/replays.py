@@ -23,7 +23,7 @@ from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard, Touch, WorldTouched, guarded
 from agentloop.replay.timeline import Timeline
 from agentloop.replay.verifier import ReplayEnded, ReplayLog
-from agentloop.values.batches import decided
+from agentloop.values.batches import apply_decisions
 from agentloop.values.json import FrozenDict
 from agentloop.values.records import ExecutionHead
 from agentloop.values.state import AgentState
@@ -179,7 +179,7 @@ class _Replaying:
         else:
             await self.log.begin(state)
         while (decisions := self.log.resumed_with()) is not None:
-            going = decided(state, decisions) if decisions else self.log.resumed_state
+            going = apply_decisions(state, decisions) if decisions else self.log.resumed_state
             state = await self._went(going.with_execution_resumed(self.log.clock.now()), resumed=True, starts=False)
 
     async def _went(self, state: AgentState, *, resumed: bool, starts: bool) -> AgentState:

@@ -138,7 +138,7 @@ def ready_calls(turn: SuspendedTurn) -> ToolCalls:
     return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions, begun)
 
 
-def settled(outcome: ToolExecutions, at: datetime) -> AgentState:
+def apply_outcomes(outcome: ToolExecutions, at: datetime) -> AgentState:
     """Return the state with these outcomes in the open turn of its last step, which becomes a message when it is full."""
     step = outcome.state.last_step
     if step is None or step.open_turn is None:
@@ -150,7 +150,7 @@ def settled(outcome: ToolExecutions, at: datetime) -> AgentState:
     return outcome.state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 
-def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
+def apply_decisions(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
     """Return the state with these decisions noted at their calls.
 
     Raises:
@@ -167,7 +167,7 @@ def decided(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
     return state.with_last_step(evolve(step, open_turn=SuspendedTurn(step.open_turn.parts, tuple(slots))))
 
 
-def closed(
+def close_open_turn(
     state: AgentState, reason: str, at: datetime, ids: IdSource, known: Mapping[str, ToolExecution] | None = None
 ) -> AgentState:
     """Return the state with every call that still waits settled as cancelled, so that its conversation is whole.

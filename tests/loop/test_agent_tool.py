@@ -54,7 +54,7 @@ from agentloop.values import (
     approve,
     deny,
 )
-from agentloop.values.batches import closed
+from agentloop.values.batches import close_open_turn
 
 ROOT = Path(__file__).parents[2]
 final, calls = ScenarioStep.final, ScenarioStep.tool_calls
@@ -641,7 +641,7 @@ async def test_the_end_of_an_execution_leaves_no_agent_waiting() -> None:
     """A suspended state whose limit is reached ends with the agent's call cancelled, and says that it may have run."""
     loop = caller(clerk())
     state = await loop.execute("go")
-    closed_state = closed(state, "given up", state.updated_at, CountingIds())
+    closed_state = close_open_turn(state, "given up", state.updated_at, CountingIds())
     execution = closed_state.steps[0].executions[0]
     assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, True)
 
