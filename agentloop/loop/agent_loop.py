@@ -2,94 +2,331 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
+from attrs.validators import instance_of, optional
 
-from agentloop.contracts.can_handle_events import E, Listener, Subscription
+from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
+from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, RunLog
-from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolGroup, ToolPolicy
+from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
-from agentloop.loop.inbox import Inbox
-from agentloop.loop.parts import LoopParts
+from agentloop.events.bus import EventBus, joined
+from agentloop.executors.tool_executor import ToolExecutor
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.http_inference import HttpInference
+from agentloop.interception.budgets.limits import StepLimit
+from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.event_stream import EventStream
+from agentloop.loop.inbox import Inbox, Inboxes
+from agentloop.loop.resources import OpenResources, hold_groups
+from agentloop.loop.settlement import with_typed_output
+from agentloop.loop.sync import iterate_sync, run_sync
+from agentloop.tools.output_type import OutputType, output_type_of
+from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.messages import Message
 from agentloop.values.records import InDoubt
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
 
 if TYPE_CHECKING:
-    from agentloop.loop.event_stream import EventStream
     from agentloop.loop.run import Run
 
+Input: TypeAlias = str | Message | AgentState
+"""The input of an execution: the text of a user message, a message, or a state to continue."""
 
-@frozen(eq=False)
-class LoopSurroundings(LoopParts):
-    """A loop with its listeners, its inboxes and what it holds open."""
 
-    def inbox(self, execution_id: str) -> Inbox:
-        """Return where messages for one execution are put, before it begins or while it runs: `inbox(id).send("…")`."""
-        return Inbox(execution_id, self._inboxes)
+def _as_interceptors(interceptors: Iterable[CanIntercept]) -> tuple[CanIntercept, ...]:
+    return tuple(interceptors)
 
-    def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener, plain or async, every event of this loop and its changed copies; cancel the subscription to end."""
-        return self.events.wiretap(listener)
 
-    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener, plain or async, the events of one class; cancel the subscription to end."""
-        return self.events.on(kind, listener)
+def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
+    return Tools.of(tools)
 
-    async def __aenter__(self) -> Self:
-        resources = self._entered.enter()
-        if self.tools.groups:
-            from agentloop.loop.resources import hold_groups
 
-            try:
-                await hold_groups(self.tools.groups, resources)
-            except BaseException:  # a loop that could not be entered is not left by anybody else
-                await self._entered.leave()
-                raise
-        return self
+def _as_executor(executor: CanExecuteToolCalls | None) -> CanExecuteToolCalls:
+    return ToolExecutor() if executor is None else executor
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._entered.leave()
 
-    async def aclose(self) -> None:
-        """Close what this loop and its changed copies hold open in the running event loop."""
-        await self._entered.close()
+def _as_bus(events: CanHandleEvents | None) -> CanHandleEvents:
+    return EventBus() if events is None else events
 
 
 @frozen(eq=False)
-class LoopAsTool(LoopSurroundings):
-    """What a loop can do for other loops."""
+class AgentLoop:
+    """Runs an agent: has a driver take step after step over an immutable state, and decides when to stop.
 
-    @abstractmethod
-    async def execute(
-        self, state: AgentState, /, *, execution_id: str | None = None, dependencies: Any = None
-    ) -> AgentState:
-        """Run to the end."""
+    A loop is immutable; its `with_…` methods return changed copies. One loop can run any number of executions at the same
+    time. An execution that ends returns a state with the reason, also when it failed; `state.raise_for_failure()` turns a
+    failure into an exception.
 
-    @abstractmethod
+    Connections are opened and tool groups started for each execution and closed at its end. Inside `async with loop:` they
+    stay open between executions.
+
+    Args:
+        driver: takes the steps, such as `ToolCallingDriver`.
+        tools: what the model can call: tools, and groups such as ensembles. The interceptors of groups run inside those of
+            the loop.
+        executor: executes the tool calls; a `ToolExecutor` by default.
+        interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
+        compiler: selects the messages that the model sees; the driver's default when None.
+        events: the bus that reports events to listeners; a new `EventBus` by default.
+        max_steps: the maximum number of steps of an execution, which then stops without a final answer; None for no limit.
+            The interceptor `Budget(steps=…)` reserves a last step for an answer.
+        system_prompt: the instructions of agents that this loop creates from a text or a message.
+        output_type: the type of final answers, any that a tool's parameter can have; None for text. An answer of another
+            form is rejected, and drivers that can do so request it again.
+        journal: records executions so that they can be resumed after a crash; None to record nothing.
+        in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran.
+        clock: the source of times.
+        ids: the source of ids.
+
+    Raises:
+        TypeError: if the driver, executor, compiler, bus or journal does not implement its contract.
+        ToolDefinitionError: if two tools have the same name, or the output type has no JSON Schema.
+    """
+
+    driver: CanUseTools = field(validator=instance_of(CanUseTools))  # type: ignore[type-abstract]  # any implementer
+    tools: Tools = field(default=NO_TOOLS, converter=_as_tools)
+    executor: CanExecuteToolCalls = field(
+        default=None,
+        converter=_as_executor,
+        validator=instance_of(CanExecuteToolCalls),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+    )
+    interceptors: tuple[CanIntercept, ...] = field(default=(), converter=_as_interceptors, kw_only=True)
+    compiler: CanCompileMessages | None = field(
+        default=None,
+        validator=optional(instance_of(CanCompileMessages)),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+    )
+    events: CanHandleEvents = field(
+        default=None,
+        converter=_as_bus,
+        validator=instance_of(CanHandleEvents),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+        repr=False,
+    )
+    max_steps: int | None = field(default=50, kw_only=True)
+    system_prompt: str = field(default="", validator=instance_of(str), kw_only=True, repr=False)
+    output_type: Any = field(default=None, kw_only=True)
+    journal: CanJournal | None = field(
+        default=None,
+        validator=optional(instance_of(CanJournal)),  # type: ignore[type-abstract]  # any implementer
+        kw_only=True,
+    )
+    in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)
+    clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
+    ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
+
+    # Not parameters: `_copy` hands them on to the copies that share them.
+    _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
+    _open_resources: OpenResources = field(factory=OpenResources, init=False, repr=False)
+    _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
+    _stack: InterceptorStack = field(init=False, repr=False)
+    _output_form: OutputType | None = field(init=False, repr=False)
+
+    @_stack.default
+    def _compile_stack(self) -> InterceptorStack:
+        limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
+        of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
+        return InterceptorStack.of((*limit, *self.interceptors, *of_groups))
+
+    @_output_form.default
+    def _compile_output_form(self) -> OutputType | None:
+        return None if self.output_type is None else output_type_of(self.output_type)
+
+    @classmethod
+    def for_model(
+        cls,
+        model: str | LLMConfig | CanInfer,
+        *,
+        tools: Tools | Iterable[Tool | ToolGroup] = (),
+        base_url: str | None = None,
+        api_key: str | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Create a loop with a `ToolCallingDriver` for a model.
+
+        Args:
+            model: a model string such as `openai:gpt-5`, a configuration, or an inference.
+            tools: what the model can call.
+            base_url: for a model string: the URL of the API, when it is not the provider's default.
+            api_key: for a model string: the API key; read from the provider's environment variable by default.
+            **parts: further parameters of `AgentLoop`.
+
+        Raises:
+            ConfigurationError: if the model string is invalid, its API key is missing, or `base_url` or `api_key` is
+                passed with a configuration or an inference.
+            TypeError: if the model is none of these types.
+        """
+        if isinstance(model, str):
+            model = LLMConfig.parse(model, base_url=base_url, api_key=api_key)
+        elif not isinstance(model, LLMConfig | CanInfer):
+            raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+        elif base_url is not None or api_key is not None:
+            raise ConfigurationError(
+                f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
+            )
+        inference = HttpInference(model) if isinstance(model, LLMConfig) else model
+        return cls(ToolCallingDriver(inference), tools, **parts)
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def execute(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> AgentState:
+        """Run an execution to its end.
+
+        Args:
+            input: a text, a message, or a state. An execution of the state that is in progress is continued; otherwise the
+                agent begins a new execution.
+            execution_id: the id of a new execution; drawn from `ids` by default.
+            dependencies: objects for tools, available as `ToolContext.dependencies`; never stored.
+
+        Returns:
+            The final state: completed, stopped, failed or suspended.
+
+        Raises:
+            ToolDefinitionError: if a tool's parameters are not a valid JSON Schema.
+            DecisionError: if the state is suspended; see `resume`.
+            asyncio.CancelledError: if the task was cancelled; its attribute `agent_state` is the last state.
+        """
+        return await _run_to_end(self._start(input, execution_id, dependencies))
+
+    async def iterate(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> AsyncGenerator[AgentState, None]:
+        """Run an execution and yield the state after each step, then the final state.
+
+        Each state is complete: it can be stored, and `execute` and `iterate` continue from it. With a journal, it was
+        recorded before it is yielded. See `execute` for arguments and errors.
+        """
+        run = self._start(input, execution_id, dependencies)
+        async with aclosing(run.states()) as states:
+            async for state in states:
+                if run.log is not None:
+                    await run.log.flush()
+                yield state
+
+    def stream(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> EventStream:
+        """Run an execution as a stream of its events and those of its sub-agents; the final state is `stream.state`.
+
+            async for event in loop.stream("…"):
+                print(event)
+
+        See `execute` for arguments and errors.
+        """
+        state = self._state_from(input)
+        return EventStream(
+            state.agent_id,
+            self.events,
+            lambda: self.execute(state, execution_id=execution_id, dependencies=dependencies),
+        )
+
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
     ) -> AgentState:
-        """Go on with a suspended execution."""
+        """Continue a suspended execution with decisions about its pending calls.
 
-    @abstractmethod
+        Args:
+            state: a suspended state; with a journal, also the id of its execution.
+            decisions: a decision for each key of a pending call: `approve()`, `deny("why")`, `answer(value)` or
+                `edit(arguments)`. Calls without a decision stay pending.
+            dependencies: as for `execute`.
+
+        Returns:
+            The next final state, which can be suspended again.
+
+        Raises:
+            DecisionError: if a key is not that of a pending call, or a decision was made about another tool or other
+                arguments; with a journal, also if it was used before.
+            JournalConflict: if another process or task runs the execution.
+            UnknownExecution: if the journal has no execution of this id.
+            ConfigurationError: if an id is passed and the loop has no journal.
+        """
+        log: RunLog | None = None
+        if self.journal is not None:
+            from agentloop.loop.recovery import reopen_suspended
+
+            resumed, log = await reopen_suspended(
+                self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
+            )
+            if log is None:
+                return resumed
+        elif isinstance(state, str):
+            raise ConfigurationError("resuming an execution by its id needs a journal: AgentLoop(…, journal=…)")
+        else:
+            resumed = apply_decisions(state, decisions)
+            if resumed.open_turn is None or not len(ready_calls(resumed.open_turn)):
+                return state
+        resumed = resumed.with_execution_resumed(self.clock.now())
+        return await _run_to_end(self._bind(resumed, dependencies, resumed=True, log=log))
+
     async def recover(
         self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
     ) -> AgentState:
-        """Go on with an execution that was interrupted."""
+        """Continue an execution that was interrupted, such as by a crash, from its journal.
+
+        Recorded inferences and outcomes of calls are reused. A call that started and has no recorded outcome runs again if
+        its effect is `pure` or `idempotent`. For one with an effect, the tool's reconciler determines whether it ran;
+        without a reconciler, `in_doubt` applies.
+
+        Args:
+            execution_id: the execution. If it has ended or is suspended, nothing runs and its state is returned.
+            in_doubt: what to do about calls that may have run; that of the loop by default.
+            dependencies: as for `execute`.
+
+        Returns:
+            The final state: completed, stopped, failed or suspended.
+
+        Raises:
+            UnknownExecution: if the journal has no execution of this id.
+            JournalConflict: if another process or task runs it.
+            JournalCorrupt: if its records were changed after they were written.
+            ConfigurationError: if the loop has no journal.
+        """
+        if self.journal is None:
+            raise ConfigurationError("recovering an execution needs a journal: AgentLoop(…, journal=…)")
+        from agentloop.loop.recovery import reopen_interrupted
+
+        policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
+        state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, self._answers)
+        if log is None:
+            return state if self._output_form is None else with_typed_output(state, self._output_form.read)
+        return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, log=log))
+
+    def execute_sync(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> AgentState:
+        """Run an execution to its end from a program without an event loop; see `execute`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `await loop.execute(…)` there.
+        """
+        return run_sync(lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies))
+
+    def iterate_sync(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> Iterator[AgentState]:
+        """Run an execution step by step from a program without an event loop; see `iterate`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `async for state in loop.iterate(…)` there.
+        """
+        return iterate_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
 
     def as_tool(
         self,
@@ -105,22 +342,23 @@ class LoopAsTool(LoopSurroundings):
         effect: Effect = Effect.EFFECT,
         policy: ToolPolicy = DEFAULT_POLICY,
     ) -> Tool:
-        """Return a tool of other loops that has this one do what a call asks for; its answer is the result.
+        """Return a tool with which another loop delegates a task to this one; the final answer is the tool's result.
 
         Args:
-            name: the name by which a model calls it.
+            name: the name by which the model calls the tool.
             description: what the agent does and when to call it, for the model.
-            input_type: a class whose fields are the parameters; the agent gets them as JSON. When left out, a text `task`.
-            parameters: the same as a JSON Schema of type object.
-            tools_allowed: the names, or patterns as in `read_*`, of the tools that it may use; None for all.
-            tools_denied: those that it may not.
-            max_depth: how many agents may stand below each other, this one included.
-            budget_share: how much of what is left in the calling agent's `Budget` is lent to each call.
-            effect: what it does to the world, with all that it calls.
-            policy: timeout, order and whatever else a tool may ask for.
+            input_type: a class whose fields are the parameters; the agent receives them as JSON. By default there is one
+                text parameter, `task`.
+            parameters: the parameters as a JSON Schema of type object, in place of `input_type`.
+            tools_allowed: names of the tools that the agent may use, or patterns such as `read_*`; None for all.
+            tools_denied: names or patterns of the tools that it may not use.
+            max_depth: the maximum number of nested agents, this one included.
+            budget_share: the share, from 0 to 1, of what is left in the caller's `Budget` that each call may use.
+            effect: the effect of a call, including all that the agent's tools do.
+            policy: the timeout, ordering key and other settings of the tool.
 
         Raises:
-            ToolDefinitionError: when the parameters are no object, or a tool named is none of this loop.
+            ToolDefinitionError: if the parameters are not an object, or a name or pattern matches no tool of this loop.
         """
         from agentloop.loop.agent_tool import AgentTool, limits_on_tools, parameters_of
 
@@ -135,240 +373,143 @@ class LoopAsTool(LoopSurroundings):
             policy=policy,
         )
 
-    def serving(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
-        """Return a copy that runs within the execution whose tool has this context.
+    # --- messages, events and resources -------------------------------------------------------------------------
 
-        It has the clock of that execution and ids that are derived from the call, shares what it has open, and tells its
-        events to the listeners of both loops. What that execution is written down in, it is too.
+    def inbox(self, execution_id: str) -> Inbox:
+        """Return the inbox of an execution, before it begins or while it runs: `loop.inbox(id).send("…")`."""
+        return Inbox(execution_id, self._inboxes)
+
+    def wiretap(self, listener: Listener[Event]) -> Subscription:
+        """Call the listener, plain or async, with every event of this loop and its changed copies."""
+        return self.events.wiretap(listener)
+
+    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
+        """Call the listener, plain or async, with the events of one class."""
+        return self.events.on(kind, listener)
+
+    async def __aenter__(self) -> Self:
+        resources = self._open_resources.enter()
+        if self.tools.groups:
+            try:
+                await hold_groups(self.tools.groups, resources)
+            except BaseException:  # Python calls no __aexit__ after a failed __aenter__
+                await self._open_resources.leave()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._open_resources.leave()
+
+    async def aclose(self) -> None:
+        """Close what this loop and its changed copies hold open in the running event loop."""
+        await self._open_resources.close()
+
+    # --- changed copies -----------------------------------------------------------------------------------------
+
+    def with_driver(self, driver: CanUseTools) -> Self:
+        """Return a copy with another driver."""
+        return self._copy(driver=driver)
+
+    def with_tools(self, tools: Tools | Iterable[Tool | ToolGroup]) -> Self:
+        """Return a copy with these tools in place of the present ones."""
+        return self._copy(tools=tools)
+
+    def with_executor(self, executor: CanExecuteToolCalls) -> Self:
+        """Return a copy with another executor."""
+        return self._copy(executor=executor)
+
+    def with_interceptors(self, *interceptors: CanIntercept) -> Self:
+        """Return a copy with these interceptors in addition to the present ones."""
+        return self._copy(interceptors=(*self.interceptors, *interceptors))
+
+    def with_compiler(self, compiler: CanCompileMessages) -> Self:
+        """Return a copy with another message compiler."""
+        return self._copy(compiler=compiler)
+
+    def with_events(self, events: CanHandleEvents) -> Self:
+        """Return a copy with another event bus, without the listeners of this loop."""
+        return self._copy(events=events)
+
+    def with_journal(self, journal: CanJournal | None) -> Self:
+        """Return a copy that records its executions in another journal; None to record nothing."""
+        return self._copy(journal=journal)
+
+    def with_max_steps(self, max_steps: int | None) -> Self:
+        """Return a copy with another maximum number of steps; None for no limit."""
+        return self._copy(max_steps=max_steps)
+
+    def with_system_prompt(self, system_prompt: str) -> Self:
+        """Return a copy with other instructions for the agents that it creates."""
+        return self._copy(system_prompt=system_prompt)
+
+    def for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
+        """Return a copy that runs a sub-agent inside a tool call of another execution; used by `as_tool`.
+
+        The copy uses the clock, the journal and the shared resources of the calling execution and derives its ids from
+        the call. Its events reach the listeners of both loops.
+
+        Args:
+            context: the context of the tool call.
+            *interceptors: interceptors in addition to those of this loop.
         """
-        from agentloop.events.bus import joined
-
         log = context.scope.log
-        return evolve(
-            self,
+        copy = self._copy(
             journal=log.journal if log is not None else self.journal,
             in_doubt=log.in_doubt if log is not None else self.in_doubt,
             events=self.events if context.events is None else joined(context.events, self.events),
             clock=context.scope.clock,
             ids=context.ids(),
             interceptors=(*self.interceptors, *interceptors),
-            above=context.scope,
         )
+        object.__setattr__(copy, "_parent_scope", context.scope)
+        return copy
+
+    def _copy(self, **changes: Any) -> Self:
+        copy = evolve(self, **changes)
+        for name in ("_parent_scope", "_open_resources", "_inboxes"):
+            object.__setattr__(copy, name, getattr(self, name))
+        return copy
+
+    # --- inspection ---------------------------------------------------------------------------------------------
 
     @property
-    def _answers(self) -> CanAnswerCalls | None:
-        """What answers calls in place of their tools, in the execution whose call this loop serves."""
-        log = self._above.log if self._above is not None else None
-        return log.answers if log is not None else None
+    def stack(self) -> InterceptorStack:
+        """The interceptors in the order in which they run, including the step limit and those of tool groups."""
+        return self._stack
 
+    @property
+    def output_form(self) -> OutputType | None:
+        """The compiled `output_type`; None for text."""
+        return self._output_form
 
-Input: TypeAlias = str | Message | AgentState
-"""What an execution begins with: a question, a message, or a state to go on from."""
+    def describe(self) -> str:
+        """Return a multi-line description of the loop's parts, with the interceptors in their order."""
+        lines = [
+            f"driver    {self.driver!r}",
+            f"tools     {', '.join(self.tools.names) or 'none'}",
+            f"executor  {self.executor!r}",
+            *([f"journal   {self.journal!r}"] if self.journal is not None else []),
+            "interceptors, outermost first:",
+            self._stack.describe() or "       none",
+        ]
+        return "\n".join(lines)
 
+    # --- private ------------------------------------------------------------------------------------------------
 
-@frozen(eq=False)
-class AgentLoop(LoopAsTool):
-    """Binds a driver, tools and an executor over an immutable state, and decides when to stop.
-
-    A loop is immutable too: its `with_…` methods return a changed copy that keeps every other part. One loop serves any
-    number of executions at the same time. Every way to end is a state with a reason; `state.raise_for_failure()` makes an
-    exception of a failure.
-
-    Connections are opened, and groups of tools started, for each execution and closed at its end; `async with loop` keeps
-    them open between executions.
-    """
-
-    async def execute(
-        self,
-        input: Input,
-        *,
-        execution_id: str | None = None,
-        dependencies: Any = None,
-    ) -> AgentState:
-        """Run to the end.
-
-        Args:
-            input: a text, a message, or a state. A state whose execution is in progress goes on; any other begins its next.
-            execution_id: the id of a new execution; drawn when left out.
-            dependencies: objects of yours that tools get as `ToolContext.dependencies`; never stored.
-
-        Returns:
-            The final state: completed, stopped, failed or suspended.
-
-        Raises:
-            ToolDefinitionError: when a tool's parameters are not a valid JSON Schema.
-            DecisionError: when the state waits for decisions; see `resume`.
-            asyncio.CancelledError: when cancelled; the last state is its attribute `agent_state`.
-        """
-        return await _last(self._begun(input, execution_id, dependencies))
-
-    async def iterate(
-        self,
-        input: Input,
-        *,
-        execution_id: str | None = None,
-        dependencies: Any = None,
-    ) -> AsyncGenerator[AgentState, None]:
-        """Run step by step: yield the state after each step, and the final one.
-
-        Each yielded state is whole: it can be stored, and given to `execute` or `iterate` to go on from; with a journal, it
-        has been written down. Arguments and errors are those of `execute`.
-        """
-        run = self._begun(input, execution_id, dependencies)
-        async with aclosing(run.states()) as states:
-            async for state in states:
-                if run.log is not None:
-                    await run.log.flush()
-                yield state
-
-    def stream(
-        self,
-        input: Input,
-        *,
-        execution_id: str | None = None,
-        dependencies: Any = None,
-    ) -> EventStream:
-        """Run as a stream of events, those of agents that serve this one included; the final state is its `state`.
-
-            async for event in loop.stream("…"):
-                print(event)
-
-        Arguments are those of `execute`.
-        """
-        from agentloop.loop.event_stream import EventStream
-
-        state = self._state_of(input)
-        return EventStream(
-            state.agent_id,
-            self.events,
-            lambda: self.execute(state, execution_id=execution_id, dependencies=dependencies),
-        )
-
-    async def resume(
-        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
-    ) -> AgentState:
-        """Go on with a suspended execution.
-
-        Args:
-            state: a state whose status is `suspended`; with a journal, the id of its execution will do.
-            decisions: for the keys of pending calls: `approve()`, `deny("why")`, `answer(value)` or `edit(arguments)`. Calls
-                without a decision stay pending.
-            dependencies: as for `execute`.
-
-        Returns:
-            The next final state, which may be suspended again.
-
-        Raises:
-            DecisionError: when a decision is for no pending call, or was made about another tool or other arguments; with a
-                journal also when it was used before.
-            JournalConflict: when somebody else drives the execution.
-            UnknownExecution: when no execution of this id is recorded.
-        """
-        from agentloop.values.batches import apply_decisions, ready_calls
-
-        log: RunLog | None = None
-        if self.journal is not None:
-            from agentloop.loop.recovery import suspended
-
-            going, log = await suspended(
-                self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
+    def _state_from(self, input: Input) -> AgentState:
+        if isinstance(input, AgentState):
+            return input
+        if not isinstance(input, str | Message):
+            raise TypeError(
+                f"the input of an execution is a text, a Message or an AgentState, not {type(input).__name__}"
             )
-            if log is None:
-                return going
-        elif isinstance(state, str):
-            raise ConfigurationError("an execution is resumed by its id with a journal only: AgentLoop(…, journal=…)")
-        else:
-            going = apply_decisions(state, decisions)
-            if going.open_turn is None or not len(ready_calls(going.open_turn)):
-                return state
-        going = going.with_execution_resumed(self.clock.now())
-        return await _last(self._run(going, dependencies, resumed=True, log=log))
+        return AgentState.start(input, system_prompt=self.system_prompt, clock=self.clock, ids=self.ids)
 
-    async def recover(
-        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
-    ) -> AgentState:
-        """Go on with an execution that was interrupted, as by a crash, from what the journal holds of it.
-
-        Recorded inferences and outcomes are used again. A call that had begun, and of which no outcome is recorded, is run
-        again when it is `pure` or `idempotent`; one with an effect is asked about where its tool can find out, and else is
-        settled as `in_doubt`.
-
-        Args:
-            execution_id: the execution. One that has ended or is suspended is not run: its state is returned.
-            in_doubt: what becomes of calls that nobody can be asked about; as the loop says when left out.
-            dependencies: as for `execute`.
-
-        Returns:
-            The final state: completed, stopped, failed or suspended.
-
-        Raises:
-            UnknownExecution: when no execution of this id is recorded.
-            JournalConflict: when somebody else drives it.
-            JournalCorrupt: when its records are not as they were written.
-            ConfigurationError: when the loop has no journal.
-        """
-        if self.journal is None:
-            raise ConfigurationError(
-                "there is nothing to recover from: give the loop a journal, AgentLoop(…, journal=…)"
-            )
-        from agentloop.loop.recovery import interrupted
-
-        policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
-        state, log = await interrupted(self.journal, execution_id, policy, self.clock, self._answers)
-        if log is None:
-            return self._typed(state)
-        return await _last(self._run(state, dependencies, resumed=True, starts=state.step_count == 0, log=log))
-
-    def execute_sync(
-        self,
-        input: Input,
-        *,
-        execution_id: str | None = None,
-        dependencies: Any = None,
-    ) -> AgentState:
-        """Run to the end from a program that has no event loop, as often as it likes; as `execute`.
-
-        Raises:
-            RuntimeError: inside a running event loop, where `await loop.execute(…)` is the way.
-        """
-        from agentloop.loop.sync import run_sync
-
-        return run_sync(lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies))
-
-    def iterate_sync(
-        self,
-        input: Input,
-        *,
-        execution_id: str | None = None,
-        dependencies: Any = None,
-    ) -> Iterator[AgentState]:
-        """Run step by step from a program that has no event loop; as `iterate`.
-
-        Raises:
-            RuntimeError: inside a running event loop, where `async for state in loop.iterate(…)` is the way.
-        """
-        from agentloop.loop.sync import states_sync
-
-        return states_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
-
-    def _state_of(self, given: Input) -> AgentState:
-        if isinstance(given, AgentState):
-            return given
-        if not isinstance(given, str | Message):
-            raise TypeError(f"an execution begins with a text, a Message or an AgentState, not {type(given).__name__}")
-        return AgentState.start(given, system_prompt=self.system_prompt, clock=self.clock, ids=self.ids)
-
-    def _typed(self, state: AgentState) -> AgentState:
-        """Return a final state with its answer in the type that was asked for."""
-        if self.output_form is None:
-            return state
-        from agentloop.loop.settlement import with_output_read
-
-        return with_output_read(state, self.output_form.read)
-
-    def _begun(self, given: Input, execution_id: str | None, dependencies: Any) -> Run:
-        """Return the run that goes on with the state's execution, or begins its next."""
-        state = self._state_of(given)
+    def _start(self, input: Input, execution_id: str | None, dependencies: Any) -> Run:
+        """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
+        state = self._state_from(input)
         if state.status is ExecutionStatus.SUSPENDED:
             keys = ", ".join(call.key for call in state.pending)
             raise DecisionError(f"this state waits for decisions about {keys}; pass them to AgentLoop.resume")
@@ -377,50 +518,44 @@ class AgentLoop(LoopAsTool):
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
-            return self._run(state, dependencies, resumed=True, starts=state.step_count == 0)
-        if self._output is not None:
-            state = state.with_response_format(self._output.response_format)
+            return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0)
+        if self._output_form is not None:
+            state = state.with_response_format(self._output_form.response_format)
         state = state.with_execution_begun(execution_id or self.ids.new_id("execution"), self.clock.now())
-        return self._run(state, dependencies, resumed=False, starts=True)
+        return self._bind(state, dependencies, resumed=False, at_start=True)
 
-    def _run(
-        self,
-        state: AgentState,
-        dependencies: Any,
-        *,
-        resumed: bool,
-        starts: bool = False,
-        log: RunLog | None = None,
+    def _bind(
+        self, state: AgentState, dependencies: Any, *, resumed: bool, at_start: bool = False, log: RunLog | None = None
     ) -> Run:
-        """Bind the parts; what runs an execution is loaded with the first one."""
-        from agentloop.loop.handoff import Handoffs
+        """Return a run of the state's execution with the parts of this loop."""
         from agentloop.loop.run import Run
 
-        own, above = Resources(), self._above
         if log is None and self.journal is not None:
-            from agentloop.journal.recorder import JournalLog
-            from agentloop.loop.binding import composition_of
+            from agentloop.loop.recovery import create_log
 
-            origin = {"loop": composition_of(self, state)}
-            log = JournalLog(self.journal, self.in_doubt, self.clock, answers=self._answers, origin=origin)
+            log = create_log(self, state, self.journal, self.in_doubt, self.clock, answers=self._answers)
+        own, parent = Resources(), self._parent_scope
         scope = ExecutionScope(
             clock=self.clock,
             ids=self.ids,
             dependencies=dependencies,
             own=own,
-            shared=self._entered.resources() or (own if above is None else above.shared),
-            depth=0 if above is None else above.depth + 1,
+            shared=self._open_resources.current() or (own if parent is None else parent.shared),
+            depth=0 if parent is None else parent.depth + 1,
             log=log,
         )
-        handoffs = Handoffs(self, self.events.for_execution(), scope)
-        state, parts = handoffs.begun(state)
-        return Run(
-            state=state, parts=parts, handoffs=handoffs, inboxes=self._inboxes, resumed=resumed, starts=starts, log=log
+        return Run.of(
+            self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log
         )
 
+    @property
+    def _answers(self) -> CanAnswerCalls | None:
+        """What answers tool calls in place of the tools, if the calling execution is a replay or a fork."""
+        log = self._parent_scope.log if self._parent_scope is not None else None
+        return log.answers if log is not None else None
 
-async def _last(run: Run) -> AgentState:
-    states: AsyncIterator[AgentState] = run.states()
-    async for _ in states:
+
+async def _run_to_end(run: Run) -> AgentState:
+    async for _ in run.states():
         pass
     return run.state

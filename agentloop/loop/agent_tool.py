@@ -49,7 +49,7 @@ class CanServe(Protocol):
     def system_prompt(self) -> str:
         """The instructions of agents that begin here."""
 
-    def serving(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
+    def for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
         """Return a copy that runs within the execution that the context is of."""
 
     async def execute(
@@ -129,7 +129,7 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
         try:
             resumed = _resumed(context)
             with _lent(self.budget_share, resumed) as interceptors:
-                state = await self._ran(self.loop.serving(context, *interceptors), context, resumed, arguments)
+                state = await self._ran(self.loop.for_tool_call(context, *interceptors), context, resumed, arguments)
                 _count(interceptors, state)
         except asyncio.CancelledError as cancelled:  # without the agent's state, which is not the caller's
             raise asyncio.CancelledError(*cancelled.args) from None

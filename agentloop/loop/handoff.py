@@ -78,10 +78,10 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
         Raises:
             ConfigurationError: when the function that should give it does not.
         """
-        given: object = self.target if isinstance(self.target, LoopParts) else self.target()
-        if not isinstance(given, LoopParts):
-            raise ConfigurationError(f"the handoff {self.name!r} has to lead to an AgentLoop, not to {given!r:.100}")
-        return given
+        loop: object = self.target() if callable(self.target) else self.target
+        if not isinstance(loop, LoopParts):
+            raise ConfigurationError(f"the handoff {self.name!r} has to lead to an AgentLoop, not to {loop!r:.100}")
+        return loop
 
     def with_agent_state(self, state: AgentState) -> Self:
         """Return a copy that may read this state."""

@@ -14,7 +14,7 @@ from agentloop.contracts.run_log import CanAnswerCalls, RunLog
 from agentloop.errors import DecisionError, UnknownExecution
 from agentloop.journal.recorder import JournalLog
 from agentloop.journal.redaction import same_but_for_masks
-from agentloop.loop.handoff import Handoffs
+from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.run import Run
@@ -26,7 +26,29 @@ from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource
 
 
-async def interrupted(
+def create_log(
+    loop: LoopParts,
+    state: AgentState,
+    journal: CanJournal,
+    in_doubt: InDoubt,
+    clock: Clock,
+    *,
+    answers: CanAnswerCalls | None,
+) -> RunLog:
+    """Return the log of an execution that no journal holds yet.
+
+    Args:
+        loop: the loop, whose composition is recorded.
+        state: the state with which the execution begins.
+        journal: where it is recorded.
+        in_doubt: as for `AgentLoop`.
+        clock: the source of the times of records.
+        answers: as for `reopen_interrupted`.
+    """
+    return JournalLog(journal, in_doubt, clock, answers=answers, origin={"loop": composition_of(loop, state)})
+
+
+async def reopen_interrupted(
     journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock, answers: CanAnswerCalls | None = None
 ) -> tuple[AgentState, JournalLog | None]:
     """Return the newest recorded state of an execution, and its log if it is to be gone on with.
@@ -51,7 +73,7 @@ async def interrupted(
     return state, None
 
 
-async def suspended(
+async def reopen_suspended(
     journal: CanJournal,
     given: AgentState | str,
     decisions: Mapping[str, Decision],
@@ -68,7 +90,7 @@ async def suspended(
         decisions: as for `AgentLoop.resume`.
         in_doubt: as for `AgentLoop`.
         clock: tells when records are made.
-        answers: as for `interrupted`.
+        answers: as for `reopen_interrupted`.
 
     Raises:
         DecisionError: when a decision cannot be used, as when it was used before.
@@ -115,7 +137,7 @@ def _waiting(given: AgentState | str, recorded: AgentState, journal: CanJournal)
 
 
 @frozen(eq=False, kw_only=True)
-class Guidance:
+class ReplayContext:
     """What an execution runs with, in place of what its loop has.
 
     Attributes:
@@ -135,39 +157,38 @@ class Guidance:
     dependencies: Any = None
 
 
-def guided(
-    loop: LoopParts, state: AgentState, guidance: Guidance, *, resumed: bool, starts: bool
+def run_recorded(
+    loop: LoopParts, state: AgentState, context: ReplayContext, *, resumed: bool, at_start: bool
 ) -> AsyncIterator[AgentState]:
     """Run an execution of a loop with a log, a clock, ids, a bus and messages from elsewhere.
 
     Args:
         loop: the loop.
         state: the state with which it begins or goes on; its execution is in progress.
-        guidance: what it runs with.
+        context: what it runs with.
         resumed: whether the execution had begun before.
-        starts: whether the point `before_execution` is to be passed.
+        at_start: whether the interceptor point `before_execution` is still to come.
 
     Returns:
         The state after each step, and the final one.
     """
     own = Resources()
     scope = ExecutionScope(
-        clock=guidance.clock,
-        ids=guidance.ids,
-        dependencies=guidance.dependencies,
+        clock=context.clock,
+        ids=context.ids,
+        dependencies=context.dependencies,
         own=own,
         shared=own,
-        log=guidance.log,
+        log=context.log,
     )
-    handoffs = Handoffs(loop, guidance.events.for_execution(), scope)
-    state, parts = handoffs.begun(state)
-    run = Run(
-        state=state,
-        parts=parts,
-        handoffs=handoffs,
-        inboxes=guidance.inboxes,
+    run = Run.of(
+        loop,
+        state,
+        scope,
+        events=context.events,
+        inboxes=context.inboxes,
         resumed=resumed,
-        starts=starts,
-        log=guidance.log,
+        at_start=at_start,
+        log=context.log,
     )
     return run.states()

@@ -1,4 +1,4 @@
-"""What a loop holds open while it is entered."""
+"""What a loop and its executions hold open: connections and tool groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from agentloop.contracts.tools import Tools
 
 
 class OpenResources:
-    """The resources of a loop, one set for each event loop in which it is entered; shared by all its changed copies."""
+    """The resources of an entered loop, one set per event loop; a loop shares them with its changed copies.
+
+    Re-entrant: the resources are closed when the outermost `async with` exits.
+    """
 
     __slots__ = ("_depths", "_resources")
 
@@ -22,7 +25,7 @@ class OpenResources:
         self._depths: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 
     def enter(self) -> Resources:
-        """Hold resources open in the running event loop; return them."""
+        """Return the resources of the running event loop, which stay open until the matching `leave`."""
         running = asyncio.get_running_loop()
         self._depths[running] = self._depths.get(running, 0) + 1
         if running not in self._resources:
@@ -30,56 +33,56 @@ class OpenResources:
         return self._resources[running]
 
     async def leave(self) -> None:
-        """Close them when as often left as entered."""
+        """Undo one `enter`; the outermost one closes the resources."""
         running = asyncio.get_running_loop()
         self._depths[running] = self._depths.get(running, 0) - 1
         if self._depths[running] <= 0:
             await self.close()
 
     async def close(self) -> None:
-        """Close what is held open in the running event loop."""
+        """Close the resources of the running event loop, however often it was entered."""
         running = asyncio.get_running_loop()
         self._depths.pop(running, None)
         resources = self._resources.pop(running, None)
         if resources is not None:
             await resources.aclose()
 
-    def resources(self) -> Resources | None:
-        """Return what is held open in the running event loop; None when the loop is not entered there."""
+    def current(self) -> Resources | None:
+        """Return the resources of the running event loop; None if the loop is not entered there."""
         return self._resources.get(asyncio.get_running_loop())
 
 
 async def hold_groups(groups: Iterable[ToolGroup], resources: Resources) -> None:
-    """Hold groups in their order until the resources are closed, which releases them in reverse order; each once.
+    """Hold each group once, in order, until the resources are closed; they release the groups in reverse order.
 
     Raises:
-        asyncio.CancelledError: when cancelled meanwhile; what is held then is released with the resources.
+        asyncio.CancelledError: if cancelled; the groups held by then are released with the resources.
     """
     for group in groups:
         key = (ToolGroup, id(group))
         if resources.holds(key):
             continue
         await group.hold()
-        if resources.holds(key):  # another task was quicker
+        if resources.holds(key):  # another task held the group during the await
             await group.release()
         else:
             resources.open(key, partial(_itself, group), _release)
 
 
-def must_discover(tools: Tools) -> bool:
-    """Say whether some of the tools are known only when their group is held."""
+def has_discovery(tools: Tools) -> bool:
+    """Whether a group knows some of its tools only when it is held."""
     return any(isinstance(group, CanDiscoverTools) for group in tools.groups)
 
 
-async def discovered(tools: Tools) -> Tools:
-    """Ask the groups that discover their tools, all at once; return the set with what they found.
+async def discover_tools(tools: Tools) -> Tools:
+    """Return the tools together with those that their groups discover; the groups are queried concurrently.
 
     Raises:
-        asyncio.CancelledError: when cancelled meanwhile.
+        asyncio.CancelledError: if cancelled.
     """
-    asked = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
-    found = await asyncio.gather(*[group.discover() for group in asked])
-    return tools.with_discovered(zip(asked, found, strict=True))
+    groups = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
+    discovered = await asyncio.gather(*[group.discover() for group in groups])
+    return tools.with_discovered(zip(groups, discovered, strict=True))
 
 
 def _itself(group: ToolGroup) -> ToolGroup:

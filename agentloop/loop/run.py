@@ -25,6 +25,7 @@ from agentloop.events.execution import (
 from agentloop.loop.binding import BoundParts
 from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Inboxes
+from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
     attached,
     checked,
@@ -34,7 +35,7 @@ from agentloop.loop.settlement import (
     unsettled,
     with_error,
     with_interrupted,
-    with_output_read,
+    with_typed_output,
 )
 from agentloop.values.batches import close_open_turn
 from agentloop.values.messages import Message
@@ -174,7 +175,7 @@ class Run(RunSignals):
         step_number: the number of the step that is being taken, or was the last.
         inboxes: messages that wait for this execution and others.
         resumed: whether the execution had begun before.
-        starts: whether the point `before_execution` is to be passed.
+        at_start: whether the interceptor point `before_execution` is still to come.
         log: what the execution writes down; None without a journal.
     """
 
@@ -183,13 +184,44 @@ class Run(RunSignals):
     step_number: int = field(default=0, init=False)
     inboxes: Inboxes = field(kw_only=True)
     resumed: bool = field(kw_only=True)
-    starts: bool = field(kw_only=True)
+    at_start: bool = field(kw_only=True)
     log: RunLog | None = field(default=None, kw_only=True)
-    _begun: bool = False
-    _in_step: bool = False
-    _driving: bool = False
-    _ended: bool = False
-    _step_taken: bool = False
+    _begun: bool = field(default=False, init=False)
+    _in_step: bool = field(default=False, init=False)
+    _driving: bool = field(default=False, init=False)
+    _ended: bool = field(default=False, init=False)
+    _step_taken: bool = field(default=False, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        loop: LoopParts,
+        state: AgentState,
+        scope: ExecutionScope,
+        *,
+        events: CanHandleEvents,
+        inboxes: Inboxes,
+        resumed: bool,
+        at_start: bool,
+        log: RunLog | None,
+    ) -> Run:
+        """Bind the parts of the loop that the conversation is with.
+
+        Args:
+            loop: the loop that is executed.
+            state: the state with which the execution begins or continues.
+            scope: what the execution runs with besides its state.
+            events: the bus of the loop.
+            inboxes: the inboxes of the loop.
+            resumed: whether the execution had begun before.
+            at_start: whether the interceptor point `before_execution` is still to come.
+            log: records the execution; None without a journal.
+        """
+        handoffs = Handoffs(loop, events.for_execution(), scope)
+        state, parts = handoffs.begun(state)
+        return cls(
+            state=state, parts=parts, handoffs=handoffs, inboxes=inboxes, resumed=resumed, at_start=at_start, log=log
+        )
 
     async def states(self) -> AsyncGenerator[AgentState, None]:
         """Run: yield the state after each step, and the final one.
@@ -218,7 +250,7 @@ class Run(RunSignals):
         finally:
             await self._leave()
         if self.parts.read_output is not None:
-            self.state = with_output_read(self.state, self.parts.read_output)
+            self.state = with_typed_output(self.state, self.parts.read_output)
         yield self.state
 
     # --- the stages ---------------------------------------------------------------------------------------------
@@ -230,8 +262,8 @@ class Run(RunSignals):
         await tell_begun(self.events, self.state, self.step_number, resumed=self.resumed)
         if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
             self.state = self.state.with_continuation_requested()  # a message is not left without an answer
-        self.parts = await self.parts.held(self.scope)
-        if self.starts:
+        self.parts = await self.parts.hold_groups(self.scope)
+        if self.at_start:
             await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
 
     async def _leave(self) -> None:
@@ -313,7 +345,7 @@ class Run(RunSignals):
         if taken is None:
             return
         self.state, parts, execution = taken
-        self.parts = await parts.held(self.scope)
+        self.parts = await parts.hold_groups(self.scope)
         if self.events.due(ConversationHandedOver):
             head = self.events.head(self.state, step_number=self.step_number)
             await self.events.emit(ConversationHandedOver(head, execution))

@@ -37,7 +37,7 @@ def status_of(signal: StopSignal | None) -> ExecutionStatus:
     return _STATUSES.get(signal.reason, ExecutionStatus.STOPPED) if signal is not None else ExecutionStatus.COMPLETED
 
 
-def with_output_read(state: AgentState, read: Callable[[str], Any]) -> AgentState:
+def with_typed_output(state: AgentState, read: Callable[[str], Any]) -> AgentState:
     """Return a final state with its answer in the type that was asked for, also when a limit made it the last one."""
     if not state.has_final_response or state.status not in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED}:
         return state

@@ -1,4 +1,4 @@
-"""Running a loop from a program that has no event loop."""
+"""Running a loop from a program without an event loop."""
 
 from __future__ import annotations
 
@@ -12,48 +12,45 @@ T = TypeVar("T")
 
 
 def run_sync(start: Callable[[], Coroutine[Any, Any, AgentState]]) -> AgentState:
-    """Run to the end in an event loop made for it.
+    """Run a coroutine to its end in a new event loop.
 
     Raises:
         RuntimeError: inside a running event loop.
     """
-    _refuse_inside("execute_sync", "await loop.execute(…)")
-    ended: list[AgentState] = []
-    asyncio.run(_kept(start(), ended))
-    return ended[0]
+    _refuse_inside_event_loop("execute_sync", "await loop.execute(…)")
+    results: list[AgentState] = []
+    asyncio.run(_store(start(), results))
+    return results[0]
 
 
-def states_sync(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[AgentState]:
-    """Run step by step in an event loop made for it, which stands still between steps.
+def iterate_sync(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[AgentState]:
+    """Iterate over an async generator in a new event loop, which is idle between the items.
 
     Raises:
         RuntimeError: inside a running event loop.
     """
-    _refuse_inside("iterate_sync", "async for state in loop.iterate(…)")
-    return _states(start)
+    _refuse_inside_event_loop("iterate_sync", "async for state in loop.iterate(…)")
+    return _iterate(start)
 
 
-def _states(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[AgentState]:
+def _iterate(start: Callable[[], AsyncGenerator[AgentState, None]]) -> Iterator[AgentState]:
     with asyncio.Runner() as runner:
         states = start()
         try:
             while True:
-                taken: list[AgentState | None] = []
-                runner.run(_kept(_next(states), taken))
-                if taken[0] is None:
+                results: list[AgentState | None] = []
+                runner.run(_store(_next(states), results))
+                if results[0] is None:
                     return
-                yield taken[0]
+                yield results[0]
         finally:
             runner.run(_close(states))
 
 
-async def _kept(result: Awaitable[T], kept: list[T]) -> None:
-    """Put a result where the task that waits for it does not hold it.
-
-    `asyncio.Runner` asks `signal.getsignal` for its own handler, and that makes a repr of it, of its task, and so of the
-    task's result: for a state that is as long as the conversation.
-    """
-    kept.append(await result)
+async def _store(awaitable: Awaitable[T], results: list[T]) -> None:
+    # The task must not hold the state as its result: `asyncio.Runner` calls `signal.getsignal`, which makes a repr of the
+    # runner's handler, of its task and of the task's result, in other words of the whole conversation.
+    results.append(await awaitable)
 
 
 async def _next(states: AsyncGenerator[AgentState, None]) -> AgentState | None:
@@ -64,9 +61,9 @@ async def _close(states: AsyncGenerator[AgentState, None]) -> None:
     await states.aclose()
 
 
-def _refuse_inside(name: str, instead: str) -> None:
+def _refuse_inside_event_loop(name: str, alternative: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"{name} cannot be used inside a running event loop; use {instead}")
+    raise RuntimeError(f"{name} cannot be used inside a running event loop; use {alternative}")

@@ -17,7 +17,7 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.journal.chain import verified
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.binding import composition_of
-from agentloop.loop.recovery import Guidance, guided
+from agentloop.loop.recovery import ReplayContext, run_recorded
 from agentloop.replay.comparison import Mask
 from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard, Touch, WorldTouched, guarded
@@ -175,16 +175,16 @@ class _Replaying:
     async def _run(self) -> None:
         state = self._begun()
         if state.status is not ExecutionStatus.SUSPENDED:
-            state = await self._went(state, resumed=False, starts=state.step_count == 0)
+            state = await self._went(state, resumed=False, at_start=state.step_count == 0)
         else:
             await self.log.begin(state)
         while (decisions := self.log.resumed_with()) is not None:
             going = apply_decisions(state, decisions) if decisions else self.log.resumed_state
-            state = await self._went(going.with_execution_resumed(self.log.clock.now()), resumed=True, starts=False)
+            state = await self._went(going.with_execution_resumed(self.log.clock.now()), resumed=True, at_start=False)
 
-    async def _went(self, state: AgentState, *, resumed: bool, starts: bool) -> AgentState:
+    async def _went(self, state: AgentState, *, resumed: bool, at_start: bool) -> AgentState:
         log = self.log
-        guidance = Guidance(
+        guidance = ReplayContext(
             log=log,
             clock=log.clock,
             ids=log.ids,
@@ -192,7 +192,7 @@ class _Replaying:
             inboxes=log.inboxes,
             dependencies=self.dependencies,
         )
-        states: AsyncIterator[AgentState] = guided(self.loop, state, guidance, resumed=resumed, starts=starts)
+        states: AsyncIterator[AgentState] = run_recorded(self.loop, state, guidance, resumed=resumed, at_start=at_start)
         async for made in states:
             state = made
         return state

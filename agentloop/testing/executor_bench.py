@@ -17,7 +17,7 @@ from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.journal.recorder import JournalLog
-from agentloop.loop.binding import bound_executor
+from agentloop.loop.binding import bind_executor
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock
 from agentloop.testing.journal_bench import Chronicle
 from agentloop.testing.kit import require
@@ -79,7 +79,7 @@ class ExecutorBench:
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
         tools = Tools.of(self.tools)
-        executor = bound_executor(self.executor, tools, InterceptorStack.of(self.interceptors), bus, scope)
+        executor = bind_executor(self.executor, tools, InterceptorStack.of(self.interceptors), bus, scope)
         begun = state or begun_state("agent", "run")
         batch = ToolCalls.of(calls, begun)
         if keys is not None:

@@ -92,7 +92,7 @@ def test_an_execution_begins_with_a_text_a_message_or_a_state(given: Any) -> Non
 
 def test_what_cannot_begin_an_execution_is_refused() -> None:
     """Other input is a TypeError before anything runs."""
-    with pytest.raises(TypeError, match="begins with a text, a Message or an AgentState"):
+    with pytest.raises(TypeError, match="is a text, a Message or an AgentState"):
         scripted("done").execute_sync(7)  # type: ignore[arg-type]  # the mistake under test
 
 
@@ -545,10 +545,10 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
         assert entered is loop
         async with loop:
             await loop.execute("go")
-        assert loop._entered.resources() is not None
+        assert loop._open_resources.current() is not None
         await loop.with_max_steps(3).execute("go")
         assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
-    assert loop._entered.resources() is None
+    assert loop._open_resources.current() is None
     await loop.aclose()
 
 

@@ -34,10 +34,10 @@ CANNOT = {
 def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJournal, str, AgentLoop, Any]]]:
     """Give every loop that runs a journal, unless it has one, and note what it ran; each run has a journal of its own."""
     runs: list[tuple[CanJournal, str, AgentLoop, Any]] = []
-    begin = AgentLoop._run
+    begin = AgentLoop._bind
 
     def begin_recorded(self: AgentLoop, state: AgentState, dependencies: Any, **parts: Any) -> Any:
-        loop = self if self.journal is not None else evolve(self, journal=MemoryJournal())
+        loop = self if self.journal is not None else self.with_journal(MemoryJournal())
         assert loop.journal is not None
         runs.append((loop.journal, state.execution_id, self, dependencies))
         made = begin(self, state, dependencies, **parts)
@@ -47,7 +47,7 @@ def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJou
             return given
         return made
 
-    monkeypatch.setattr(AgentLoop, "_run", begin_recorded)
+    monkeypatch.setattr(AgentLoop, "_bind", begin_recorded)
     yield runs
 
 
