@@ -147,11 +147,11 @@ def test_what_is_not_a_python_file_is_told(tmp_path: Path, name: str, told: str)
 # --- TOML files -----------------------------------------------------------------------------------------------------
 
 LISTED = """
-[ensembles.math]
-use = "agentloop.tools.ensembles.calculator:calculator"
-[ensembles.plans]
-use = "agentloop.tools.ensembles.todo:todo"
-tools.remove_todo.enabled = false
+[ensembles.texts]
+use = "agentloop.tools.ensembles.summarization:summarization"
+[ensembles.chance]
+use = "agentloop.tools.ensembles.probability:probability"
+tools.draw_items.enabled = false
 [ensembles.mine]
 use = "tool_files_of_test:CHOSEN"
 """
@@ -172,15 +172,16 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_ensembles_of_a_list_are_taken() -> None:
     """All of them, or the one that is named; what is switched off is not offered."""
     everything = tools_from(["list.toml"], ALLOW)
-    assert [group.name for group in everything.groups] == ["math", "plans", "mine"]
-    assert everything.names == ("calculate", "add_todos", "update_todo", "list_todos", "double", "add")
-    assert tools_from(["list.toml:math"], ALLOW).names == ("calculate",)
+    assert [group.name for group in everything.groups] == ["texts", "chance", "mine"]
+    chance = ("describe_numbers", "draw_numbers", "count_selections", "binomial_probability", "normal_probability")
+    assert everything.names == ("condense", *chance, "double", "add")
+    assert tools_from(["list.toml:texts"], ALLOW).names == ("condense",)
 
 
 def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
     """Beside tools of a Python file."""
-    _written(working_folder, 'use = "agentloop.tools.ensembles.calculator:calculator"', "sums.toml")
-    assert tools_from(["sums.toml", "tool_files_of_test.py:double"]).names == ("calculate", "double")
+    _written(working_folder, 'use = "agentloop.tools.ensembles.summarization:summarization"', "short.toml")
+    assert tools_from(["short.toml", "tool_files_of_test.py:double"]).names == ("condense", "double")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
     [
         (LISTED, "x.toml", [], "x.toml, line 8: ensembles.mine.use: the module 'tool_files_of_test' is not among"),
         (LISTED, "x.toml", ["a b"], "allow lists modules such as 'myapp.tools', not 'a b'"),
-        (LISTED, "x.toml:maths", ALLOW, "there is no ensemble 'maths' in .*x.toml; did you mean 'math'"),
+        (LISTED, "x.toml:text", ALLOW, "there is no ensemble 'text' in .*x.toml; did you mean 'texts'"),
         (LISTED, "none.toml", ALLOW, "there is no file .*none.toml"),
         ("timout = 3", "x.toml", [], "line 1: timout: there is no such key; did you mean 'timeout'"),
         (LISTED + "deduplicator = 'mine'", "x.toml", ALLOW, "the program gives no deduplicator 'mine'"),

@@ -16,7 +16,7 @@ TOOLS = '''
 from agentloop import tool, Tool
 from agentloop.tools import TypedTool
 from agentloop.tools.ensembles import Ensemble
-from agentloop.tools.ensembles.calculator import calculate
+from agentloop.tools.ensembles.summarization import condense
 
 @tool(effect="pure")
 def add(a: int, b: int = 2) -> int:
@@ -31,7 +31,7 @@ def say(text: str) -> str:
     """Say it."""
     return text
 
-speech = Ensemble("speech", [say, calculate]).without("calculate")
+speech = Ensemble("speech", [say, condense]).without("condense")
 '''
 BROKEN = '''
 from agentloop import tool
@@ -47,8 +47,8 @@ def add(a: int) -> int:
     return a
 '''
 LIST = """
-[ensembles.math]
-use = "agentloop.tools.ensembles.calculator:calculator"
+[ensembles.texts]
+use = "agentloop.tools.ensembles.summarization:summarization"
 [ensembles.files]
 use = "agentloop.tools.ensembles.files:files"
 description = "Files."
@@ -94,7 +94,7 @@ def test_tools_of_a_file_or_module_are_listed(command_line: CommandLine, place: 
         ("add", "", "pure", True),
         ("say", "", "effect", True),
         ("say", "speech", "effect", True),
-        ("calculate", "speech", "pure", False),
+        ("condense", "speech", "pure", False),
     ]
     add = json.loads(ended.out)[0]
     assert add["description"] == "Add two numbers.\n\nSlowly."
@@ -106,10 +106,10 @@ def test_a_list_of_ensembles_is_listed(command_line: CommandLine) -> None:
     ended = command_line("tools", "list", "list.toml", "--json", "--allow", "tools_command_of_test")
     assert (ended.code, ended.err) == (0, "")
     assert rows(ended.out) == [
-        ("calculate", "math", "pure", True),
+        ("condense", "texts", "pure", True),
         ("", "files", "", False),
         ("say", "mine", "effect", False),
-        ("calculate", "mine", "pure", False),
+        ("condense", "mine", "pure", False),
         ("extra", "mine", "", False),
     ]
 
@@ -130,7 +130,7 @@ def test_people_get_a_table(command_line: CommandLine) -> None:
 )
 def test_sound_definitions_have_no_problems(command_line: CommandLine, place: str, count: str) -> None:
     """Then the exit code is 0."""
-    (Path.cwd() / "list.toml").write_text(LIST.replace("[ensembles.math]", "[ensembles.sums]"))
+    (Path.cwd() / "list.toml").write_text(LIST.replace("[ensembles.texts]", "[ensembles.sums]"))
     ended = command_line("tools", "check", place, "--allow", "tools_command_of_test")
     assert ended.code == 0
     assert ended.out.startswith(f"{count}, no problems")
@@ -210,7 +210,7 @@ def test_problems_come_before_warnings(command_line: CommandLine, folder: Path) 
 
 def test_a_deduplicator_of_a_program_is_no_problem(command_line: CommandLine, folder: Path) -> None:
     """What a program gives is not known here."""
-    use = 'use = "agentloop.tools.ensembles.calculator:calculator"'
+    use = 'use = "agentloop.tools.ensembles.summarization:summarization"'
     (folder / "x.toml").write_text(f'[ensembles.a]\n{use}\ndeduplicator = "of my program"\n')
     ended = command_line("tools", "check", "x.toml")
     assert (ended.code, ended.out) == (0, "1 tool, no problems\n")
@@ -286,11 +286,11 @@ def test_problems_of_a_descriptor_are_told(
 
 def test_two_ensembles_with_one_name_of_a_tool_are_a_problem(command_line: CommandLine, folder: Path) -> None:
     """They could not be given to one loop."""
-    use = 'use = "agentloop.tools.ensembles.calculator:calculator"'
+    use = 'use = "agentloop.tools.ensembles.summarization:summarization"'
     (folder / "x.toml").write_text(f"[ensembles.a]\n{use}\n[ensembles.b]\n{use}")
     ended = command_line("tools", "check", "x.toml")
     assert ended.code == 1
-    assert "two tools are named 'calculate'" in ended.err
+    assert "two tools are named 'condense'" in ended.err
 
 
 @pytest.mark.parametrize(

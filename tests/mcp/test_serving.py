@@ -178,9 +178,11 @@ async def test_a_free_port_is_found_and_told() -> None:
 
 async def test_what_a_toml_file_describes_is_offered(tmp_path: Path) -> None:
     """An ensemble keeps its names and effects."""
-    (tmp_path / "tools.toml").write_text('[ensembles.math]\nuse = "agentloop.tools.ensembles.calculator:calculator"\n')
+    (tmp_path / "tools.toml").write_text(
+        '[ensembles.texts]\nuse = "agentloop.tools.ensembles.summarization:summarization"\n'
+    )
     async with served(str(tmp_path / "tools.toml")) as server:
-        assert (await called(server, "calculate", expression="6*7")).value == "42"
+        assert (await called(server, "condense", text="One. Two.", sentences=2)).value == "One. Two."
 
 
 async def test_servers_of_others_are_passed_on(tmp_path: Path) -> None:

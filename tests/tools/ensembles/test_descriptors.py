@@ -159,8 +159,8 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
         use = "shop_of_test.tools:order"
         [ensembles.sourced]
         source = "more/sourced.toml"
-        [ensembles.numbers]
-        use = "agentloop.tools.ensembles.calculator:calculator"
+        [ensembles.texts]
+        use = "agentloop.tools.ensembles.summarization:summarization"
     """
     found = load_ensembles(written(folder, text), allow=ALLOW)
     assert {one.name: [tool.name for tool in one.offered] for one in found} == {
@@ -169,7 +169,7 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
         "listed": ["find", "order"],
         "single": ["order"],
         "sourced": ["find"],
-        "numbers": ["calculate"],
+        "texts": ["condense"],
     }
     assert found[0].description == "Delft 3"
     assert found[1].start is not None
@@ -327,7 +327,7 @@ def test_an_import_that_fails_costs_its_ensemble_only(
 )
 def test_an_import_path_that_is_not_allowed_is_refused(folder: Path, use: str, allow: list[str], told: str) -> None:
     """Before anything at all is imported, also what stands before it and is allowed."""
-    text = f'[tools.good]\nuse = "agentloop.tools.ensembles.calculator:calculate"\n[tools.x]\nuse = "{use}"'
+    text = f'[tools.good]\nuse = "agentloop.tools.ensembles.summarization:condense"\n[tools.x]\nuse = "{use}"'
     before = set(sys.modules)
     ((key, line, message),) = mistakes(folder, text, allow=allow)
     assert (key, line) == ("tools.x.use", 4)

@@ -68,7 +68,7 @@ async def test_the_program_may_give_another_way() -> None:
         return (await model.infer(InferenceRequest(messages=(question,)))).text
 
     assert (await called([summarization_by(ask)], "condense", text=TEXT, sentences=2)).value == "Short."
-    assert "SummarizeHistory in 2 sentences" in model.requests[0].messages[0].text
+    assert "Summarize in 2 sentences" in model.requests[0].messages[0].text
     assert (await called([summarization_by(lambda text, most: text[:most])], "condense", text=TEXT)).value == "The b"
     failed = await called([summarization_by(lambda text, most: " ")], "condense", text=TEXT)
     assert (failed.status, failed.error_message) == (ToolStatus.FAILED, "no summary came of the text")

@@ -1,4 +1,4 @@
-"""The calculator: exact, bounded, and never Python."""
+"""The calculator toolkit: exact, bounded, and never evaluated as Python."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toolkits.calculator import calculate, calculator
 
 from agentloop.errors import ToolFailed
-from agentloop.tools.ensembles.calculator import calculate, calculator
 from tests.tools.ensembles.running import called
 
 
@@ -38,13 +38,13 @@ from tests.tools.ensembles.running import called
         (" 1 ", 1),
     ],
 )
-def test_it_computes(expression: str, value: float) -> None:
+def test_an_expression_is_computed(expression: str, value: float) -> None:
     """Operators bind as in Python; whole results are whole numbers; large ones are exact."""
     assert calculate(expression) == value
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("9**9**9", "too large"),
         ("9**9**9**9**9", "too large"),
@@ -94,15 +94,15 @@ def test_it_computes(expression: str, value: float) -> None:
         ("1 << 1000000", "not arithmetic"),
         ("~1", "not arithmetic"),
         ("max(*(1, 2))", "not arithmetic"),
-        ("round(1, ndigits=2)", "is not known here, or not used as it can be"),
+        ("round(1, ndigits=2)", "is not known here, or is used in the wrong way"),
         ("(x := 1)", "not arithmetic"),
     ],
 )
-def test_what_is_not_arithmetic_or_too_large_is_refused(expression: str, told: str) -> None:
-    """At once, with a reason that a model can act on: no large number is computed first."""
+def test_an_expression_that_is_not_arithmetic_or_too_large_is_rejected(expression: str, message: str) -> None:
+    """The calculator rejects it with a reason that a model can act on, before computing a large number."""
     tracemalloc.start()
     try:
-        with pytest.raises(ToolFailed, match=told):
+        with pytest.raises(ToolFailed, match=message):
             calculate(expression)
         assert (peak := tracemalloc.get_traced_memory()[1]) < 1_000_000, peak
     finally:
@@ -116,14 +116,14 @@ def test_what_is_not_arithmetic_or_too_large_is_refused(expression: str, told: s
         max_leaves=12,
     )
 )
-def test_it_agrees_with_python(expression: str) -> None:
-    """On whole numbers it computes what Python does."""
+def test_the_calculator_agrees_with_python(expression: str) -> None:
+    """On whole numbers the calculator computes what Python does."""
     assert calculate(expression) == eval(expression)  # the oracle, on expressions made here
 
 
 @given(st.text(alphabet="0123456789+-*/%^(). ,episqrtco", max_size=40))
-def test_whatever_is_typed_ends_in_a_number_or_a_reason(expression: str) -> None:
-    """Nothing but a finite number or a `ToolFailed` comes out."""
+def test_any_text_gives_a_finite_number_or_an_error(expression: str) -> None:
+    """Any text gives a finite number or a `ToolFailed`."""
     try:
         value = calculate(expression)
     except ToolFailed:
@@ -131,8 +131,8 @@ def test_whatever_is_typed_ends_in_a_number_or_a_reason(expression: str) -> None
     assert isinstance(value, int) or math.isfinite(value)
 
 
-async def test_a_model_uses_it() -> None:
-    """Through a loop the value is the result, and a refusal is told to the model."""
+async def test_a_model_uses_the_calculator() -> None:
+    """In a loop the value is the result of the call, and an error reaches the model as its text."""
     assert (await called([calculator()], "calculate", expression="17 + 25")).value == 42
-    refused = await called([calculator()], "calculate", expression="9**9**9")
-    assert refused.text == "ToolFailed: the result is too large"
+    rejected = await called([calculator()], "calculate", expression="9**9**9")
+    assert rejected.text == "ToolFailed: the result is too large"
