@@ -21,6 +21,8 @@ from agentloop.values.tool_result import ToolResult
 from agentloop.values.tool_spec import Effect
 
 _INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it has had its effect"
+_DOUBT = "doubt"
+"""What stands beside the end of a call that an interruption left in doubt."""
 
 
 class RecordedRun:
@@ -61,8 +63,7 @@ class RecordedRun:
             await self._go_on(recorded)
 
     async def _begin(self) -> None:
-        slot = self._slot
-        intent = CallIntent(key=slot.key, id=slot.id, call=slot.call, effect=self._effect, at=self._now())
+        intent = self._intent()
         answered = await self._log.next_call(intent, delegates=_delegates(self._tool))
         if answered is not None:
             self._take(answered)
@@ -91,10 +92,9 @@ class RecordedRun:
         slot.execution, slot.stop = recorded.execution, recorded.stop
         slot.started_at = recorded.intent.at
         slot.started = recorded.execution is not None and _has_run(recorded.execution)
-        if recorded.execution is not None and self._log.in_doubt is InDoubt.FAIL:
-            why = recorded.execution.error_message
-            if recorded.execution.status is ToolStatus.IN_DOUBT and why.startswith(_INTERRUPTED):
-                self._fail(why)  # the recovery that was to end with it was interrupted, too
+        doubt = self._log.beside(slot.key, _DOUBT) if self._log.in_doubt is InDoubt.FAIL else None
+        if doubt is not None and recorded.execution is not None:
+            self._fail(recorded.execution.error_message)  # the recovery that was to end with it was interrupted, too
 
     # --- calls that were interrupted ----------------------------------------------------------------------------
 
@@ -122,11 +122,8 @@ class RecordedRun:
                     await self._doubt(f"{_INTERRUPTED}; {reason}" if reason else _INTERRUPTED)
 
     async def _repeat(self, reason: str) -> None:
-        slot = self._slot
         await self._tell(Recovery.REPEATED, reason)
-        await self._log.note_intent(
-            CallIntent(key=slot.key, id=slot.id, call=slot.call, effect=self._effect, at=self._now())
-        )
+        await self._log.note_intent(self._intent())
         await self._ran()
 
     async def _probed(self, tool: Tool) -> Probed:
@@ -147,6 +144,7 @@ class RecordedRun:
             reason = f"{why}. Approve to run it again, answer with what came of it, or deny to leave it"
             slot.pending = PendingCall(slot.key, slot.call, reason, begun=True)
             return
+        self._log.note_beside(slot.key, _DOUBT, {})
         slot.doubt(
             ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out"), self._now()
         )
@@ -166,6 +164,10 @@ class RecordedRun:
     @property
     def _effect(self) -> Effect:
         return self._slot.tool.spec.effect if self._slot.tool is not None else Effect.EFFECT
+
+    def _intent(self) -> CallIntent:
+        slot = self._slot
+        return CallIntent(key=slot.key, id=slot.id, call=slot.call, effect=self._effect, at=self._now())
 
     def _arguments(self) -> Mapping[str, Any]:
         assert self._slot.tool is not None  # noqa: S101  # a tool that was found prepares arguments

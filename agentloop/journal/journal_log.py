@@ -193,7 +193,7 @@ class JournalLog(KeptLog):
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is known of a call of the step that has begun before."""
         self._calls_found = True
-        return self.recorded.calls.get(key) if self.recorded is not None else None
+        return self._known_call(key)
 
     async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Let every call run, but those of a fork that its policy about effects speaks of; what comes of these is written down."""
@@ -216,7 +216,7 @@ class JournalLog(KeptLog):
     async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
         """Write down what came of a call."""
         intent = self._intents.pop(execution.key, None)
-        if intent is None and (known := self.recorded_call(execution.key)) is not None:
+        if intent is None and (known := self._known_call(execution.key)) is not None:
             intent = known.intent
         intended = None if intent is None else intent.call
         body = bodies.outcome_body(execution, stop, intended)

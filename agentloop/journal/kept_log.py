@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,6 @@ class KeptLog(RunLog):
     recorded: RecordedExecution | None
     _writer: RecordWriter | None
     _beside: dict[str, dict[str, Any]]
-
-    @abstractmethod
-    def recorded_call(self, key: str) -> RecordedCall | None:
-        """Return what is known of a call of the step that has begun before."""
 
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that had begun when the execution was interrupted and that no step has settled."""
@@ -72,8 +67,11 @@ class KeptLog(RunLog):
 
     def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
         """Return what was kept with the end of a call that is used again."""
-        known = self.recorded_call(key)
+        known = self._known_call(key)
         return None if known is None else known.beside.get(name)
+
+    def _known_call(self, key: str) -> RecordedCall | None:
+        return self.recorded.calls.get(key) if self.recorded is not None else None
 
     def _kept_beside(self, key: str) -> dict[str, Any]:
         beside = self._beside.pop(key, None)
