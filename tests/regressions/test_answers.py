@@ -612,7 +612,8 @@ async def test_an_event_named_error_is_an_error_of_messages(before: str) -> None
 @pytest.mark.parametrize("events", [[], HALF_TEXT, response_item()], ids=["at once", "after text", "after a call"])
 async def test_an_event_named_error_is_an_error_of_responses(events: Sequence[tuple[str, Any]]) -> None:
     """It is the same in the Responses API."""
-    assert type(await came_of(chunked([sse(CREATED, *events, OWN_TYPE)), "openai-responses")]) is RateLimited
+    reply = chunked([sse(CREATED, *events, OWN_TYPE)])
+    assert type(await came_of(reply, "openai-responses")) is RateLimited
 
 
 @H18
