@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+import httpx
 
 from agentloop.contracts import ExecutionScope, FailedAttempt, Resources
 from agentloop.inference import HttpInference, LLMConfig, Patience
@@ -29,6 +32,17 @@ def inference_for(server: Loopback | str, *, client: Any = None, **settings: Any
 def reporting_to(attempts: list[FailedAttempt], inference: HttpInference) -> HttpInference:
     """Have failed attempts noted in a list."""
     return inference.with_retry_report(attempts.append)
+
+
+@asynccontextmanager
+async def heads_noted(begun: asyncio.Event) -> AsyncIterator[httpx.AsyncClient]:
+    """Make a client that tells when the head of an answer has come."""
+
+    async def note(_: httpx.Response) -> None:
+        begun.set()
+
+    async with httpx.AsyncClient(event_hooks={"response": [note]}) as client:
+        yield client
 
 
 @asynccontextmanager

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 
+from tests.limits import LONGEST
+
 KEY = "sk-test-0123456789abcdef"
 
 Reply: TypeAlias = Callable[["Connection", "Received"], None]
@@ -106,7 +108,7 @@ class Loopback:
         await self._until(lambda: len(self.requests) >= count)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONGEST):
             while not reached():
                 self._changed.clear()
                 await self._changed.wait()

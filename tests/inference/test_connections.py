@@ -31,8 +31,11 @@ from tests.inference.loopback import (
     says,
     stalls,
 )
+from tests.limits import over_time, turns_of_the_event_loop
 
 ONCE = Patience(attempts=1)
+TIMEOUT = 900.0
+"""Seconds that pass on the clock of the event loop only."""
 
 
 async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() -> None:
@@ -109,24 +112,28 @@ async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "passes"),
     [
-        pytest.param(stalls(), id="stalls"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), id="stalls in the body"),
-        pytest.param(hangs_up(head(200, {"content-length": "9"}) + b"{"), id="hangs up in the body"),
-        pytest.param(hangs_up(b"what?\r\n\r\n"), id="garbage"),
-        pytest.param(answer(200, b"x" * 3000), id="too large"),
-        pytest.param(chunked([b"x" * 900] * 4), id="too large in chunks"),
-        pytest.param(stalls(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), id="no gzip"),
+        pytest.param(stalls(), TIMEOUT, id="stalls"),
+        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), TIMEOUT, id="stalls in the body"),
+        pytest.param(hangs_up(head(200, {"content-length": "9"}) + b"{"), 0, id="hangs up in the body"),
+        pytest.param(hangs_up(b"what?\r\n\r\n"), 0, id="garbage"),
+        pytest.param(answer(200, b"x" * 3000), 0, id="too large"),
+        pytest.param(chunked([b"x" * 900] * 4), 0, id="too large in chunks"),
+        pytest.param(
+            stalls(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), 0, id="no gzip"
+        ),
     ],
 )
-async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply) -> None:
+async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply, passes: float) -> None:
     """After any failure of a connection, the next inference goes over a new one and the old one is gone."""
     async with loopback(reply, says("a new one")) as server:
-        settings = {"timeout": 0.03, "max_response_bytes": 2000, "patience": ONCE}
+        settings = {"timeout": TIMEOUT, "max_response_bytes": 2000, "patience": ONCE}
         async with bound(inference_for(server, **settings)) as (inference,):
+            asking = asyncio.create_task(inference.infer(QUESTION))
+            await server.received(1)
             with pytest.raises(InferenceError):
-                await inference.infer(QUESTION)
+                await over_time(asking, passes)
             await server.all_closed()
             assert (await inference.infer(QUESTION)).text == "a new one"
         assert server.connections == 2
@@ -283,11 +290,13 @@ async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(ma
         inference = inference_for(server, client=client)
         assert (await inference.with_retry_report(attempts.append).infer(QUESTION)).text == "it works"
         assert [type(failed.error) for failed in attempts] == [ProviderUnavailable]
-        impatient = inference_for(server, client=client, timeout=0.03, patience=ONCE)
+        impatient = inference_for(server, client=client, timeout=TIMEOUT, patience=ONCE)
         with pytest.raises(InvalidResponse, match="broke off"):
             await impatient.infer(QUESTION)
+        asking = asyncio.create_task(impatient.infer(QUESTION))
+        await server.received(4)
         with pytest.raises(ProviderUnavailable, match="no answer"):
-            await impatient.infer(QUESTION)
+            await over_time(asking, TIMEOUT)
 
 
 async def test_a_client_in_the_process_needs_no_network() -> None:
@@ -367,12 +376,6 @@ async def test_a_loop_that_is_entered_keeps_its_connection_over_executions() -> 
                 await loop.execute("hello?")
             assert (server.connections, server.open_connections) == (1, 1)
         await server.all_closed()
-
-
-async def turns_of_the_event_loop() -> None:
-    """Let whatever is ready run."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "No such file"), ("no certificate", "NO_CERTIFICATE")])

@@ -21,7 +21,7 @@ from agentloop.errors import (
 from agentloop.inference import EncodedRequest, HttpInference, LLMConfig, Patience
 from agentloop.inference.wire_formats.openai_chat.format import OpenAIChat
 from agentloop.values import InferenceRequest, InferenceResponse, Message
-from tests.inference.at_loopback import QUESTION, config_for, inference_for
+from tests.inference.at_loopback import QUESTION, config_for, heads_noted, inference_for
 from tests.inference.loopback import (
     KEY,
     Reply,
@@ -39,8 +39,11 @@ from tests.inference.loopback import (
     says,
     stalls,
 )
+from tests.limits import over_time
 
 ONCE = Patience(attempts=1)
+TIMEOUT = 900.0
+"""Seconds that pass on the clock of the event loop only."""
 LONG = b"x" * 3000
 
 
@@ -298,15 +301,20 @@ async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        pytest.param(stalls(), "no answer from .* for 0.03 seconds", id="before the answer"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), "stopped for 0.03 seconds", id="in the answer"),
+        pytest.param(stalls(), "no answer from .* for 900 seconds", id="before the answer"),
+        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), "stopped for 900 seconds", id="in the answer"),
     ],
 )
 async def test_a_server_that_stalls_is_given_up_after_the_timeout(reply: Reply, told: str) -> None:
     """Silence lasts as long as the configuration allows, and is worth another attempt."""
-    async with loopback(reply, says("awake")) as server:
+    head_came = asyncio.Event()
+    async with loopback(reply, says("awake")) as server, heads_noted(head_came) as client:
+        asking = asyncio.create_task(
+            inference_for(server, client=client, timeout=TIMEOUT, patience=ONCE).infer(QUESTION)
+        )
+        await (head_came.wait() if "stopped" in told else server.received(1))
         with pytest.raises(ProviderUnavailable, match=told):
-            await inference_for(server, timeout=0.03, patience=ONCE).infer(QUESTION)
+            await over_time(asking, TIMEOUT)
         await server.all_closed()
         assert (await inference_for(server).infer(QUESTION)).text == "awake"
 
@@ -353,8 +361,10 @@ async def test_a_server_without_tls_behind_an_https_address_is_unavailable() -> 
 async def test_the_deadline_ends_an_inference_with_all_its_attempts() -> None:
     """At the deadline the inference ends, whatever attempt it is at, and closes its connection."""
     async with loopback(as_json(503, {}), stalls()) as server:
-        with pytest.raises(ProviderUnavailable, match=r"within 0.05 seconds"):
-            await inference_for(server, deadline=0.05).infer(QUESTION)
+        asking = asyncio.create_task(inference_for(server, deadline=TIMEOUT).infer(QUESTION))
+        await server.received(2)
+        with pytest.raises(ProviderUnavailable, match=r"within 900 seconds"):
+            await over_time(asking, TIMEOUT)
         await server.all_closed()
         assert len(server.requests) == 2
 

@@ -32,9 +32,12 @@ from tests.inference.loopback import (
     resets,
     stalls,
 )
+from tests.limits import LONGEST
 
 TELLING = KEY[:8]
 """Whoever sees this much of the key sees too much."""
+
+STALLS = stalls()
 
 ECHOES = [
     pytest.param(as_json(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}}), id="in the message"),
@@ -64,7 +67,7 @@ ECHOES = [
     pytest.param(hangs_up(head(500, {"content-length": "999"}) + KEY.encode()), id="in an answer that breaks off"),
     pytest.param(closing(f'{{"choices": [{{"message": {{"content": "{KEY}'.encode()), id="in an answer that is cut"),
     pytest.param(resets(), id="nowhere, the connection is reset"),
-    pytest.param(stalls(), id="nowhere, the server stalls"),
+    pytest.param(STALLS, id="nowhere, the server stalls"),
 ]
 
 
@@ -94,7 +97,7 @@ async def test_no_error_report_or_log_tells_the_key(
     caplog.set_level(logging.DEBUG, logger="agentloop")
     attempts: list[FailedAttempt] = []
     settings = {
-        "timeout": 0.03,
+        "timeout": 0.03 if reply is STALLS else LONGEST,
         "max_response_bytes": 3000,
         "auth": auth,
         "patience": Patience(attempts=2, first_wait=0),
@@ -103,6 +106,7 @@ async def test_no_error_report_or_log_tells_the_key(
         inference = inference_for(server, client=client if given else None, **settings)
         with pytest.raises(InferenceError) as caught:
             await inference.with_retry_report(attempts.append).infer(QUESTION)
+        await server.received(1)
         assert server.requests[0].headers["authorization" if auth == "bearer" else auth].endswith(KEY)
     assert TELLING not in told_by(caught.value)
     assert TELLING not in "".join(f"{failed!r} {told_by(failed.error)}" for failed in attempts)

@@ -19,7 +19,7 @@ from agentloop.errors import (
 from agentloop.inference import HttpInference, Patience
 from agentloop.inference.wire_formats.tool_names import wire_name
 from agentloop.values import Effect, FinishReason, InferenceDelta, InferenceResponse, ToolCall, ToolSpec
-from tests.inference.at_loopback import QUESTION, bound, inference_for, reporting_to
+from tests.inference.at_loopback import QUESTION, bound, heads_noted, inference_for, reporting_to
 from tests.inference.loopback import (
     KEY,
     Reply,
@@ -36,6 +36,7 @@ from tests.inference.loopback import (
     stalls,
 )
 from tests.inference.streamed import CALLS_END, call, event, streams, words
+from tests.limits import jump, over_time
 
 
 async def pieces_of(inference: HttpInference) -> list[InferenceDelta | InferenceResponse]:
@@ -197,9 +198,13 @@ async def test_an_endless_stream_is_given_up_at_the_limit() -> None:
 async def test_a_stream_that_stops_is_given_up_in_time() -> None:
     """Silence longer than the timeout ends the answer."""
     sent = head(200, {"transfer-encoding": "chunked"})
-    async with loopback(stalls(sent)) as server:
-        with pytest.raises(ProviderUnavailable, match=r"stopped for 0\.05 seconds"):
-            await pieces_of(inference_for(server, timeout=0.05, patience=Patience(attempts=1)))
+    head_came = asyncio.Event()
+    async with loopback(stalls(sent)) as server, heads_noted(head_came) as client:
+        once = Patience(attempts=1)
+        reading = asyncio.create_task(pieces_of(inference_for(server, client=client, timeout=900, patience=once)))
+        await head_came.wait()
+        with pytest.raises(ProviderUnavailable, match=r"stopped for 900 seconds"):
+            await over_time(reading, 900)
         await server.all_closed()
 
 
@@ -209,10 +214,11 @@ async def test_the_deadline_holds_for_the_whole_answer() -> None:
     sent = head(200, {"transfer-encoding": "chunked"}) + b"%x\r\n%s\r\n" % (len(piece), piece)
     told = []
     async with loopback(stalls(sent)) as server:
-        with pytest.raises(ProviderUnavailable, match=r"within 0\.1 seconds"):  # noqa: PT012  # the piece before counts
-            async for one in inference_for(server, deadline=0.1).stream(QUESTION):
+        with pytest.raises(ProviderUnavailable, match=r"within 900 seconds"):  # noqa: PT012  # the piece before counts
+            async for one in inference_for(server, deadline=900, timeout=9000).stream(QUESTION):
                 assert isinstance(one, InferenceDelta)
                 told.append(one.text)
+                jump(900)
         assert told == ["slow"]
         await server.all_closed()
 
