@@ -1,0 +1,915 @@
+"""The defaults of a loop, and the loop itself: what a user may rely on without having set anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+from attrs import frozen
+
+from agentloop import (
+    AgentLoop,
+    AgentLoopError,
+    AgentState,
+    Approval,
+    Budget,
+    Interceptor,
+    Message,
+    ReActDriver,
+    ScriptedInference,
+    StepLimit,
+    StopReason,
+    TimeLimit,
+    ToolCall,
+    ToolCallingDriver,
+    ToolChoice,
+    from_json,
+    to_json,
+    tool,
+)
+from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenBudget
+from agentloop.contracts import CanCompileMessages, CanIntercept, Tool
+from agentloop.drivers import Driver, StepDraft
+from agentloop.errors import ProviderUnavailable
+from agentloop.events import ToolCallCompleted
+from agentloop.inference import wire_format
+from agentloop.interception import (
+    after_execution,
+    after_inference,
+    after_step,
+    after_tool_use,
+    around_inference,
+    around_tool_use,
+    before_execution,
+    before_inference,
+    before_step,
+    before_tool_use,
+    on_stop,
+)
+from agentloop.journal import MemoryJournal
+from agentloop.testing import LoopClock, run_virtual
+from agentloop.values import (
+    Event,
+    ExecutionFailed,
+    ExecutionStatus,
+    FinishReason,
+    InferenceRequest,
+    InferenceResponse,
+    ResponsePart,
+    Text,
+    Usage,
+    approve,
+)
+from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, BeforeStep, OnError
+from tests.inference.at_loopback import inference_for
+from tests.inference.loopback import Reply, as_json, chunked, loopback
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the proxies of the machine out of the tests."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+# --- doubles ----------------------------------------------------------------------------------------------------------
+
+
+class Till:
+    """Money that leaves the house.
+
+    Attributes:
+        paid: every payment, in order.
+        pay: the tool that makes one.
+    """
+
+    def __init__(self) -> None:
+        self.paid: list[str] = []
+
+        @tool
+        def pay(to: str) -> str:
+            """Pay somebody."""
+            self.paid.append(to)
+            return f"receipt for {to}"
+
+        self.pay: Tool = pay
+
+
+@tool(effect="pure")
+def look(place: str = "here") -> str:
+    """Look somewhere."""
+    return f"nothing {place}"
+
+
+def paying(to: str = "Ada", number: int = 1) -> ToolCall:
+    return ToolCall(f"call_{number}", "pay", json.dumps({"to": to}))
+
+
+def careful(request: InferenceRequest) -> InferenceResponse | str:
+    """Pay Ada, unless the conversation shows that she was paid."""
+    results = [exchange.execution.text for message in request.messages for exchange in message.exchanges]
+    if "receipt for Ada" in results:
+        return "Ada has her money."
+    return InferenceResponse((paying(),), FinishReason.TOOL_CALLS)
+
+
+def public(thing: object) -> dict[str, object]:
+    """Return what can be read off an object by name."""
+    found = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if not callable(value)}
+
+
+def chain(error: object) -> list[BaseException]:
+    """Return an exception and those that led to it; nothing for what is no exception."""
+    found: list[BaseException] = []
+    while isinstance(error, BaseException) and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+# --- C1: what the next execution knows of the ones before --------------------------------------------------------------
+
+
+def unfinished(how: str, till: Till, **parts: Any) -> AgentState:
+    """Run to a point where the money is paid and the run could not end: at its limit, or without its provider."""
+    lines = [careful, ProviderUnavailable("down")] if how == "provider down" else [careful]
+    limit = 1 if how == "step limit" else 5
+    loop = AgentLoop.for_model(ScriptedInference(*lines), tools=[till.pay], max_steps=limit, **parts)
+    state = loop.execute_sync("Pay Ada.")
+    assert till.paid == ["Ada"]
+    assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.FAILED}
+    return state
+
+
+@pytest.mark.parametrize("how", ["step limit", "provider down"])
+@pytest.mark.parametrize("journaled", [False, True], ids=["plain", "journal"])
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="C1: by default a model does not see what an unfinished execution has done, and does it again",
+)
+def test_a_conversation_goes_on_without_repeating_what_was_done(how: str, journaled: bool) -> None:  # noqa: FBT001  # a parameter
+    """A model that is told to go on sees the calls of the execution that could not end, so it pays once."""
+    till, journal = Till(), MemoryJournal() if journaled else None
+    state = unfinished(how, till, journal=journal)
+    loop = AgentLoop.for_model(ScriptedInference(careful, careful), tools=[till.pay], journal=journal)
+    assert loop.execute_sync(state.with_message("Go on.")).status is ExecutionStatus.COMPLETED
+    assert till.paid == ["Ada"]
+
+
+@pytest.mark.parametrize("how", ["step limit", "provider down"])
+@pytest.mark.parametrize(
+    "compiler",
+    [ConversationWithCurrentToolTrace(), SlidingWindow(50), TokenBudget(10_000)],
+    ids=lambda c: type(c).__name__,
+)
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="C1: what an execution has done that did not complete is dropped with the tool traces, in windows too",
+)
+def test_a_trace_that_may_be_dropped_is_kept_while_its_execution_has_not_completed(
+    how: str, compiler: CanCompileMessages
+) -> None:
+    """With a compiler that leaves earlier traces out, or a window with room for all, what an unfinished execution did is shown."""
+    till = Till()
+    state = unfinished(how, till, compiler=compiler)
+    loop = AgentLoop.for_model(ScriptedInference(careful, careful), tools=[till.pay], compiler=compiler)
+    loop.execute_sync(state.with_message("Go on."))
+    assert till.paid == ["Ada"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="C1: by default a follow-up question is asked without the results of the last execution",
+)
+def test_a_follow_up_question_is_asked_with_the_results_before_it() -> None:
+    """The second question comes with everything that the tools returned to the first."""
+
+    @tool(effect="pure")
+    def customer(number: int) -> dict[str, str]:
+        """Look a customer up."""
+        return {"name": "Ada", "city": "Turin"}
+
+    model = ScriptedInference(ToolCall("1", "customer", '{"number": 7}'), "It is Ada.")
+    loop = AgentLoop.for_model(model, tools=[customer])
+    first = loop.execute_sync("Who is number 7?")
+    loop.execute_sync(first.with_message("Where does she live?"))
+    follow_up = model.requests[2]
+    assert follow_up.messages == (*first.messages, Message.user("Where does she live?"))
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="C1: nothing tells users that tool traces can be dropped, or are"
+)
+def test_the_option_to_drop_traces_is_documented() -> None:
+    """README and the pages name the compiler that leaves earlier tool traces out."""
+    option = ConversationWithCurrentToolTrace.__name__
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (option in readme, option in pages) == (True, True)
+
+
+# --- H1, H2: answers that did not end normally -------------------------------------------------------------------------
+
+
+def gemini_malformed_call() -> InferenceResponse:
+    body = {
+        "candidates": [{"content": {"role": "model", "parts": []}, "finishReason": "MALFORMED_FUNCTION_CALL"}],
+        "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 1},
+    }
+    return wire_format("gemini").decode_response(200, {}, json.dumps(body).encode())
+
+
+CUT_ANSWERS = {
+    "length": InferenceResponse((Text("The dose is 5"),), FinishReason.LENGTH),
+    "content_filter": InferenceResponse((Text("The dose is 5"),), FinishReason.CONTENT_FILTER),
+    "error": InferenceResponse((Text("The dose is 5"),), FinishReason.ERROR),
+    "nothing, length": InferenceResponse((), FinishReason.LENGTH),
+    "malformed call": gemini_malformed_call(),
+}
+
+
+@pytest.mark.parametrize("driver", [ToolCallingDriver, ReActDriver])
+@pytest.mark.parametrize("answer", CUT_ANSWERS.values(), ids=CUT_ANSWERS)
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H1: a run whose answer was cut or filtered is a completed run"
+)
+def test_an_answer_that_was_cut_is_no_completed_run(
+    answer: InferenceResponse, driver: type[ToolCallingDriver | ReActDriver]
+) -> None:
+    """However often it is asked again, a model that gives no whole answer fails or stops the run."""
+    state = AgentLoop(driver(inference=ScriptedInference(*[answer] * 20))).execute_sync("What is the dose?")
+    assert state.status in {ExecutionStatus.FAILED, ExecutionStatus.STOPPED}
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is not StopReason.COMPLETED
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "r", "model": "m", "choices": [choice]}).encode() + b"\n\n"
+
+
+def streamed_end(finish: str | None, after: bytes = b"") -> Reply:
+    text = chunk({"role": "assistant", "content": "The dose is 5"})
+    end = chunk({}, finish) if finish is not None else b""
+    return chunked([piece for piece in (text, end, after) if piece])
+
+
+def whole_end(finish: str) -> Reply:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "The dose is 5"}, "finish_reason": finish}
+    return as_json(200, {"id": "r", "model": "m", "choices": [choice]})
+
+
+DETAIL_OBJECT = b'data: {"object": "error", "message": "engine died", "code": 500}\n\ndata: [DONE]\n\n'
+BROKEN_ENDS = {
+    "whole, length": (whole_end("length"), False),
+    "whole, content_filter": (whole_end("content_filter"), False),
+    "streamed, length": (streamed_end("length"), True),
+    "streamed, content_filter": (streamed_end("content_filter"), True),
+    "streamed, error": (streamed_end("error"), True),
+    "streamed, no end": (streamed_end(None), True),
+    "streamed, error object": (streamed_end(None, DETAIL_OBJECT), True),
+    "streamed, error line": (streamed_end(None, b'{"error": {"message": "x", "code": 500}}\n\n'), True),
+}
+
+
+@pytest.mark.parametrize(("reply", "streaming"), BROKEN_ENDS.values(), ids=BROKEN_ENDS)
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H1: an answer that a provider cut off on the wire is the answer of a completed run",
+)
+async def test_an_answer_that_a_provider_cut_is_no_completed_run(reply: Reply, streaming: bool) -> None:  # noqa: FBT001  # a parameter
+    """Whole or streamed, an answer without a normal end does not complete the run."""
+    async with loopback(*[reply] * 20) as server:
+        driver = ToolCallingDriver(inference=inference_for(server), mode="native", streaming=streaming)
+        state = await AgentLoop(driver).execute("What is the dose?")
+    assert state.status in {ExecutionStatus.FAILED, ExecutionStatus.STOPPED}
+
+
+class Disk:
+    """Files that can be wiped.
+
+    Attributes:
+        wiped: every pattern that was wiped, in order.
+        wipe: the tool that does it; it can do without arguments.
+    """
+
+    def __init__(self) -> None:
+        self.wiped: list[str] = []
+
+        @tool
+        def wipe(pattern: str = "*") -> str:
+            """Delete files."""
+            self.wiped.append(pattern)
+            return "deleted"
+
+        self.wipe: Tool = wipe
+
+
+@pytest.mark.parametrize("written", ["", " ", "null"])
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR])
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H2: a call that was cut off before its arguments runs with the defaults of its tool",
+)
+def test_a_call_that_was_cut_before_its_arguments_does_not_run(written: str, finish: FinishReason) -> None:
+    """Of an answer that did not end normally, a call without arguments is not taken as one that needs none."""
+    disk = Disk()
+    cut = InferenceResponse((ToolCall("1", "wipe", written),), finish)
+    AgentLoop.for_model(ScriptedInference(cut, "I could not."), tools=[disk.wipe]).execute_sync("Clean up.")
+    assert disk.wiped == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H2: a call that Chat Completions cut off before its arguments runs with the defaults of its tool",
+)
+async def test_a_call_that_a_provider_cut_before_its_arguments_does_not_run() -> None:
+    """On the wire too, `length` and empty arguments make no call."""
+    disk = Disk()
+    call = {"id": "c", "type": "function", "function": {"name": "wipe", "arguments": ""}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    cut = as_json(200, {"id": "r", "model": "m", "choices": [{"finish_reason": "length", "message": message}]})
+    async with loopback(*[cut] * 20) as server:
+        driver = ToolCallingDriver(inference=inference_for(server), mode="native")
+        await AgentLoop(driver, [disk.wipe], max_steps=3).execute("Clean up.")
+        assert len(server.requests) >= 1
+    assert disk.wiped == []
+
+
+def test_a_call_without_arguments_runs_when_its_answer_ended_normally() -> None:
+    """Empty arguments are those of a tool that needs none, and invalid for a tool that needs some."""
+    disk, till = Disk(), Till()
+    calls = [ToolCall("1", "wipe", ""), ToolCall("2", "pay", "")]
+    loop = AgentLoop.for_model(ScriptedInference(calls, "Done."), tools=[disk.wipe, till.pay])
+    executions = loop.execute_sync("Clean up and pay.").steps[0].executions
+    assert [execution.status.value for execution in executions] == ["succeeded", "rejected"]
+    assert (disk.wiped, till.paid) == (["*"], [])
+
+
+# --- H3: the traceback of what failed ----------------------------------------------------------------------------------
+
+
+class Boom(Exception):
+    """What a tool raises that no one has foreseen."""
+
+
+class Failing:
+    """A tool that fails in the middle of a call.
+
+    Attributes:
+        error: what it raises.
+        tool: the tool.
+    """
+
+    def __init__(self) -> None:
+        self.error = Boom("the drawer is stuck")
+
+        @tool(name="open_drawer")
+        def open_drawer() -> str:
+            """Open the drawer."""
+            raise self.error
+
+        self.tool: Tool = open_drawer
+
+    def is_in(self, thing: object) -> bool:
+        """Say whether the exception can be read off a thing or its execution, itself or as the cause of another."""
+        values = public(thing)
+        further = public(values["execution"]) if values.get("execution") is not None else {}
+        return any(self.error in chain(value) for value in (*values.values(), *further.values()))
+
+
+def failing_loop(failing: Failing, *interceptors: CanIntercept) -> AgentLoop:
+    model = ScriptedInference(ToolCall("1", "open_drawer"), "It is stuck.")
+    return AgentLoop.for_model(model, tools=[failing.tool], interceptors=interceptors)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H3: no log record tells of the exception of a tool that failed"
+)
+def test_the_exception_of_a_failed_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A record of `agentloop.tools` has the traceback, and says which call of which execution it was."""
+    failing = Failing()
+    with caplog.at_level(logging.DEBUG, logger="agentloop.tools"):
+        state = failing_loop(failing).execute_sync("Open it.", execution_id="drawer-7")
+    logged = [
+        (record.name.partition("agentloop.tools")[0], record.getMessage() + repr(vars(record)))
+        for record in caplog.records
+        if record.exc_info is not None and failing.error in chain(record.exc_info[1])
+    ]
+    assert [place for place, _ in logged] == [""]
+    assert state.execution_id in logged[0][1]
+    assert state.steps[0].executions[0].key in logged[0][1]
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H3: `after_tool_use` gets the text of an error, never the exception"
+)
+def test_the_exception_of_a_failed_tool_reaches_the_point_after_it() -> None:
+    """An interceptor finds the exception itself at the point after the call."""
+    failing, seen = Failing(), list[bool]()
+
+    def see(point: AfterToolUse) -> AfterToolUse:
+        seen.append(failing.is_in(point))
+        return point
+
+    failing_loop(failing, after_tool_use(see)).execute_sync("Open it.")
+    assert seen == [True]
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H3: the event of a failed call has the text of its error only"
+)
+def test_the_exception_of_a_failed_tool_is_in_its_event() -> None:
+    """A listener finds the exception itself in the event that ends the call."""
+    failing, seen = Failing(), list[Event]()
+    loop = failing_loop(failing)
+    loop.on(ToolCallCompleted, seen.append)
+    loop.execute_sync("Open it.")
+    assert [failing.is_in(event) for event in seen] == [True]
+
+
+def test_the_exception_of_a_failed_tool_is_neither_stored_nor_shown_to_the_model() -> None:
+    """The state and the next request hold the message of the error, and no line of code."""
+    failing = Failing()
+    model = ScriptedInference(ToolCall("1", "open_drawer"), "It is stuck.")
+    state = AgentLoop.for_model(model, tools=[failing.tool]).execute_sync("Open it.")
+    assert state == from_json(to_json(state), AgentState)
+    stored, shown = to_json(state).decode(), model.requests[1].messages[-1].exchanges[0].execution.text
+    assert ("drawer is stuck" in stored, "drawer is stuck" in shown) == (True, True)
+    assert [word for word in ("Traceback", Path(__file__).name) if word in stored or word in shown] == []
+
+
+@frozen(kw_only=True)
+class BrokenDriver(Driver):
+    """Fails to decide."""
+
+    error: Exception
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        raise self.error
+
+
+class BrokenInterceptor(Interceptor):
+    """Fails before each step."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "loop_with",
+    [
+        lambda error: AgentLoop(BrokenDriver(error=error)),
+        lambda error: AgentLoop.for_model(ScriptedInference("yes"), interceptors=[BrokenInterceptor(error)]),
+        lambda error: AgentLoop.for_model(ScriptedInference(error)),
+    ],
+    ids=["driver", "interceptor", "model"],
+)
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H3: the exception that `raise_for_failure` raises has no cause"
+)
+def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception], AgentLoop]) -> None:
+    """The traceback of `raise_for_failure` goes on to the line that failed."""
+    error = Boom("line 7")
+    state = loop_with(error).execute_sync("Go.")
+    with pytest.raises(ExecutionFailed) as failed:
+        state.raise_for_failure()
+    assert error in chain(failed.value.__cause__)
+
+
+# --- H4: answers that are none -----------------------------------------------------------------------------------------
+
+
+def answer_of(state: AgentState, accessor: str) -> object:
+    """Return what an accessor gives; None where it says by an error that there is no answer."""
+    try:
+        return getattr(state, accessor)
+    except AgentLoopError:
+        return None
+
+
+def without_an_answer(status: str) -> AgentState:
+    """Run to an end of this status, and to no answer."""
+    till = Till()
+    interceptors = [Approval()] if status == "suspended" else []
+    line = ProviderUnavailable("down") if status == "failed" else paying()
+    loop = AgentLoop.for_model(ScriptedInference(line), tools=[till.pay], interceptors=interceptors, max_steps=1)
+    state = loop.execute_sync("Pay Ada.")
+    assert (state.status.value, state.has_final_response) == (status, False)
+    return state
+
+
+@pytest.mark.parametrize("accessor", ["final_text", "output"])
+@pytest.mark.parametrize("status", ["failed", "suspended", "stopped"])
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H4: a state without an answer has an empty text for one, as if the model had said nothing",
+)
+def test_where_there_is_no_answer_no_accessor_gives_one(status: str, accessor: str) -> None:
+    """An accessor of the answer gives None or raises when there is no answer, and never a text."""
+    assert answer_of(without_an_answer(status), accessor) is None
+
+
+PROGRAM = """
+import sys
+from agentloop import AgentLoop, tool
+
+@tool(effect="pure")
+def add(a: int, b: int) -> int:
+    '''Add two numbers.'''
+    return a + b
+
+loop = AgentLoop.for_model("openai:gpt-5", tools=[add], base_url=sys.argv[1], api_key="sk-not-the-key-000")
+state = loop.execute_sync("What is 17 + 25?")
+print(state.final_text)
+"""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H4: a program with a wrong key prints an empty line and exits with 0",
+)
+async def test_a_program_with_a_wrong_key_does_not_end_as_if_all_were_well() -> None:
+    """The shortest program that prints an answer fails, or says what is wrong, when the provider refuses the key."""
+    refusal = as_json(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
+    async with loopback(*[refusal] * 5) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", PROGRAM, server.url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(60):
+                out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if not server.requests:
+        pytest.fail(f"the program did not ask the model: {err.decode()}")
+    assert process.returncode != 0 or out.strip() or err.strip()
+
+
+# --- H5: what a failed execution has spent -----------------------------------------------------------------------------
+
+
+def refuse(point: AfterInference) -> AfterInference:
+    raise Boom("no")
+
+
+def answering(*lines: Any) -> ScriptedInference:
+    return ScriptedInference(*lines, usage=Usage(10, 5))
+
+
+def typed(*lines: Any, interceptors: Sequence[CanIntercept] = ()) -> AgentLoop:
+    """Return a loop whose model makes nothing of the type that it is asked for."""
+    return AgentLoop.for_model(answering(*lines), tools=[look], output_type=dict[str, int], interceptors=interceptors)
+
+
+def spent(loop: AgentLoop) -> tuple[int, int | None, int | None]:
+    """Run to a failure, and return the inferences and tokens that the state knows of."""
+    usage = (state := loop.execute_sync("Go.")).usage
+    if state.status is not ExecutionStatus.FAILED:
+        pytest.fail(f"the run was to fail: {state.explain()}")
+    return usage.requests, usage.input_tokens, usage.output_tokens
+
+
+NEVER_TYPED: dict[str, tuple[AgentLoop, int]] = {
+    "at once": (typed(*["nope"] * 3), 3),
+    "after a call": (typed(ToolCall("1", "look"), *["nope"] * 3), 4),
+    "within a budget": (typed(*["nope"] * 3, interceptors=[Budget(tokens=100_000)]), 3),
+}
+
+
+@pytest.mark.parametrize(("loop", "inferences"), NEVER_TYPED.values(), ids=NEVER_TYPED)
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="H5: a failed execution forgets what it spent on answers that had not the type",
+)
+def test_an_execution_that_fails_by_its_output_knows_what_it_has_spent(loop: AgentLoop, inferences: int) -> None:
+    """Every answer is counted in the usage of the state, also when none had the type that was asked for."""
+    assert spent(loop) == (inferences, 10 * inferences, 5 * inferences)
+
+
+OTHERWISE_FAILED: dict[str, tuple[AgentLoop, int]] = {
+    "no provider any more": (typed("nope", ProviderUnavailable("down")), 1),
+    "an interceptor": (AgentLoop.for_model(answering("yes"), interceptors=[after_inference(refuse)]), 1),
+    "no decision": (AgentLoop(ReActDriver(inference=answering(*["nope"] * 9), output="json"), [look]), 3),
+}
+
+
+@pytest.mark.parametrize(("loop", "inferences"), OTHERWISE_FAILED.values(), ids=OTHERWISE_FAILED)
+def test_an_execution_that_fails_otherwise_knows_what_it_has_spent(loop: AgentLoop, inferences: int) -> None:
+    """What was answered before a model, an interceptor or a notation failed is counted."""
+    assert spent(loop) == (inferences, 10 * inferences, 5 * inferences)
+
+
+# --- H6, M1: which calls are allowed, and for how long ------------------------------------------------------------------
+
+
+def forbidding(kind: Literal["none", "specific"]) -> ToolChoice:
+    return ToolChoice.none() if kind == "none" else ToolChoice.specific("look")
+
+
+@pytest.mark.parametrize("kind", ["none", "specific"])
+@pytest.mark.parametrize("where", ["driver", "interceptor"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H6: a call that the tool choice does not allow runs all the same"
+)
+def test_a_call_that_the_tool_choice_forbids_does_not_run(kind: Literal["none", "specific"], where: str) -> None:
+    """What is asked of the model holds for its answer: under `none()` no call runs, under `specific` no other one."""
+    till, choice = Till(), forbidding(kind)
+    model = ScriptedInference(*[paying()] * 9)
+    driver = ToolCallingDriver(inference=model, tool_choice=choice if where == "driver" else ToolChoice.auto())
+
+    def choose(point: BeforeInference) -> BeforeInference:
+        return point.with_request(point.request.with_tool_choice(choice))
+
+    interceptors = [before_inference(choose)] if where == "interceptor" else []
+    AgentLoop(driver, [till.pay, look], interceptors=interceptors, max_steps=1).execute_sync("Look around.")
+    if model.requests[0].tool_choice != choice:
+        pytest.fail("the choice did not reach the model")
+    assert till.paid == []
+
+
+def obedient(request: InferenceRequest) -> InferenceResponse | str:
+    """Call when a call is required, else answer."""
+    if request.tool_choice.kind in {"required", "specific"}:
+        return InferenceResponse((ToolCall("", "look"),), FinishReason.TOOL_CALLS)
+    return "There is nothing."
+
+
+@pytest.mark.parametrize("choice", [ToolChoice.required(), ToolChoice.specific("look")], ids=["required", "specific"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M1: a required call is required again in every step, up to the limit"
+)
+def test_a_call_that_is_required_is_required_once(choice: ToolChoice) -> None:
+    """After the call that was required the model is free to answer, so the run completes."""
+    driver = ToolCallingDriver(inference=ScriptedInference(*[obedient] * 10), tool_choice=choice)
+    state = AgentLoop(driver, [look], max_steps=6).execute_sync("What is here?")
+    assert (state.status, state.step_count) == (ExecutionStatus.COMPLETED, 2)
+
+
+# --- H7: scripts that go on --------------------------------------------------------------------------------------------
+
+
+async def resumed_until_done(loop: AgentLoop, state: AgentState) -> AgentState:
+    """Approve what waits, three times at most."""
+    for _ in range(3):
+        if not state.pending:
+            break
+        state = await loop.resume(state, {call.key: approve(call.digest) for call in state.pending})
+    return state
+
+
+@pytest.mark.parametrize("journaled", [False, True], ids=["plain", "journal"])
+@pytest.mark.parametrize("before", [[], [ToolCall("0", "look")]], ids=["first step", "second step"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H7: a script begins anew when a suspended execution is resumed"
+)
+async def test_a_script_goes_on_where_a_suspended_execution_was(before: list[ToolCall], journaled: bool) -> None:  # noqa: FBT001  # a parameter
+    """After a resume, the next answer is the line after the one that led to the suspension."""
+    till, model = Till(), ScriptedInference(*before, paying(), "Paid.")
+    journal = MemoryJournal() if journaled else None
+    loop = AgentLoop.for_model(model, tools=[till.pay, look], interceptors=[Approval()], journal=journal)
+    state = await resumed_until_done(loop, await loop.execute("Pay Ada."))
+    assert (state.status, till.paid) == (ExecutionStatus.COMPLETED, ["Ada"])
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H7: a script begins anew when a step with several inferences is resumed"
+)
+async def test_a_script_goes_on_after_all_answers_of_the_step_that_was_suspended() -> None:
+    """A step that asked twice has used up two lines."""
+    till = Till()
+    call = '{"thought": "I pay.", "type": "tool", "tool": "pay", "args": {"to": "Ada"}}'
+    final = '{"thought": "I have paid.", "type": "final", "answer": "Paid."}'
+    driver = ReActDriver(inference=ScriptedInference("I shall pay.", call, final), output="json")
+    loop = AgentLoop(driver, [till.pay], interceptors=[Approval()])
+    waiting = await loop.execute("Pay Ada.")
+    if waiting.usage.requests != 2 or not waiting.pending:
+        pytest.fail(f"the step was to ask twice and wait: {waiting.explain()}")
+    state = await resumed_until_done(loop, waiting)
+    assert (state.final_text, till.paid) == ("Paid.", ["Ada"])
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H7: a script begins anew when an interrupted execution is recovered"
+)
+async def test_a_script_goes_on_where_an_interrupted_execution_was() -> None:
+    """A recovery asks for the line after the last one that is recorded."""
+    till, journal = Till(), MemoryJournal()
+
+    def program() -> AgentLoop:
+        script = ScriptedInference(paying("Ada", 1), paying("Bob", 2), "Both are paid.")
+        return AgentLoop.for_model(script, tools=[till.pay], journal=journal)
+
+    states = program().iterate("Pay both.", execution_id="both")
+    await anext(states)
+    await states.aclose()
+    if till.paid != ["Ada"]:
+        pytest.fail(f"the interruption came too early or too late: {till.paid}")
+    state = await program().recover("both")
+    assert (state.final_text, till.paid) == ("Both are paid.", ["Ada", "Bob"])
+
+
+def test_a_script_begins_at_its_first_line_with_each_execution() -> None:
+    """Only executions that go on are in the middle of a script."""
+    loop = AgentLoop.for_model(ScriptedInference("one", "two"))
+    first = loop.execute_sync("Count.")
+    assert (first.final_text, loop.execute_sync(first.with_message("Again.")).final_text) == ("one", "one")
+
+
+# --- M2 to M6 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, raises=TypeError, reason="M2: the system prompt is a text, and cannot depend on the state"
+)
+def test_a_system_prompt_may_be_a_function_of_the_state() -> None:
+    """A function that is given for the system prompt is asked with the state, and what it says is sent."""
+
+    def instructions(state: AgentState) -> str:
+        return f"You are asked: {state.messages[-1].text}"
+
+    model, prompt = ScriptedInference("It is noon."), cast("Any", instructions)
+    AgentLoop.for_model(model, system_prompt=prompt).execute_sync("What time is it?")
+    assert model.requests[0].system_prompt == "You are asked: What time is it?"
+
+
+def reached(thing: object, wanted: object) -> bool:
+    """Say whether an object can be read off another one, or off one of its attributes."""
+    values = list(public(thing).values())
+    return any(one is wanted for value in values for one in (value, *public(value).values()))
+
+
+FORMS = (
+    before_execution,
+    before_step,
+    before_inference,
+    around_inference,
+    after_inference,
+    before_tool_use,
+    around_tool_use,
+    after_tool_use,
+    after_step,
+    on_stop,
+    after_execution,
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M3: an interceptor made of a function cannot reach the dependencies"
+)
+def test_an_interceptor_made_of_a_function_reaches_the_dependencies(form: Callable[..., Interceptor]) -> None:
+    """What is given to `execute` as dependencies can be read off what the function is called with."""
+    dependencies, seen = object(), list[bool]()
+
+    def see(point: Any, *further: Any) -> Any:
+        seen.append(any(reached(given, dependencies) for given in (point, *further)))
+        return further[0]() if form in {around_inference, around_tool_use} else point
+
+    model = ScriptedInference(ToolCall("1", "look"), "Nothing.")
+    loop = AgentLoop.for_model(model, tools=[look], interceptors=[form(see)])
+    loop.execute_sync("Look.", dependencies=dependencies).raise_for_failure()
+    if not seen:
+        pytest.fail("the function was not called")
+    assert all(seen)
+
+
+class Slow(Interceptor):
+    """Takes twenty minutes at one point."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        setattr(self, point, self._wait)
+
+    @property
+    def points(self) -> frozenset[str]:
+        return frozenset({self._point})
+
+    async def _wait(self, point: Any) -> Any:
+        await asyncio.sleep(1200)
+        return point
+
+
+@pytest.mark.parametrize("limit", [Budget(seconds=10), TimeLimit(10)], ids=["Budget", "TimeLimit"])
+@pytest.mark.parametrize("point", ["before_step", "before_inference", "after_inference", "before_tool_use"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M4: an interceptor that takes long is not cut off by the limit of time"
+)
+def test_a_slow_interceptor_is_cut_off_by_the_limit_of_time(point: str, limit: Interceptor) -> None:
+    """The time of an execution is that of its interceptors too: when it is up, the execution stops."""
+
+    async def measured() -> tuple[AgentState, float]:
+        model = ScriptedInference(ToolCall("1", "look"), "Nothing.")
+        loop = AgentLoop.for_model(model, tools=[look], interceptors=[Slow(point), limit], clock=LoopClock())
+        state = await loop.execute("Look.")
+        return state, asyncio.get_running_loop().time()
+
+    state, seconds = run_virtual(measured())
+    assert seconds < 100
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.TIME_LIMIT
+
+
+def refusal_of(make: Callable[[], object]) -> Exception | None:
+    try:
+        make()
+    except (AgentLoopError, ValueError) as error:
+        return error
+    return None
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M5: a mode that is misspelt is found when the loop runs, not before"
+)
+def test_a_misspelt_mode_is_refused_where_it_is_given() -> None:
+    """A driver cannot be made with a mode that does not exist, and the message names those that do."""
+    misspelt: Any = "nativ"
+    refusal = refusal_of(lambda: ToolCallingDriver(inference=ScriptedInference("yes"), mode=misspelt))
+    assert "native" in str(refusal)
+
+
+class Unreachable(Interceptor):
+    """Asks a service before each step, outside of all limits; the service is down, and the error is recovered from."""
+
+    priority = 2000
+
+    def __init__(self, comes_back_after: int) -> None:
+        self.attempts = 0
+        self._comes_back_after = comes_back_after
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        self.attempts += 1
+        if self.attempts > self._comes_back_after:
+            return point
+        raise ConnectionError("the service is down")
+
+    def on_error(self, point: OnError) -> OnError:
+        return point.recover()
+
+
+LIMITED: dict[str, dict[str, Any]] = {
+    "max_steps": {"max_steps": 5},
+    "StepLimit": {"max_steps": None, "interceptors": [StepLimit(5)]},
+    "Budget": {"max_steps": None, "interceptors": [Budget(steps=5)]},
+}
+
+
+@pytest.mark.parametrize("limit", LIMITED.values(), ids=LIMITED)
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="M6: steps that fail in an interceptor outside of the limit are taken without a limit",
+)
+def test_steps_that_fail_outside_of_the_limit_are_limited_too(limit: dict[str, Any]) -> None:
+    """However the interceptors are ordered, and whatever they recover from, the limit of steps holds (law 5)."""
+    unreachable = Unreachable(comes_back_after=200)
+    loop = AgentLoop.for_model(ScriptedInference("done"), **limit).with_interceptors(unreachable)
+    state = loop.execute_sync("Go.")
+    assert (state.step_count <= 5, unreachable.attempts <= 6) == (True, True)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M6: a loop whose steps fail keeps the event loop to itself"
+)
+async def test_other_tasks_run_while_steps_fail() -> None:
+    """A loop that takes one failed step after another lets the rest of the program run between them."""
+    order: list[str] = []
+
+    class Marked(Unreachable):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            order.append("step")
+            if len(order) == 1:
+                asyncio.get_running_loop().call_soon(order.append, "another task")
+            return super().before_step(point)
+
+    loop = AgentLoop.for_model(ScriptedInference("done"), interceptors=[Marked(comes_back_after=30)], max_steps=50)
+    await loop.execute("Go.")
+    assert "another task" in order
