@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.execution_bus import ExecutionBus
+from agentloop.executors import thread_pool
+from tests.limits import LONGEST
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that processes which tests start can be interrupted
@@ -26,6 +28,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("agentloop")
+
+
+@pytest.fixture(autouse=True)
+def _idle_threads_have_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an execution wait for its idle threads as long as they take, so that none is left on a busy machine."""
+    monkeypatch.setattr(thread_pool, "_JOIN_SECONDS", LONGEST)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 from attrs import define, field, frozen
 
 from agentloop.cli.main import main
+from tests.limits import LONGEST
 
 _SETTINGS_OF_THE_ONE_WHO_TESTS = (
     "OPENAI_API_KEY",
@@ -150,7 +151,7 @@ def server() -> Iterator[ModelServer]:
             made.asked.release()
             answer = made.next_answer()
             if answer.is_held:
-                made.released.wait(30)
+                made.released.wait(LONGEST)
                 self.close_connection = True
                 return
             self.send_response(answer.status)

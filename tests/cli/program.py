@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.limits import LONGEST
+
 APP = '''
 import os
 import signal
@@ -87,7 +89,7 @@ class Program:
         if dies:
             (self.folder / "die").touch()
         command = [sys.executable, self.file, name, question, execution_id]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
         assert ended.returncode == (-9 if dies else 0), ended.stderr
 
     @property

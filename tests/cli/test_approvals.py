@@ -15,6 +15,7 @@ import pytest
 from agentloop import AgentState, from_json
 from agentloop.values import ExecutionStatus
 from tests.cli.conftest import Ended, Terminal
+from tests.limits import LONGEST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -202,7 +203,7 @@ def test_a_real_terminal_is_recognised(server: ModelServer, tools: Path) -> None
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
     os.write(outer, b"y\nn\n")
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.PIPE, stderr=inner, env=env) as process:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=LONGEST)
     os.close(inner)
     shown = b""
     while b"Run it?" not in shown:

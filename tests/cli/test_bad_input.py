@@ -6,7 +6,8 @@ Each row is run twice against a real server: through the library and through the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from agentloop.inference import Patience
 from agentloop.interception import before_step
 from agentloop.values.points import BeforeStep
 from tests.cli.conftest import CommandLine, ModelServer
+from tests.limits import LONGEST
 
 GOOD_TOOLS = '''
 from agentloop import AgentState, tool
@@ -98,8 +100,8 @@ def after_one_call(then: Server) -> Server:
 
 def a_tool(body: str, *, returns: str = "str", options: str = "") -> str:
     return f'''
-import time
 from agentloop import tool
+from tests.cli.test_bad_input import RELEASED
 
 @tool{options}
 def work() -> {returns}:
@@ -107,6 +109,9 @@ def work() -> {returns}:
     {body}
 '''
 
+
+RELEASED = threading.Event()
+"""Set when the test is over in which a tool hangs."""
 
 ROWS = [
     Row("an unknown provider", ConfigurationError, 2, model="openia:gpt"),
@@ -158,7 +163,7 @@ ROWS = [
         0,
         call("work", ""),
         "did not end within 0.05 seconds",
-        tools=a_tool("time.sleep(0.5); return 'late'", options="(timeout=0.05)"),
+        tools=a_tool("RELEASED.wait(); return 'late'", options="(timeout=0.05)"),
         kept=1,
     ),
     Row(
@@ -208,8 +213,13 @@ ROWS = [
 
 
 @pytest.fixture
-def tools_file(tmp_path: Path) -> Path:
-    return tmp_path / "bad_input_tools.py"
+def tools_file(tmp_path: Path) -> Iterator[Path]:
+    """Return a file for tools; one that hangs is let go at the end."""
+    RELEASED.clear()
+    yield tmp_path / "bad_input_tools.py"
+    RELEASED.set()
+    for thread in [one for one in threading.enumerate() if one.name == "agentloop-tool"]:
+        thread.join(LONGEST)
 
 
 def outcome_in_the_library(row: Row, server: ModelServer, place: str) -> AgentState:

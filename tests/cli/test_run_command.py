@@ -15,6 +15,7 @@ import pytest
 
 from agentloop import AgentState, from_json
 from agentloop.values.execution_state import ExecutionStatus
+from tests.limits import LONGEST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -295,9 +296,9 @@ def test_ctrl_c_ends_with_130_and_the_work_so_far(server: ModelServer, tools: st
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUTF8": "1"}
     ) as process:
         for _ in range(2):
-            assert server.asked.acquire(timeout=20)
+            assert server.asked.acquire(timeout=LONGEST)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, out) == (130, "")
     assert "Interrupted.\nexecution " in err
     assert 'add({"a": 2, "b": 40}) succeeded' in err

@@ -13,6 +13,7 @@ from agentloop import from_json
 from agentloop.journal import verified
 from agentloop.values.journal_record import JournalRecord, RecordKind
 from tests.cli.program import Program
+from tests.limits import LONGEST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
@@ -47,7 +48,7 @@ def test_an_execution_is_exported_as_a_test(
     assert command_line(*exported).code == 0
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert (ended.returncode, "1 passed" in ended.stdout) == (0, True), ended.stdout
     again = command_line(*exported)
     assert (again.code, "already" in again.err) == (2, True)
@@ -66,7 +67,7 @@ def test_a_test_can_use_the_loop_of_the_program(command_line: CommandLine, sever
     assert "from shop_of_test import plain as made" in output.read_text()
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert ended.returncode == 0, ended.stdout
     assert several.paid == paid
     assert not (tmp_path / "ledger").exists()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from tests.limits import LONGEST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -116,9 +117,9 @@ def test_what_was_ended_from_outside_can_be_gone_on_with(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         for _ in range(2):
-            assert server.asked.acquire(timeout=20)
+            assert server.asked.acquire(timeout=LONGEST)
         process.send_signal(sent)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=LONGEST)
     [(execution_id, status)] = listed(command_line, asked)
     if sent is signal.SIGINT:
         assert (process.returncode, status) == (130, "stopped")

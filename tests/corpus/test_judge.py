@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import LONGEST
+
 ADAPTER = Path(__file__).with_name("adapter.py")
 
 
@@ -26,7 +28,7 @@ def test_the_judge_finds_nothing_wrong(corpus: Path, what: str, step: int) -> No
         env={**os.environ, "JUDGE_STEP": str(step), "PYTHONPATH": str(ADAPTER.parents[2])},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=5 * LONGEST,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

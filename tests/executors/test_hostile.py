@@ -20,6 +20,7 @@ from agentloop.testing import ExecutorBench, Ledger, Toy, call, run_virtual
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
 from agentloop.values.points import BeforeStep
 from tests.executors.hostile_cases import CASES, Doing
+from tests.limits import LONGEST
 
 EXPECTED = {
     "10,000 calls": {"succeeded": 10_000},
@@ -45,7 +46,7 @@ def test_a_batch_that_asks_too_much_ends_in_bounds(name: str) -> None:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        timeout=120,
+        timeout=LONGEST,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
@@ -117,7 +118,7 @@ def test_a_result_that_is_no_json_is_a_failure(name: str) -> None:
     assert outcome.error_message
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, LONGEST])
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("error", [SystemExit(3), Leaving("away"), Untellable(), MemoryError(), StopAsyncIteration()])
 def test_whatever_a_tool_raises_is_its_outcome(error: BaseException, threaded: bool, timeout: float | None) -> None:  # noqa: FBT001  # a parameter of the test
@@ -157,7 +158,7 @@ def test_an_interrupt_of_the_program_is_no_outcome_but_one_in_a_thread_is() -> N
     assert outcome_of(interrupting).status is ToolStatus.FAILED
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, LONGEST])
 def test_a_tool_that_cancels_its_task_cancels_its_call_only(timeout: float | None) -> None:
     """The execution goes on, also where the call is the only one."""
 

@@ -29,6 +29,7 @@ from agentloop.values import (
 )
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.tool_execution import ToolExecution
+from tests.limits import LONGEST
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -48,7 +49,7 @@ def who() -> str:
 @tool(timeout=0.05)
 def stuck() -> str:
     """Wait until the test lets go."""
-    RELEASE.wait(10)
+    RELEASE.wait(LONGEST)
     return "late"
 
 
@@ -317,7 +318,7 @@ async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -
     assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
     RELEASE.set()
     for thread in [one for one in threading.enumerate() if one.name == "agentloop-tool"]:
-        thread.join(5)
+        thread.join(LONGEST)
     assert done.executions[0].value is None
 
 

@@ -17,6 +17,7 @@ from agentloop.journal.exporting_source import SourceWriter
 from agentloop.values.json_text import parse_json
 from agentloop.values.json_value import freeze
 from tests.journal.exported import recorded, run
+from tests.limits import LONGEST
 
 HOSTILE = [
     "quotes \" and ' and \"\"\" and '''",
@@ -96,7 +97,7 @@ async def test_a_file_is_run_by_pytest_where_there_is_nothing_else(tmp_path: Pat
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
-    told, _ = await asyncio.wait_for(process.communicate(), 120)
+    told, _ = await asyncio.wait_for(process.communicate(), LONGEST)
     assert (process.returncode, b"1 passed" in told) == (0, True), told.decode()
 
 

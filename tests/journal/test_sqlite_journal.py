@@ -27,6 +27,7 @@ from agentloop.values.execution_state import ExecutionStatus
 from agentloop.values.json_text import format_json
 from tests.journal.processes import ROOT
 from tests.journal.records import appended, head_after, records_of
+from tests.limits import LONGEST
 
 PIECES = st.sampled_from(['"', "\\", '\\"', "x" * 50, "é" * 30, "{", "}", ",", "\ud800", "\x00", ' "" ', "1"])
 TEXTS = st.lists(PIECES, max_size=40).map("".join)
@@ -132,7 +133,7 @@ async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> N
     (thread,) = set(threading.enumerate()) - before
     del journal
     gc.collect()
-    thread.join(10)
+    thread.join(LONGEST)
     assert not thread.is_alive()
 
 
@@ -143,7 +144,7 @@ def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
         "journal = SqliteJournal(sys.argv[1])\nasyncio.run(appended(journal, 'e', '{}'))\n"
     )
     path = tmp_path / "j.db"
-    subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, timeout=30)
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, timeout=LONGEST)
     journal = SqliteJournal(path)
     assert asyncio.run(_count(journal, "e")) == 1
     asyncio.run(journal.aclose())
@@ -151,7 +152,7 @@ def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
 
 async def test_waiting_does_not_block_the_event_loop(tmp_path: Path) -> None:
     """While an append waits for another writer, the event loop turns, and others read."""
-    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=30)
+    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
     records = await appended(journal, "e", "{}")
     with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -58,6 +58,7 @@ from agentloop.values import (
     deny,
 )
 from agentloop.values.points import BeforeStep, BeforeToolUse, OnError
+from tests.limits import LONGEST
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
@@ -221,7 +222,7 @@ async def test_a_break_out_of_a_stream_leaves_nothing() -> None:
         async for event in loop.stream("go"):
             if isinstance(event, ToolCallStarted):
                 break
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONGEST):
             while left := asyncio.all_tasks() - before:
                 await asyncio.wait(left)
     finally:
