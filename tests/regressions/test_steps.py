@@ -74,6 +74,8 @@ from agentloop.values import (
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse, StatePoint
 from agentloop.values.tool_executions import ToolCalls
 
+pytestmark = pytest.mark.unreplayed  # parts that break their contracts, and runs that are cancelled from outside
+
 SECRET = "DE02120300000000202051"
 ENDS = (AgentExecutionCompleted, AgentExecutionFailed, AgentExecutionStopped, AgentExecutionSuspended)
 
