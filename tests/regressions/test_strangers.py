@@ -58,6 +58,16 @@ def fails(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
+def require(*, holds: object, what: str) -> None:
+    """Stop a test that cannot show what it is about; an assertion would pass as the failure that is expected.
+
+    Raises:
+        RuntimeError: when it does not hold.
+    """
+    if not holds:
+        raise RuntimeError(what)
+
+
 @pytest.fixture(autouse=True)
 def _neutral_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep keys, proxies and the terminal of whoever tests out of the tests."""
@@ -152,7 +162,7 @@ def test_what_cannot_be_seen_is_spelled_out(
     if way == "runs show":
         listed = json.loads(command_line("runs", "list", "--journal", journal, "--json").out)
         shown = command_line("runs", "show", listed[0]["execution_id"], "--step", "1", "--journal", journal).out
-    assert "Ada" in shown
+    require(holds="Ada" in shown, what=shown)
     assert [f"U+{ord(one):04X}" for one in INVISIBLE[kind] if one in shown] == []
 
 
@@ -166,8 +176,8 @@ def test_a_recorded_call_is_shown_with_all_arguments(
     command_line(*command(server, bank, "--approve", "all", "--quiet", "--journal", journal, **hidden))
     listed = json.loads(command_line("runs", "list", "--journal", journal, "--json").out)
     shown = command_line("runs", "show", listed[0]["execution_id"], "--step", "1", "--journal", journal).out
-    assert has_paid(bank)
-    assert "Ada" in shown
+    require(holds=has_paid(bank), what="the call has not run")
+    require(holds="Ada" in shown, what=shown)
     assert "HIDDEN" in shown
 
 
@@ -176,7 +186,7 @@ def test_progress_marks_a_call_that_it_cuts(at_terminal: AtTerminal, server: cli
     """A line may be shortened, and says so."""
     hidden = {"to": "Ada", "note": "thanks" + " " * 2100, "iban": "HIDDEN"}
     shown = at_terminal(*command(server, bank, "--approve", "all", **hidden), typed="").err
-    assert "Ada" in shown
+    require(holds="Ada" in shown, what=shown)
     assert "HIDDEN" in shown or "…" in shown or "more characters" in shown
 
 
@@ -268,7 +278,7 @@ async def waiting(manner: str, notes: Path, **more: Any) -> tuple[AgentLoop, Age
     """Let a call of a server wait for a decision."""
     loop = scripted_loop([stranger(manner, notes)], ("act", {}), interceptors=[Approval()])
     state = await loop.execute("go", **more)
-    assert (state.status, calls_of(notes)) == (ExecutionStatus.SUSPENDED, 0)
+    require(holds=state.status is ExecutionStatus.SUSPENDED and not calls_of(notes), what=state.explain())
     return loop, state
 
 
@@ -291,7 +301,7 @@ async def test_a_decision_is_bound_to_the_definition(tmp_path: Path, manner: str
     monitored = stranger(manner, tmp_path)
     loop = scripted_loop([monitored], ("act", {}), interceptors=[Approval(["act"])])
     after = await loop.execute("go", execution_id="e")
-    assert [call.key for call in before.pending] == [call.key for call in after.pending]
+    require(holds=[call.key for call in before.pending] == [call.key for call in after.pending], what="other keys")
     assert [call.digest for call in before.pending] != [call.digest for call in after.pending]
 
 
@@ -368,7 +378,7 @@ def test_hints_install_what_is_ours(place: str, tmp_path: Path) -> None:
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         ).stderr
     named = re.findall(r"(?:pip|uv|pipx) (?:install|add) '?([a-z][\w-]*)", told)
-    assert named
+    require(holds=named, what=told)
     assert set(named) == {OURS}
 
 
@@ -377,7 +387,7 @@ def test_no_dependency_is_admitted_with_known_faults() -> None:
     """The lower bound of orjson is the first version that withstands nested text, 3.9.15."""
     extras = [one for listed in project()["optional-dependencies"].values() for one in listed]
     bounds = [re.search(r">=([\d.]+)", one) for one in extras if one.startswith("orjson")]
-    assert bounds
+    require(holds=bounds, what="orjson is not among the extras")
     assert [bound[1] for bound in bounds if bound and tuple(map(int, bound[1].split("."))) < (3, 9, 15)] == []
 
 
@@ -388,7 +398,7 @@ def child(case: str, *given: object) -> dict[str, Any]:
     """Run a case in a process of its own, within limits; return what it told, nothing if it was killed."""
     arguments = [sys.executable, "-W", "ignore", "-m", "tests.regressions.strangers_child", case, *map(str, given)]
     ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode in {0, -signal.SIGPROF, -signal.SIGKILL}, ended.stderr
+    require(holds=ended.returncode in {0, -signal.SIGPROF, -signal.SIGKILL}, what=ended.stderr)
     told: dict[str, Any] = {}
     for line in ended.stdout.splitlines():
         told |= json.loads(line)
@@ -458,7 +468,7 @@ def test_a_query_is_bounded_in_time(tmp_path: Path) -> None:
 def test_threads_are_bounded() -> None:
     """A thousand calls of one answer run on some threads, not on a thousand."""
     told = child("many_calls", 1000)
-    assert told.get("done") == 1000
+    require(holds=told.get("done") == 1000, what="the calls did not run")
     assert told["threads"] <= 256
 
 
@@ -493,9 +503,10 @@ def serving(tools: Path, *more: str) -> Iterator[int]:
     with subprocess.Popen(
         [sys.executable, "-m", "agentloop.cli.main", *arguments], stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr is not None
         try:
-            found = next(filter(None, (re.search(r"serving at \S+:(\d+)/mcp", line) for line in process.stderr)), None)
+            found = next(
+                filter(None, (re.search(r"serving at \S+:(\d+)/mcp", line) for line in process.stderr or ())), None
+            )
             yield 0 if found is None else int(found[1])
         finally:
             process.kill()
@@ -581,7 +592,7 @@ async def test_what_was_said_is_for_its_owner_only(tmp_path: Path, kind: str) ->
         await AgentLoop.for_model(model, journal=journal).execute("go")
         modes = modes_in(tmp_path)
         await journal.aclose()
-    assert modes
+    require(holds=modes, what="nothing was written")
     assert {name: mode for name, mode in modes.items() if not mode.endswith("------")} == {}
 
 
@@ -611,7 +622,7 @@ def test_an_answer_has_a_deadline_by_default() -> None:
         async with httpx.AsyncClient(transport=transport) as client:
             inference = inference_for("http://127.0.0.1:1/v1", client=client)
             state = await AgentLoop(ToolCallingDriver(inference)).execute("go")
-        assert state.status is not ExecutionStatus.COMPLETED
+        require(holds=state.status is not ExecutionStatus.COMPLETED, what=state.explain())
         return clock.time()
 
     assert run_virtual(seconds()) < 24 * 3600
@@ -670,7 +681,7 @@ def test_ctrl_c_during_the_start_is_no_accident(tmp_path: Path) -> None:
 async def check_that_its_answer_ends_the_call(manner: str, notes: Path) -> None:
     """Call a server whose answer is odd, and check that the call does not end by its timeout."""
     execution = await called([stranger(manner, notes, policy=ToolPolicy(timeout=2.0))], "act")
-    assert calls_of(notes) == 1
+    require(holds=calls_of(notes) == 1, what=str(execution.error_message))
     assert execution.status is not ToolStatus.TIMED_OUT
 
 
@@ -729,8 +740,8 @@ def test_what_is_no_json_is_not_called_cut_off() -> None:
 async def test_a_limit_is_not_nearly_reached_by_nothing() -> None:
     """Where a limit is too small for a first step, that is what is told."""
     state = await scripted_loop([], interceptors=[Budget(tokens=1)]).execute("go")
-    assert state.stop_signal is not None
-    assert "nearly reached: 0 used" not in state.stop_signal.message
+    told = "" if state.stop_signal is None else state.stop_signal.message
+    assert "nearly reached: 0 used" not in told
 
 
 @fails("L: of two arguments of one name the last wins, and nobody is told")
