@@ -16,20 +16,23 @@ from typing import Any
 import pytest
 
 from agentloop.tools.mcp import McpEnsemble
+from tests.limits import LONGEST
 
 HERE = Path(__file__).parent
 SMALL = str(HERE / "small_server.py")
 HOSTILE = str(HERE / "hostile_server.py")
+PATIENT: dict[str, Any] = {"connect_timeout": 10 * LONGEST, "patience": 10 * LONGEST}
+"""Settings of an ensemble with which nothing ends because a server, or the machine, is slow."""
 
 
 def small(**settings: Any) -> McpEnsemble:
     """Return the small server over stdio."""
-    return McpEnsemble.stdio(sys.executable, [SMALL], name="small", **settings)
+    return McpEnsemble.stdio(sys.executable, [SMALL], name="small", **{**PATIENT, **settings})
 
 
 def hostile(manner: str, **settings: Any) -> McpEnsemble:
     """Return a server that behaves in this manner."""
-    return McpEnsemble.stdio(sys.executable, ["-S", HOSTILE, manner], name="hostile", **settings)
+    return McpEnsemble.stdio(sys.executable, ["-S", HOSTILE, manner], name="hostile", **{**PATIENT, **settings})
 
 
 def program(name: str) -> str:
@@ -71,8 +74,8 @@ def is_running(pid: int) -> bool:
 
 
 async def gone(pid: int) -> bool:
-    """Wait until there is no such process, for at most five seconds; say whether that came true."""
-    until = asyncio.get_running_loop().time() + 5
+    """Wait until there is no such process; say whether that came true."""
+    until = asyncio.get_running_loop().time() + LONGEST
     while is_running(pid) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  # it is not a child of ours
         await asyncio.sleep(0.01)
     return not is_running(pid)
@@ -136,8 +139,8 @@ async def everything_over_http() -> AsyncIterator[str]:
 
 
 async def noted(notes: Path, text: str) -> None:
-    """Wait until a server has left a note, for at most five seconds."""
-    until = asyncio.get_running_loop().time() + 5
+    """Wait until a server has left a note."""
+    until = asyncio.get_running_loop().time() + LONGEST
     while text not in _read(notes):
         assert asyncio.get_running_loop().time() < until, f"nothing was noted of {text}"
         await asyncio.sleep(0.01)
@@ -148,8 +151,8 @@ def _read(path: Path) -> str:
 
 
 async def listening(port: int) -> None:
-    """Wait until somebody listens at a port, for at most ten seconds."""
-    until = asyncio.get_running_loop().time() + 10
+    """Wait until somebody listens at a port."""
+    until = asyncio.get_running_loop().time() + LONGEST
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

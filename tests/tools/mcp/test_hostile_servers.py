@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+from typing import Any
 
 import pytest
 
 from agentloop.contracts import ToolPolicy
 from agentloop.tools import tool
+from agentloop.tools.mcp import server_process
 from agentloop.values import ToolStatus
+from tests.limits import LONGEST
 from tests.tools.ensembles.running import executions, ran
 from tests.tools.mcp.running import hostile
 
 TIMEOUT = 1.0
+"""Seconds for what never comes."""
 
 
 @tool
@@ -21,7 +25,8 @@ def own() -> str:
     return "mine"
 
 
-SETTINGS = {"connect_timeout": TIMEOUT, "patience": TIMEOUT, "policy": ToolPolicy(timeout=TIMEOUT)}
+SETTINGS: dict[str, Any] = {"policy": ToolPolicy(timeout=10 * LONGEST)}
+"""No limit of time ends anything here, unless a test says so: what has to end in time then ends by itself."""
 
 CALLS = {
     "silent": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
@@ -46,9 +51,9 @@ CALLS = {
 async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
     """Its siblings and the next step go on as if nothing had been."""
     status, kind = CALLS[manner]
-    began = time.monotonic()
-    state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("own", {}))
-    assert time.monotonic() - began < 2 * TIMEOUT + 2
+    policy = ToolPolicy(timeout=TIMEOUT if status is ToolStatus.TIMED_OUT else 10 * LONGEST)
+    async with asyncio.timeout(LONGEST):
+        state = await ran([own, hostile(manner, policy=policy)], [("act", {}), ("own", {})], ("own", {}))
     bad, sibling, later = executions(state)
     assert bad.error is not None
     assert (bad.status, bad.error.type) == (status, kind), bad.error
@@ -63,9 +68,8 @@ BORNE = ["noisy", "answers twice", "invalid schema", "hardly any tools", "change
 @pytest.mark.parametrize("manner", BORNE)
 async def test_what_can_be_borne_is_borne(manner: str) -> None:
     """Noise before messages, a second answer, and tools that cannot be called do not keep others from being called."""
-    began = time.monotonic()
-    state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
-    assert time.monotonic() - began < TIMEOUT + 2
+    async with asyncio.timeout(LONGEST):
+        state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
     acted, sibling, bad = executions(state)
     assert (acted.value, sibling.value) == ("acted", "mine")
     assert bad.error is not None
@@ -84,8 +88,11 @@ async def test_what_is_no_text_is_replaced() -> None:
     assert (halved.value, latin.value) == ("cut \ufffd", "caf\ufffd")
 
 
-async def test_a_server_that_dies_is_told_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_dies_is_told_with_its_last_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The exit code is told to all, what the server wrote to people only; the same again is logged once."""
+    monkeypatch.setattr(server_process, "_LAST_WORDS_SECONDS", LONGEST)
     async with hostile("dies at once", **SETTINGS) as server:
         for _ in range(3):
             await server.discover()
@@ -115,9 +122,9 @@ async def test_a_picture_that_is_none_is_told_as_text() -> None:
 )
 async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog: pytest.LogCaptureFixture) -> None:
     """The execution begins in time without its tools, and the log says why."""
-    began = time.monotonic()
-    state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})])
-    assert time.monotonic() - began < TIMEOUT + 2
+    settings = {**SETTINGS, **({"connect_timeout": TIMEOUT} if manner == "never answers" else {})}
+    async with asyncio.timeout(LONGEST):
+        state = await ran([own, hostile(manner, **settings)], [("act", {}), ("own", {})])
     unknown, mine = executions(state)
     assert unknown.error is not None
     assert unknown.error.type == "UnknownTool"

@@ -24,16 +24,25 @@ from agentloop import (
 from agentloop.contracts import ToolPolicy
 from agentloop.contracts.tool_policy import DEFAULT_POLICY
 from agentloop.events import ToolCallCompleted, ToolCallStarted
+from agentloop.tools.mcp import server_process
 from agentloop.values import ToolStatus, approve
+from tests.limits import LONGEST, jump
 from tests.tools.ensembles.running import executions, scripted_loop
 from tests.tools.mcp.running import noted, small
 
 pytestmark = pytest.mark.usefixtures("descriptors")
 
 
+@pytest.fixture(autouse=True)
+def _servers_have_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers end by themselves, which includes their notes, however long that takes."""
+    monkeypatch.setattr(server_process, "_GRACE_SECONDS", LONGEST)
+
+
 def waiting_agent(notes: Path, policy: ToolPolicy = DEFAULT_POLICY) -> AgentLoop:
     """Return a loop whose agent calls a tool that waits, and which has a server of its own."""
-    agent = scripted_loop([small()], ("wait", {"path": str(notes)}))
+    patient = small(policy=ToolPolicy(timeout=10 * LONGEST))
+    agent = scripted_loop([patient], ("wait", {"path": str(notes)}))
     return scripted_loop([agent.as_tool("ask", "Waits.", policy=policy), small()], ("ask", {"task": "wait"}))
 
 
@@ -107,6 +116,9 @@ async def test_a_cancellation_reaches_the_server_of_an_agent(tmp_path: Path) -> 
 async def test_the_timeout_of_an_agent_reaches_its_server(tmp_path: Path) -> None:
     """The call is cancelled there; the caller goes on."""
     notes = tmp_path / "notes"
-    state = await waiting_agent(notes, policy=ToolPolicy(timeout=2)).execute("go")
+    running = asyncio.create_task(waiting_agent(notes, policy=ToolPolicy(timeout=LONGEST)).execute("go"))
+    await noted(notes, "waiting")
+    jump(LONGEST)
+    state = await running
     assert (executions(state)[0].status, state.final_text) == (ToolStatus.TIMED_OUT, "done")
     await noted(notes, "cancelled")

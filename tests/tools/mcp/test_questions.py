@@ -14,6 +14,7 @@ from agentloop import ToolExecution
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import ToolStatus
 from tests.tools.ensembles.running import executions, ran
+from tests.tools.mcp.running import PATIENT
 
 ASKING = str(Path(__file__).with_name("asking_server.py"))
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
@@ -21,7 +22,7 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 
 async def asked(era: str, tool: str, **settings: Any) -> ToolExecution:
     """Call a tool of the asking server."""
-    server = McpEnsemble.stdio(sys.executable, ["-S", ASKING, era], name="asking", **settings)
+    server = McpEnsemble.stdio(sys.executable, ["-S", ASKING, era], name="asking", **{**PATIENT, **settings})
     return executions(await ran([server], (tool, {})))[0]
 
 

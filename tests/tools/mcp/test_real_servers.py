@@ -12,16 +12,17 @@ import pytest
 from agentloop.events import ToolCallProgressed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolStatus
+from tests.limits import LONGEST
 from tests.tools.ensembles.running import Call, executions, ran, scripted_loop
-from tests.tools.mcp.running import everything_at, free_port, gone, node_program, program, server_pids
+from tests.tools.mcp.running import PATIENT, everything_at, free_port, gone, node_program, program, server_pids
 
 
 @pytest.fixture(params=["stdio", "http"])
 def everything(request: pytest.FixtureRequest) -> McpEnsemble:
     """Return the reference server of the TypeScript SDK, over each transport."""
     if request.param == "stdio":
-        return McpEnsemble.stdio(node_program("mcp-server-everything"), ["stdio"], name="everything")
-    return McpEnsemble.http(request.getfixturevalue("everything_url"), name="everything")
+        return McpEnsemble.stdio(node_program("mcp-server-everything"), ["stdio"], name="everything", **PATIENT)
+    return McpEnsemble.http(request.getfixturevalue("everything_url"), name="everything", **PATIENT)
 
 
 @pytest.mark.usefixtures("descriptors")
@@ -59,7 +60,7 @@ async def test_a_call_of_the_reference_server_is_cancelled(everything: McpEnsemb
         begun = asyncio.Event()
         loop.on(ToolCallProgressed, lambda _: begun.set())
         running = asyncio.create_task(loop.execute("go"))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), LONGEST)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -80,7 +81,7 @@ async def test_the_reference_server_asks_the_user_and_the_model() -> None:
         asked.append("user")
 
     command = node_program("mcp-server-everything")
-    server = McpEnsemble.stdio(command, ["stdio"], name="everything", on_sampling=model, on_elicitation=user)
+    server = McpEnsemble.stdio(command, ["stdio"], name="everything", on_sampling=model, on_elicitation=user, **PATIENT)
     steps = [("trigger-sampling-request", {"prompt": "the answer?"}), ("trigger-elicitation-request", {})]
     sampled, elicited = executions(await ran([server], *steps))
     assert "forty-two" in sampled.text
@@ -91,7 +92,7 @@ async def test_the_reference_server_asks_the_user_and_the_model() -> None:
 async def test_files_are_read_within_the_folder_that_was_given(tmp_path: Path) -> None:
     """The filesystem server reads one file and refuses another; its annotations are taken over."""
     (tmp_path / "note.txt").write_text("a note")
-    server = McpEnsemble.stdio(node_program("mcp-server-filesystem"), [str(tmp_path)], name="files")
+    server = McpEnsemble.stdio(node_program("mcp-server-filesystem"), [str(tmp_path)], name="files", **PATIENT)
     steps = [("read_text_file", {"path": str(tmp_path / "note.txt")}), ("read_text_file", {"path": "/etc/hostname"})]
     note, refused = executions(await ran([server], *steps))
     assert "a note" in note.text
@@ -104,7 +105,7 @@ async def test_files_are_read_within_the_folder_that_was_given(tmp_path: Path) -
 async def test_a_graph_is_remembered(tmp_path: Path) -> None:
     """The memory server gives back what it was told, in the file that its environment names."""
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
-    server = McpEnsemble.stdio(node_program("mcp-server-memory"), env=env, name="memory")
+    server = McpEnsemble.stdio(node_program("mcp-server-memory"), env=env, name="memory", **PATIENT)
     entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
     _, graph = executions(await ran([server], ("create_entities", {"entities": [entity]}), ("read_graph", {})))
     assert "likes tea" in graph.text
@@ -115,14 +116,14 @@ async def test_a_repository_is_looked_at(tmp_path: Path) -> None:
     """The git server speaks the protocol of 2026."""
     await (await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))).wait()
     (tmp_path / "new.txt").write_text("new")
-    server = McpEnsemble.stdio(program("mcp-server-git"), ["--repository", str(tmp_path)], name="git")
+    server = McpEnsemble.stdio(program("mcp-server-git"), ["--repository", str(tmp_path)], name="git", **PATIENT)
     status = executions(await ran([server], ("git_status", {"repo_path": str(tmp_path)})))[0]
     assert "new.txt" in status.text
 
 
 async def test_the_time_is_told() -> None:
     """The time server converts a time, and refuses a zone that there is not."""
-    server = McpEnsemble.stdio(program("mcp-server-time"), name="time")
+    server = McpEnsemble.stdio(program("mcp-server-time"), name="time", **PATIENT)
     asked = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     steps = [("convert_time", asked), ("convert_time", {**asked, "target_timezone": "Nowhere"})]
     told, refused = executions(await ran([server], *steps))
@@ -136,13 +137,13 @@ async def test_the_reference_server_is_killed_in_the_middle_of_a_call() -> None:
         node_program("mcp-server-everything"),
         {"trigger-*": "effect"},
     )  # annotated as pure, and so repeated
-    server = McpEnsemble.stdio(command, ["stdio"], name="everything", effects=effects)
+    server = McpEnsemble.stdio(command, ["stdio"], name="everything", effects=effects, **PATIENT)
     both: list[Call] = [("trigger-long-running-operation", {"duration": 60, "steps": 600}), ("echo", {"message": "a"})]
     async with scripted_loop([server], both, ("echo", {"message": "b"})) as loop:
         begun, killed = asyncio.Event(), set[int]()
         loop.on(ToolCallProgressed, lambda _: begun.set())
         running = asyncio.create_task(loop.execute("go"))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), LONGEST)
         killed.update(server_pids())
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
@@ -156,7 +157,7 @@ async def test_the_reference_server_over_http_is_killed_in_the_middle_of_a_call(
     """That call is in doubt; the next step waits until somebody has started the server again."""
     port = free_port()
     server = McpEnsemble.http(
-        f"http://127.0.0.1:{port}/mcp", name="everything", patience=30, effects={"trigger-*": "effect"}
+        f"http://127.0.0.1:{port}/mcp", name="everything", effects={"trigger-*": "effect"}, **PATIENT
     )
     operation: Call = ("trigger-long-running-operation", {"duration": 60, "steps": 600})
     begun = asyncio.Event()
@@ -164,7 +165,7 @@ async def test_the_reference_server_over_http_is_killed_in_the_middle_of_a_call(
         loop = scripted_loop([server], operation, ("echo", {"message": "b"}))
         loop.on(ToolCallProgressed, lambda _: begun.set())
         running = asyncio.create_task(loop.execute("go"))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), LONGEST)
         process.kill()
     async with everything_at(port):
         lost, later = executions(await running)
@@ -183,7 +184,7 @@ async def test_each_server_is_started_again_for_calls_that_have_not_been_sent(wh
     }[which]
     found = node_program(command) if which in {"filesystem", "memory"} else program(command)
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
-    async with McpEnsemble.stdio(found, args, env, name=which, patience=30) as server:
+    async with McpEnsemble.stdio(found, args, env, name=which, **PATIENT) as server:
         tool = next(one for one in server.offered if one.name == name)
         first, before = await tool.use(**arguments), set(server_pids())
         for pid in before:

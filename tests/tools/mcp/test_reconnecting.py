@@ -10,15 +10,16 @@ import pytest
 from agentloop.contracts import ToolPolicy
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import ToolStatus
+from tests.limits import LONGEST
 from tests.tools.ensembles.running import Call, executions, scripted_loop
-from tests.tools.mcp.running import everything_at, free_port, noted, serving_small
+from tests.tools.mcp.running import PATIENT, everything_at, free_port, noted, serving_small
 
 
 @pytest.mark.usefixtures("descriptors")
 async def test_calls_wait_for_a_server_that_comes_back() -> None:
     """They are sent to the new one, which knows nothing of the old one's session."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small")
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **PATIENT)
     async with scripted_loop([server], ("add", {"a": 1, "b": 1})) as loop:
         async with serving_small(port):
             assert executions(await loop.execute("go"))[0].succeeded
@@ -34,7 +35,7 @@ async def test_calls_wait_for_a_server_that_comes_back() -> None:
 async def test_a_session_that_is_not_known_any_more_is_begun_again() -> None:
     """The reference server forgets its sessions when it is started again."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="everything")
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="everything", **PATIENT)
     async with server:
         assert server.offered == ()
     async with everything_at(port):
@@ -50,7 +51,8 @@ async def test_a_session_that_is_not_known_any_more_is_begun_again() -> None:
 async def test_a_server_that_stays_away_fails_its_own_calls_only() -> None:
     """They are told as unavailable when there is no more patience; the executions go on."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", patience=0.3, policy=ToolPolicy(timeout=5))
+    settings = {**PATIENT, "patience": 0.3, "policy": ToolPolicy(timeout=LONGEST)}
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **settings)
     calls: list[Call] = [("add", {"a": 1, "b": 1}), ("put", {"path": "/dev/null", "text": ""})]
     async with scripted_loop([server], calls) as loop:
         async with serving_small(port):
@@ -66,7 +68,7 @@ async def test_a_server_that_stays_away_fails_its_own_calls_only() -> None:
 async def test_a_server_that_is_lost_in_the_middle_of_a_call_leaves_it_in_doubt(tmp_path: Path) -> None:
     """It had been sent, and its tool is an effect."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", patience=0.3)
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **{**PATIENT, "patience": 0.3})
     notes = tmp_path / "notes"
     async with serving_small(port) as process, scripted_loop([server], ("wait", {"path": str(notes)})) as loop:
         running = asyncio.create_task(loop.execute("go"))

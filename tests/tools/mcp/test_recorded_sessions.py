@@ -16,6 +16,7 @@ from agentloop.tools.mcp import McpEnsemble
 from agentloop.tools.mcp.mcp_tool import McpTool
 from agentloop.values import Audio, Effect, Image
 from agentloop.values.json_value import thaw
+from tests.tools.mcp.running import PATIENT
 
 SERVER = str(Path(__file__).with_name("replaying_server.py"))
 
@@ -28,7 +29,7 @@ async def test_recorded_sessions_are_had_again(corpus: Path, tmp_path: Path) -> 
     for session in sessions:
         heard = tmp_path / session["session"]
         arguments = ["-S", SERVER, str(path), session["session"], str(heard)]
-        server = McpEnsemble.stdio(sys.executable, arguments, name=session["session"])
+        server = McpEnsemble.stdio(sys.executable, arguments, name=session["session"], **PATIENT)
         async with server:
             check_tools(server, session)
             for call, answer in exchanges(session, "tools/call"):

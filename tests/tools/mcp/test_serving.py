@@ -19,7 +19,8 @@ from agentloop.contracts import ToolContext
 from agentloop.errors import ToolFailed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image
-from tests.tools.mcp.running import free_port, listening, noted, program
+from tests.limits import LONGEST
+from tests.tools.mcp.running import PATIENT, free_port, listening, noted, program
 
 ROOT = Path(__file__).parents[3]
 TOOLS = "tests/tools/mcp/served_tools.py"
@@ -28,7 +29,7 @@ AGENTS = "tests.tools.mcp.served_tools"
 
 def served(*arguments: str) -> McpEnsemble:
     """Return what `agentloop mcp serve` offers with these arguments."""
-    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], cwd=ROOT, name="ours")
+    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], cwd=ROOT, name="ours", **PATIENT)
 
 
 @asynccontextmanager
@@ -39,9 +40,9 @@ async def served_over_http(*arguments: str) -> AsyncIterator[McpEnsemble]:
     process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT)
     try:
         await listening(port)
-        yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="ours")
+        yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="ours", **PATIENT)
         process.send_signal(signal.SIGINT)
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), LONGEST)
     finally:
         if process.returncode is None:
             process.kill()
@@ -122,7 +123,7 @@ async def test_ctrl_c_ends_a_server_that_waits_for_its_input(tmp_path: Path) -> 
         process.stdin.write(json.dumps(message).encode() + b"\n")
     await noted(notes, "waiting")
     process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), 10) == 130
+    assert await asyncio.wait_for(process.wait(), LONGEST) == 130
     await noted(notes, "cancelled")
     process.stdin.close()
     await process.communicate()
@@ -169,7 +170,7 @@ async def test_a_free_port_is_found_and_told() -> None:
     process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
     assert process.stderr is not None
     told = (await process.stderr.readline()).decode()
-    async with McpEnsemble.http(told.removeprefix("serving at ").strip(), name="ours") as server:
+    async with McpEnsemble.http(told.removeprefix("serving at ").strip(), name="ours", **PATIENT) as server:
         assert (await called(server, "add", a=1, b=2)).value == "3"
     process.send_signal(signal.SIGINT)
     await process.communicate()
