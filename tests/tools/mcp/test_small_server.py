@@ -11,11 +11,12 @@ import pytest
 
 from agentloop import AgentState
 from agentloop.contracts import ToolPolicy
-from agentloop.events import ToolCallProgressed
+from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.tools.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
+from tests.limits import LONGEST, jump
 from tests.tools.ensembles.running import Call, called, executions, ran, scripted_loop
-from tests.tools.mcp.running import gone, is_running, noted, small
+from tests.tools.mcp.running import PATIENT, gone, is_running, noted, small
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -23,7 +24,7 @@ def server(request: pytest.FixtureRequest) -> McpEnsemble:
     """Return the small server, over each transport."""
     if request.param == "stdio":
         return small()
-    return McpEnsemble.http(request.getfixturevalue("small_url"), name="small")
+    return McpEnsemble.http(request.getfixturevalue("small_url"), name="small", **PATIENT)
 
 
 @pytest.mark.usefixtures("descriptors")
@@ -99,10 +100,15 @@ async def test_a_cancelled_execution_cancels_the_call_at_the_server(server: McpE
 async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path: Path) -> None:
     """It ends as timed out, and other calls go on."""
     notes = tmp_path / "notes"
-    server = small(policy=ToolPolicy(timeout=0.5))
-    loop = scripted_loop([server], [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 1})])
+    server, added_up = small(policy=ToolPolicy(timeout=900)), asyncio.Event()
+    loop = scripted_loop([server], [("add", {"a": 1, "b": 1}), ("wait", {"path": str(notes)})])
+    loop.on(ToolCallCompleted, lambda event: added_up.set() if event.execution.name == "add" else None)
     async with loop:
-        waited, added = executions(await loop.execute("go"))
+        running = asyncio.create_task(loop.execute("go"))
+        await noted(notes, "waiting")
+        await asyncio.wait_for(added_up.wait(), LONGEST)
+        jump(900)
+        added, waited = executions(await running)
         assert (waited.status, waited.may_have_run) == (ToolStatus.TIMED_OUT, True)
         assert added.succeeded
         await noted(notes, "cancelled")
@@ -119,7 +125,7 @@ async def test_tools_that_come_later_are_offered_to_the_next_execution() -> None
     server = small()
     async with server:
         await tool(server, "more")
-        until = asyncio.get_running_loop().time() + 5
+        until = asyncio.get_running_loop().time() + LONGEST
         while "another" not in [one.name for one in await server.discover()]:
             assert asyncio.get_running_loop().time() < until
             await asyncio.sleep(0.01)
