@@ -29,7 +29,7 @@ from agentloop.values import (
 )
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.tool_execution import ToolExecution
-from tests.limits import LONGEST
+from tests.limits import LONGEST, jump
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -46,14 +46,15 @@ def who() -> str:
     return WHO.get()
 
 
-@tool(timeout=0.05)
+@tool(timeout=900)
 def stuck() -> str:
     """Wait until the test lets go."""
+    BEGUN.set()
     RELEASE.wait(LONGEST)
     return "late"
 
 
-RELEASE = threading.Event()
+BEGUN, RELEASE = threading.Event(), threading.Event()
 
 
 @tool
@@ -310,9 +311,13 @@ async def test_plain_functions_run_in_threads_of_their_own_pool() -> None:
 
 async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -> None:
     """A thread cannot be interrupted: the call ends as timed out, an event says that the thread goes on."""
+    BEGUN.clear()
     RELEASE.clear()
     bench = ExecutorBench([stuck, thread_name])
-    done = await bench.run(ToolCall("", "stuck"), ToolCall("", "thread_name"))
+    running = asyncio.create_task(bench.run(ToolCall("", "stuck"), ToolCall("", "thread_name")))
+    assert await asyncio.to_thread(BEGUN.wait, LONGEST)
+    jump(900)
+    done = await running
     assert statuses(done) == ["timed_out", "succeeded"]
     assert done.executions[0].may_have_run
     assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
