@@ -32,10 +32,13 @@ from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
 from agentloop.contracts.execution_scope import Resources as Resources
 from agentloop.contracts.run_log import CallAnswer as CallAnswer
+from agentloop.contracts.run_log import CallLog as CallLog
 from agentloop.contracts.run_log import CanAnswerCalls as CanAnswerCalls
 from agentloop.contracts.run_log import ExecutionLog as ExecutionLog
-from agentloop.contracts.run_log import Offer as Offer
-from agentloop.contracts.run_log import RunLog as RunLog
+from agentloop.contracts.run_log import JournalSettings as JournalSettings
+from agentloop.contracts.run_log import LifecycleLog as LifecycleLog
+from agentloop.contracts.run_log import MessageLog as MessageLog
+from agentloop.contracts.run_log import RequestRenderer as RequestRenderer
 from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
 from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
 from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.value import Value
 
@@ -73,7 +73,7 @@ class ExecutionScope(Value):
         shared: what executions of one loop share, such as connections: held open by a loop that is entered, else the
             same as `own`.
         depth: how many agents stand above: 0 for one that was not started by another's tool.
-        log: what the execution writes down; None without a journal.
+        log: records its inferences and tool calls; None without a journal.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -82,4 +82,4 @@ class ExecutionScope(Value):
     own: Resources = field(factory=Resources)
     shared: Resources = field(factory=Resources)
     depth: int = 0
-    log: ExecutionLog | None = None
+    log: CallLog | None = None

@@ -1,4 +1,9 @@
-"""The contracts of what an execution writes down while it runs, and reads when it goes on."""
+"""The contracts of what an execution records while it runs, and reads back when it resumes.
+
+There are three, so that each part of the loop depends on no more than it uses: drivers, executors and interceptors record
+inferences and tool calls in a `CallLog`; the loop records messages in a `MessageLog` and states in a `LifecycleLog`. One object
+that holds all three is an `ExecutionLog`.
+"""
 
 from __future__ import annotations
 
@@ -18,208 +23,213 @@ from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
 from agentloop.values.value import Value
 
+RequestRenderer: TypeAlias = Callable[[InferenceRequest], InferenceRequest]
+"""Returns a request in the form in which the model receives it; pure."""
+
+
+class CallLog(ABC):
+    """Records inferences and tool calls, and returns the recorded results when the execution resumes.
+
+    It wraps both from the outside, so a recorded result is never computed again, and a call has one intent however often the
+    layers inside retry it. Drivers, executors and interceptors get it as `ExecutionScope.log`, which is None without a journal.
+    """
+
+    @property
+    @abstractmethod
+    def settings(self) -> JournalSettings:
+        """How this execution is recorded; executions that serve its calls are recorded in the same way."""
+
+    @abstractmethod
+    def next_inference(
+        self, request: InferenceRequest, render: RequestRenderer | None = None
+    ) -> RecordedInference | None:
+        """Return the recorded result of the step's next inference; None when the request has to be sent.
+
+        Call it before each inference, and `record_inference` after each request that was sent.
+
+        Args:
+            request: the request.
+            render: returns the request as the model receives it; None when the model receives it unchanged.
+
+        Raises:
+            AskedAnew: the request has to be sent, but calls of the step started for an earlier response that is not recorded.
+        """
+
+    @abstractmethod
+    def record_inference(
+        self, request: InferenceRequest, recorded: RecordedInference, render: RequestRenderer | None = None
+    ) -> None:
+        """Record the result of an inference. It is durable before the next call runs, or the execution ends.
+
+        Args:
+            request: the request that was sent.
+            recorded: its result.
+            render: as for `next_inference`.
+        """
+
+    @abstractmethod
+    def recorded_call(self, key: str) -> RecordedCall | None:
+        """Return what is recorded of a call of this step that started before an interruption; None for any other call."""
+
+    @abstractmethod
+    async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
+        """Record that a call is about to run, unless it is answered without running its tool.
+
+        A call that `recorded_call` returned is run again: its intent is recorded without asking for an answer.
+
+        Args:
+            intent: the call.
+            delegates: whether its tool is an agent, whose own calls are answered one by one.
+
+        Returns:
+            None when the tool has to run; the intent is durable then. Otherwise the result of the call, which must not run.
+
+        Raises:
+            JournalError: the intent cannot be written; the call must not run.
+        """
+
+    @abstractmethod
+    async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
+        """Record how a call ended, or that its tool suspended it; it is durable when this returns.
+
+        Args:
+            outcome: the outcome, or the suspended call.
+            stop: the stop that the tool requested with its outcome.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+
+    @abstractmethod
+    def attach(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Store extra JSON with the outcome of a running call; `attachment` returns it when the outcome is reused.
+
+        Args:
+            key: the key of the call.
+            name: the name of the attachment; a second one of the same name replaces the first.
+            data: plain JSON data.
+        """
+
+    @abstractmethod
+    def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
+        """Return an attachment of a reused outcome; None when there is none, or when the call ran in this process."""
+
+
+class MessageLog(ABC):
+    """Records the messages that are sent to a running execution, and which step took each of them."""
+
+    @abstractmethod
+    def waiting_messages(self) -> Sequence[Message]:
+        """Return the messages that were sent before an interruption and that no step had taken, in order."""
+
+    @abstractmethod
+    def taken_messages(self) -> Sequence[Message]:
+        """Return the messages that the interrupted step had taken, in order."""
+
+    @abstractmethod
+    def record_sent(self, message: Message) -> None:
+        """Record a message that was sent to the execution; it becomes durable soon, without further calls."""
+
+    @abstractmethod
+    def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
+        """Record the messages that a step takes."""
+
+
+class LifecycleLog(ABC):
+    """Records the states of an execution from its start to its end."""
+
+    @property
+    @abstractmethod
+    def has_started(self) -> bool:
+        """Whether the start of the execution is recorded."""
+
+    @property
+    @abstractmethod
+    def is_in_step(self) -> bool:
+        """Whether inferences or calls of an incomplete step are recorded; what happens now happens after them."""
+
+    @abstractmethod
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the calls that started before an interruption and that no step has settled, in order."""
+
+    @abstractmethod
+    async def start(self, state: AgentState) -> None:
+        """Record the state with which the execution starts or resumes; it is durable when this returns.
+
+        Raises:
+            JournalConflict: another writer drives the execution, or its id is in use.
+            JournalError: the state cannot be written.
+        """
+
+    @abstractmethod
+    async def record_step(self, state: AgentState) -> None:
+        """Record the state after a step. It is durable before the next call runs, or the execution ends."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Wait until all records are durable.
+
+        Raises:
+            JournalError: they cannot be written.
+        """
+
+    @abstractmethod
+    async def end(self, state: AgentState) -> None:
+        """Record the state with which the execution ends or is suspended; it is durable when this returns.
+
+        Raises:
+            JournalError: the state cannot be written.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release the execution, so that another writer can drive it. Idempotent."""
+
+
+class ExecutionLog(CallLog, MessageLog, LifecycleLog):
+    """The three logs of one execution in one object, as the loop composes them."""
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class JournalSettings(Value):
+    """How an execution and the executions that serve its calls are recorded.
+
+    Attributes:
+        journal: where they are recorded; None when they are not.
+        in_doubt: what happens to interrupted calls with an effect whose tool cannot tell whether they ran.
+        answers: answers calls in place of their tools; None when every tool runs.
+    """
+
+    journal: CanJournal | None
+    in_doubt: InDoubt
+    answers: CanAnswerCalls | None
+
+
+class CanAnswerCalls(ABC):
+    """Answers calls in place of their tools, for an execution and the executions that serve its calls."""
+
+    @abstractmethod
+    def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | None:
+        """Return the outcome of a call; None when its tool has to run.
+
+        Concurrent calls are answered in the order in which they arrive.
+
+        Args:
+            intent: the call.
+            delegates: whether its tool is an agent, whose own calls are answered one by one.
+        """
+
 
 @frozen(eq=False, repr=False)
 class CallAnswer(Value):
-    """What comes of a call whose tool is not run.
+    """The outcome of a call whose tool does not run.
 
     Attributes:
         execution: the outcome.
         how: `reused`, `simulated` or `forbidden`.
-        source: the key of the call whose outcome it is, when it is that of another one; else empty.
+        source: the key of the call that the outcome was taken from; empty when it is of no other call.
     """
 
     execution: ToolExecution
     how: str
     source: str = ""
-
-
-class CanAnswerCalls(ABC):
-    """Answers calls in place of their tools.
-
-    It answers for an execution and for the agents that serve its calls, at once.
-    """
-
-    @abstractmethod
-    def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | None:
-        """Return what is to come of a call; None when its tool is to run.
-
-        Calls that come at the same time are answered in the order in which they come.
-
-        Args:
-            intent: the call.
-            delegates: whether its tool is an agent, whose own calls are answered like this.
-        """
-
-
-Offer: TypeAlias = Callable[[InferenceRequest], InferenceRequest]
-"""Returns a request as the model gets it, where a driver puts it in its own way; pure."""
-
-
-class ExecutionLog(ABC):
-    """Where inferences and tool calls are written down, and found again by those who go on with an execution.
-
-    It stands outermost around both: what is recorded is not done again, and however often a call is tried inside, it has one
-    intent. Drivers and executors find it as `ExecutionScope.log`; there is none without a journal.
-    """
-
-    @property
-    @abstractmethod
-    def journal(self) -> CanJournal | None:
-        """Where it is kept, for agents that serve calls of this execution; None when they are not to keep one."""
-
-    @property
-    @abstractmethod
-    def in_doubt(self) -> InDoubt:
-        """What becomes of interrupted calls with an effect that cannot be asked about."""
-
-    @property
-    @abstractmethod
-    def answers(self) -> CanAnswerCalls | None:
-        """What answers calls in place of their tools, also those of agents that serve calls of this execution."""
-
-    @abstractmethod
-    def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:
-        """Return what came of the next inference of the step; None when it has to be made.
-
-        It is called before each inference, and `note_inference` after each that was made.
-
-        Args:
-            request: what is to be asked.
-            offer: makes of it what the model gets; None when that is the same.
-
-        Raises:
-            AskedAnew: when it has to be made, and calls of the step have begun for another answer; the loop settles them.
-        """
-
-    @abstractmethod
-    def note_inference(
-        self, request: InferenceRequest, recorded: RecordedInference, offer: Offer | None = None
-    ) -> None:
-        """Write down what came of an inference. It lasts before anything is done about it.
-
-        Args:
-            request: what was asked.
-            recorded: what came of it.
-            offer: makes of the request what the model got; None when that was the same.
-        """
-
-    @abstractmethod
-    def recorded_call(self, key: str) -> RecordedCall | None:
-        """Return what is known of a call of the step that has begun before; None when it has not."""
-
-    @abstractmethod
-    async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
-        """Return what is to come of a call that is not to run although it has not begun; None when it is to run.
-
-        It is called before each intent.
-
-        Args:
-            intent: the call.
-            delegates: whether its tool is an agent, whose own calls are asked about like this.
-        """
-
-    @abstractmethod
-    async def note_intent(self, intent: CallIntent) -> None:
-        """Write down that a call is about to run; it lasts when this returns.
-
-        Raises:
-            JournalError: when it cannot be written; then the call must not run.
-        """
-
-    @abstractmethod
-    async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
-        """Write down what came of a call, and the stop that its tool asked for; it lasts when this returns.
-
-        Raises:
-            JournalError: when it cannot be written.
-        """
-
-    @abstractmethod
-    async def note_suspended(self, pending: PendingCall) -> None:
-        """Write down that the tool of a call has suspended it; it lasts when this returns.
-
-        Raises:
-            JournalError: when it cannot be written.
-        """
-
-    @abstractmethod
-    def note_beside(self, key: str, name: str, data: Mapping[str, Any]) -> None:
-        """Keep, with the end of a call, what those around it have to know where that is used again; it is written down with it.
-
-        Args:
-            key: the call, which is running.
-            name: who keeps it.
-            data: plain JSON data.
-        """
-
-    @abstractmethod
-    def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
-        """Return what was kept with the end of a call; None when nothing was, or when the call has run now."""
-
-
-class RunLog(ExecutionLog):
-    """The log as the loop uses it."""
-
-    @abstractmethod
-    async def begin(self, state: AgentState) -> None:
-        """Take the state with which the execution begins or goes on; it lasts when this returns.
-
-        Raises:
-            JournalConflict: when somebody else drives the execution, or its id is taken.
-            JournalError: when it cannot be written.
-        """
-
-    @abstractmethod
-    def unsettled_calls(self) -> Sequence[RecordedCall]:
-        """Return the calls that had begun when the execution was interrupted and that no step has settled, in order."""
-
-    @abstractmethod
-    def taken_messages(self) -> Sequence[Message]:
-        """Return the messages that the next step had taken when it was interrupted."""
-
-    @property
-    @abstractmethod
-    def has_begun(self) -> bool:
-        """Whether anything is written down."""
-
-    @property
-    @abstractmethod
-    def is_in_step(self) -> bool:
-        """Whether anything is recorded of a step that is not complete: what comes now comes after it."""
-
-    @abstractmethod
-    def waiting_messages(self) -> Sequence[Message]:
-        """Return the messages that were sent and that no step had taken when the execution was interrupted."""
-
-    @abstractmethod
-    def note_sent(self, message: Message) -> None:
-        """Write down a message that was sent to the execution."""
-
-    @abstractmethod
-    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
-        """Write down the messages that a step takes."""
-
-    @abstractmethod
-    async def step_completed(self, state: AgentState) -> None:
-        """Write down what a step has made of the state. It lasts before the next call runs, or the execution ends."""
-
-    @abstractmethod
-    async def flush(self) -> None:
-        """Wait until everything that was written down lasts.
-
-        Raises:
-            JournalError: when it cannot be written.
-        """
-
-    @abstractmethod
-    async def end(self, state: AgentState) -> None:
-        """Write down the state with which the execution ends or is suspended; it lasts when this returns.
-
-        Raises:
-            JournalError: when it cannot be written.
-        """
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let others go on with the execution; more than once does nothing."""

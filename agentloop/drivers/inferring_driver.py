@@ -13,7 +13,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, StepDraft
 from agentloop.errors import ContractViolation, InvalidResponse
 from agentloop.events.inference import (
@@ -151,7 +151,7 @@ class InferenceCall:
     interceptor: InterceptorStack
     events: CanHandleEvents
     streaming: bool = False
-    log: ExecutionLog | None = None
+    log: CallLog | None = None
     _attempt: Counter = field(factory=Counter, init=False)
 
     async def ask(self, request: InferenceRequest) -> InferenceResponse:
@@ -193,10 +193,10 @@ class InferenceCall:
         try:
             response = await self._asked(request)
         except Exception as error:
-            self.log.note_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), offer)
+            self.log.record_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), offer)
             raise
         else:
-            self.log.note_inference(request, RecordedInference(response=response, usage=draft.usage), offer)
+            self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), offer)
         finally:
             draft.usage = _sum(before, draft.usage)
         return response

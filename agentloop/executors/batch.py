@@ -111,9 +111,9 @@ class BatchOutcomes:
         slot.to_note = False
         try:
             if slot.pending is not None:
-                await log.note_suspended(slot.pending)
+                await log.record_outcome(slot.pending)
             elif slot.execution is not None:
-                await log.note_outcome(slot.execution, slot.stop)
+                await log.record_outcome(slot.execution, slot.stop)
         except JournalError as error:
             self.failure = self.failure or error
             self.halted = "not run, because the journal could not be written"

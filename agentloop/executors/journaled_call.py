@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanContinueCall, CanReconcileCall, Tool
 from agentloop.errors import ToolInDoubt
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
@@ -30,7 +30,7 @@ class JournaledCall:
     """
 
     def __init__(
-        self, slot: CallState, run: ToolInvocation | None, state: AgentState, settings: RunSettings, log: ExecutionLog
+        self, slot: CallState, run: ToolInvocation | None, state: AgentState, settings: RunSettings, log: CallLog
     ) -> None:
         self.failure: Exception | None = None
         self._slot = slot
@@ -61,11 +61,10 @@ class JournaledCall:
 
     async def _begin(self) -> None:
         intent = self._intent()
-        answered = await self._log.next_call(intent, delegates=_delegates(self._tool))
+        answered = await self._log.start_call(intent, delegates=_delegates(self._tool))
         if answered is not None:
             self._take(answered)
             return
-        await self._log.note_intent(intent)
         await self._ran()
 
     def _take(self, answered: RecordedCall) -> None:
@@ -89,7 +88,7 @@ class JournaledCall:
         slot.execution, slot.stop = recorded.execution, recorded.stop
         slot.started_at = recorded.intent.at
         slot.started = recorded.execution is not None and _has_run(recorded.execution)
-        doubt = self._log.beside(slot.key, _DOUBT) if self._log.in_doubt is InDoubt.FAIL else None
+        doubt = self._log.attachment(slot.key, _DOUBT) if self._log.settings.in_doubt is InDoubt.FAIL else None
         if doubt is not None and recorded.execution is not None:
             self._fail(recorded.execution.error_message)  # the recovery that was to end with it was interrupted, too
 
@@ -120,7 +119,7 @@ class JournaledCall:
 
     async def _repeat(self, reason: str) -> None:
         await self._tell(Recovery.REPEATED, reason)
-        await self._log.note_intent(self._intent())
+        await self._log.start_call(self._intent())
         await self._ran()
 
     async def _probed(self, tool: Tool) -> Probed:
@@ -133,7 +132,7 @@ class JournaledCall:
             return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
 
     async def _doubt(self, why: str) -> None:
-        slot, policy = self._slot, self._log.in_doubt
+        slot, policy = self._slot, self._log.settings.in_doubt
         slot.started, slot.to_note = True, True
         slot.started_at = slot.recorded.intent.at if slot.recorded is not None else None
         await self._tell(Recovery.IN_DOUBT, why)
@@ -141,7 +140,7 @@ class JournaledCall:
             reason = f"{why}. Approve to run it again, answer with what came of it, or deny to leave it"
             slot.pending = PendingCall(slot.key, slot.call, reason, begun=True)
             return
-        self._log.note_beside(slot.key, _DOUBT, {})
+        self._log.attach(slot.key, _DOUBT, {})
         slot.doubt(
             ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out"), self._now()
         )

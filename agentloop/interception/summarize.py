@@ -14,7 +14,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.errors import ConfigurationError
 from agentloop.events.execution import ContextSummarized
 from agentloop.interception.interceptor import Interceptor
@@ -30,7 +30,7 @@ from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolExchange
 
 
-async def asked_aside(inference: CanInfer, request: InferenceRequest, log: ExecutionLog | None) -> InferenceResponse:
+async def asked_aside(inference: CanInfer, request: InferenceRequest, log: CallLog | None) -> InferenceResponse:
     """Ask a model, unless it was asked before the execution was interrupted; what comes of it is written down.
 
     Args:
@@ -51,9 +51,9 @@ async def asked_aside(inference: CanInfer, request: InferenceRequest, log: Execu
     try:
         response = await inference.infer(request)
     except Exception as error:
-        log.note_inference(request, RecordedInference(error=ErrorInfo.of(error)))
+        log.record_inference(request, RecordedInference(error=ErrorInfo.of(error)))
         raise
-    log.note_inference(request, RecordedInference(response=response, usage=response.usage))
+    log.record_inference(request, RecordedInference(response=response, usage=response.usage))
     return response
 
 
@@ -146,7 +146,7 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
     priority: int = field(default=0, kw_only=True)
     _sizes: Sizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
-    _log: ExecutionLog | None = field(default=None, repr=False, eq=False, kw_only=True)
+    _log: CallLog | None = field(default=None, repr=False, eq=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if self.keep is not None and not 0 <= self.keep < self.tokens:

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from agentloop.contracts.run_log import Offer
+from agentloop.contracts.run_log import RequestRenderer
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
@@ -92,31 +92,31 @@ def call_ended(body: dict[str, Any], begun: RecordedCall | None) -> RecordedCall
         )
         begun = RecordedCall(intent=intent)
     stop = from_plain(body["stop"], StopSignal) if "stop" in body else None
-    redacted, beside = begun.redacted or REDACTED in body, body.get("beside", EMPTY_OBJECT)
-    return evolve(begun, execution=execution, stop=stop, redacted=redacted, beside=beside)
+    redacted, attachments = begun.redacted or REDACTED in body, body.get("beside", EMPTY_OBJECT)
+    return evolve(begun, execution=execution, stop=stop, redacted=redacted, attachments=attachments)
 
 
 def call_suspended(body: dict[str, Any], begun: RecordedCall) -> RecordedCall:
     """Return a call that its tool has suspended."""
     pending = from_plain(body["pending"], PendingCall)
-    return evolve(begun, pending=pending, beside=body.get("beside", EMPTY_OBJECT))
+    return evolve(begun, pending=pending, attachments=body.get("beside", EMPTY_OBJECT))
 
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def offered_form(offer: Offer | None, request: InferenceRequest) -> dict[str, Any] | None:
+def rendered_form(render: RequestRenderer | None, request: InferenceRequest) -> dict[str, Any] | None:
     """Return, as plain JSON data, how a model gets requests like this one; None when it gets them as they are.
 
     In place of the conversation stands a short one that is always the same, so that the size does not grow with the run.
 
     Args:
-        offer: makes of a request what the model gets.
+        render: returns a request as the model receives it; None when it receives requests unchanged.
         request: the request.
     """
-    if offer is None:
+    if render is None:
         return None
-    plain: dict[str, Any] = to_plain(offer(evolve(request, messages=_sample(request))))
+    plain: dict[str, Any] = to_plain(render(evolve(request, messages=_sample(request))))
     return plain
 
 

@@ -181,7 +181,7 @@ def _data(recording: Fixture, writer: SourceWriter) -> str:
         value = getattr(recording, name)
         if value:
             given.append(f"{name}={writer.source(value, '    ')}")
-    return "\n".join([*lines, "RECORDING = Recording(", *[f"    {one}," for one in given], ")"])
+    return "\n".join([*lines, "FIXTURE = Fixture(", *[f"    {one}," for one in given], ")"])
 
 
 def _test(state: AgentState, writer: SourceWriter, *, loop: bool, name: str) -> str:
@@ -194,7 +194,7 @@ def _test(state: AgentState, writer: SourceWriter, *, loop: bool, name: str) -> 
     lines = [
         f"def {name}() -> None:",
         '    """The execution comes to what it came to when it was recorded."""',
-        f"    state = play(RECORDING{', loop' if loop else ''})",
+        f"    state = play(FIXTURE{', loop' if loop else ''})",
         "    calls = [(one.name, one.call.arguments_json, one.status, one.text) for step in state.steps for one in step.executions]",
         f"    assert calls == {_calls(calls, writer)}",
         *_ending(state),

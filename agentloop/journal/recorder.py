@@ -1,4 +1,4 @@
-"""The log of an execution that is kept in a journal."""
+"""The recorder: the log of one execution, written to a journal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 from attrs import define, field
 
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.contracts.run_log import CanAnswerCalls, Offer, RunLog
+from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.errors import AskedAnew, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
-from agentloop.journal.bodies import offered_form
 from agentloop.journal.chain import verified
 from agentloop.journal.deltas import ConversationPlaces, request_delta, state_delta
 from agentloop.journal.fold import FoldedExecution, downtime, folded, with_downtime
@@ -27,90 +26,23 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock
-from agentloop.values.tool_calls import ToolExecution
-
-
-class KeptLog(RunLog):
-    """A log whose records a writer takes.
-
-    Attributes:
-        recorded: the execution as it was found; None for one that is new.
-    """
-
-    recorded: FoldedExecution | None
-    _writer: RecordWriter | None
-    _beside: dict[str, dict[str, Any]]
-
-    def unsettled_calls(self) -> Sequence[RecordedCall]:
-        """Return the calls that had begun when the execution was interrupted and that no step has settled."""
-        return () if self.recorded is None else tuple(self.recorded.calls.values())
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything is written down."""
-        return self._writer is not None
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether inferences or calls are recorded of a step that is not complete."""
-        return self.recorded is not None and bool(self.recorded.inferences or self.recorded.calls)
-
-    # --- messages -----------------------------------------------------------------------------------------------
-
-    def taken_messages(self) -> Sequence[Message]:
-        """Return the messages that the next step had taken when it was interrupted."""
-        return () if self.recorded is None else tuple(self.recorded.taken)
-
-    def waiting_messages(self) -> Sequence[Message]:
-        """Return the messages that were sent and that no step had taken."""
-        return () if self.recorded is None else tuple(self.recorded.waiting)
-
-    def note_sent(self, message: Message) -> None:
-        """Write down a message that was sent to the execution."""
-        self._written.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
-        self._written.flush_soon()
-
-    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
-        """Write down the messages that a step takes."""
-        body = {"step": step_number, "messages": [to_plain(message) for message in messages]}
-        self._written.put(RecordKind.MESSAGES_TAKEN, body)
-
-    # --- calls --------------------------------------------------------------------------------------------------
-
-    def note_beside(self, key: str, name: str, data: Mapping[str, Any]) -> None:
-        """Keep something with the end of a call; it is written down with it."""
-        self._beside.setdefault(key, {})[name] = dict(data)
-
-    def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
-        """Return what was kept with the end of a call that is used again."""
-        known = self._known_call(key)
-        return None if known is None else known.beside.get(name)
-
-    def _known_call(self, key: str) -> RecordedCall | None:
-        return self.recorded.calls.get(key) if self.recorded is not None else None
-
-    def _kept_beside(self, key: str) -> dict[str, Any]:
-        beside = self._beside.pop(key, None)
-        return {} if beside is None else {"beside": beside}
-
-    @property
-    def _written(self) -> RecordWriter:
-        assert self._writer is not None  # noqa: S101  # nothing is noted before the execution has begun
-        return self._writer
+from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 
 @define(eq=False)
-class JournalLog(KeptLog):
-    """The log of one execution, kept in a journal. It lives as long as the run and has claimed the execution.
+class ExecutionRecorder(ExecutionLog):
+    """Writes one execution to a journal, and returns what an earlier process recorded of it.
+
+    A recorder lives as long as the run, and holds the claim on the execution until it is closed.
 
     Attributes:
-        journal: where it is kept.
-        in_doubt: what becomes of interrupted calls with an effect that cannot be asked about.
-        clock: tells when records are made.
-        recorded: the execution as it was found; None for one that is new.
-        answers: what answers calls in place of their tools; given by the execution whose call this one serves, and found in
-            the record of a fork.
-        origin: what is told of a new execution besides its state, as plain JSON data.
+        journal: where the records go.
+        in_doubt: what happens to interrupted calls with an effect whose tool cannot tell whether they ran.
+        clock: the source of the records' times.
+        recorded: the execution as read from the journal; None for a new one.
+        answers: answers calls in place of their tools: passed in by the execution whose call this one serves, or read from the
+            record of a fork.
+        origin: plain JSON data to record with the start of a new execution, in addition to its state.
     """
 
     journal: CanJournal
@@ -123,86 +55,100 @@ class JournalLog(KeptLog):
     _writer: RecordWriter | None = None
     _state: AgentState | None = None
     _request: InferenceRequest | None = None
-    _offered: dict[str, Any] | None = None
-    _offer_told: bool = False
+    _rendered: dict[str, Any] | None = None
+    _is_rendering_recorded: bool = False
     _downtime: float = 0.0
-    _calls_found: bool = False
+    _calls_looked_up: bool = False
     _step: int = 0
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
-    _beside: dict[str, dict[str, Any]] = field(factory=dict)
+    _attachments: dict[str, dict[str, Any]] = field(factory=dict)
     _places: ConversationPlaces = field(factory=ConversationPlaces)
 
     @classmethod
-    async def reopened(
+    async def reopen(
         cls,
         journal: CanJournal,
         execution_id: str,
         in_doubt: InDoubt,
         clock: Clock,
         answers: CanAnswerCalls | None = None,
-    ) -> JournalLog:
-        """Claim an execution that is recorded, and read it.
+    ) -> ExecutionRecorder:
+        """Claim a recorded execution and read it.
 
         Raises:
-            UnknownExecution: when there is none of this id.
-            JournalConflict: when somebody else drives it.
-            JournalCorrupt: when its records are not as they were written.
+            UnknownExecution: no execution of this id is recorded.
+            JournalConflict: another writer drives it.
+            JournalCorrupt: its records are damaged.
         """
-        log = cls(journal, in_doubt, clock, answers=answers)
-        log._claim = await journal.claim(execution_id)
+        recorder = cls(journal, in_doubt, clock, answers=answers)
+        recorder._claim = await journal.claim(execution_id)
         try:
-            await log._read(execution_id)
-            log._note_downtime()
+            await recorder._read(execution_id)
+            recorder._measure_downtime()
         except BaseException:
-            await log.aclose()
+            await recorder.aclose()
             raise
-        return log
+        return recorder
 
     @property
     def state(self) -> AgentState:
-        """The newest state that is recorded."""
-        assert self._state is not None  # noqa: S101  # the execution has begun
+        """The newest recorded state."""
+        assert self._state is not None  # noqa: S101  # the execution has started
         return self._state
 
-    # --- the run ------------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------
 
-    async def begin(self, state: AgentState) -> None:
-        """Take the state with which the execution begins or goes on; it lasts when this returns.
+    @property
+    def has_started(self) -> bool:
+        """Whether the start of the execution is recorded."""
+        return self._writer is not None
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether inferences or calls of an incomplete step are recorded."""
+        return self.recorded is not None and bool(self.recorded.inferences or self.recorded.calls)
+
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the calls that started before an interruption and that no step has settled."""
+        return () if self.recorded is None else tuple(self.recorded.calls.values())
+
+    async def start(self, state: AgentState) -> None:
+        """Record the state with which the execution starts or resumes; it is durable when this returns.
 
         Raises:
-            JournalConflict: when somebody else drives the execution, when its id is taken, or when the state is not the one
-                that the journal ends with.
+            JournalConflict: another writer drives the execution, its id is in use, or the state is not the newest one in the
+                journal.
         """
         if self._claim is None:
             self._claim = await self.journal.claim(state.execution_id)
             if await self.journal.head(state.execution_id) is not None:
-                await self._join(state)
+                await self._read_newest(state)
         if self._writer is None:
-            self._start(state)
+            self._record_start(state)
         else:
-            self._go_on(state)
-        await self._written.flush()
+            self._record_resumption(state)
+        await self._open_writer.flush()
 
-    async def step_completed(self, state: AgentState) -> None:
-        """Write down what a step has made of the state."""
+    async def record_step(self, state: AgentState) -> None:
+        """Record the state after a step."""
         self._put_delta(RecordKind.STEP_COMPLETED, state)
 
     async def flush(self) -> None:
-        """Wait until everything that was written down lasts."""
+        """Wait until all records are durable."""
         if self._writer is not None:
             await self._writer.flush()
 
     async def end(self, state: AgentState) -> None:
-        """Write down the state with which the execution ends or is suspended; it lasts when this returns."""
+        """Record the state with which the execution ends or is suspended; it is durable when this returns."""
         if self._writer is None:
-            return  # it was cancelled before it had begun
+            return  # it was cancelled before it started
         ended = state.status.is_terminal
         self._put_delta(RecordKind.EXECUTION_ENDED if ended else RecordKind.EXECUTION_SUSPENDED, state)
-        await self._written.flush()
+        await self._open_writer.flush()
 
     async def aclose(self) -> None:
-        """Let others go on with the execution."""
+        """Write what is queued and release the claim. Idempotent."""
         claim, self._claim = self._claim, None
         if claim is None:
             return
@@ -212,84 +158,121 @@ class JournalLog(KeptLog):
         finally:
             await claim.release()
 
-    def note_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
-        """Write down that these decisions are used for these calls, each for the last time."""
+    def record_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
+        """Record that these decisions are used for these calls; a decision is used once."""
         digests = {call.key: call.digest for call in pending}
         for key, decision in decisions.items():
             body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
-            self._written.put(RecordKind.DECISION_USED, body)
+            self._open_writer.put(RecordKind.DECISION_USED, body)
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def waiting_messages(self) -> Sequence[Message]:
+        """Return the messages that were sent before an interruption and that no step had taken."""
+        return () if self.recorded is None else tuple(self.recorded.waiting)
+
+    def taken_messages(self) -> Sequence[Message]:
+        """Return the messages that the interrupted step had taken."""
+        return () if self.recorded is None else tuple(self.recorded.taken)
+
+    def record_sent(self, message: Message) -> None:
+        """Record a message that was sent to the execution."""
+        self._open_writer.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
+        self._open_writer.flush_soon()
+
+    def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
+        """Record the messages that a step takes."""
+        body = {"step": step_number, "messages": [to_plain(message) for message in messages]}
+        self._open_writer.put(RecordKind.MESSAGES_TAKEN, body)
 
     # --- inferences and calls -----------------------------------------------------------------------------------
 
-    def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:  # noqa: ARG002  # of the contract
-        """Return what came of the next inference of the step; None when it failed, or was not made or written down whole.
+    @property
+    def settings(self) -> JournalSettings:
+        """How this execution and the executions that serve its calls are recorded."""
+        return JournalSettings(journal=self.journal, in_doubt=self.in_doubt, answers=self.answers)
+
+    def next_inference(
+        self,
+        request: InferenceRequest,  # noqa: ARG002  # of the contract
+        render: RequestRenderer | None = None,  # noqa: ARG002  # of the contract
+    ) -> RecordedInference | None:
+        """Return the recorded result of the step's next inference; None when it failed or is not recorded in full.
 
         Raises:
-            AskedAnew: when it is to be made, and calls of the step have begun that nobody has looked for.
+            AskedAnew: the request has to be sent, but calls of the step started that no batch has looked up.
         """
-        found = self.recorded.inferences if self.recorded is not None else []
-        recorded = found[self._inferences] if self._inferences < len(found) else None
+        inferences = self.recorded.inferences if self.recorded is not None else []
+        recorded = inferences[self._inferences] if self._inferences < len(inferences) else None
         if recorded is None or recorded.response is None:
-            found.clear()
-            if self.recorded is not None and self.recorded.calls and not self._calls_found:
+            # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
+            inferences.clear()
+            if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
                 raise AskedAnew("calls of this step have begun, for an answer that is not at hand")
             return None
         self._inferences += 1
         return recorded
 
-    def note_inference(
-        self, request: InferenceRequest, recorded: RecordedInference, offer: Offer | None = None
+    def record_inference(
+        self, request: InferenceRequest, recorded: RecordedInference, render: RequestRenderer | None = None
     ) -> None:
-        """Write down what came of an inference; it lasts before the next call runs, or the execution ends."""
+        """Record the result of an inference; it is durable before the next call runs, or the execution ends."""
         kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
         delta = request_delta(self._request, request, self._places.of)
-        if "request" in delta or not self._offer_told:
-            offered, self._offer_told = offered_form(offer, request), True
-            if offered != self._offered:
-                delta["offered"] = self._offered = offered
-        self._written.put(kind, bodies.inference_body(recorded, delta, step=self._step, index=self._inferences))
+        # How the model receives a request depends on everything but the conversation, so it is rendered again only when the
+        # delta holds more than new messages, and once after a restart.
+        if "request" in delta or not self._is_rendering_recorded:
+            rendered, self._is_rendering_recorded = bodies.rendered_form(render, request), True
+            if rendered != self._rendered:
+                delta["offered"] = self._rendered = rendered
+        body = bodies.inference_body(recorded, delta, step=self._step, index=self._inferences)
+        self._open_writer.put(kind, body)
         self._request = request
         self._inferences += 1
 
     def recorded_call(self, key: str) -> RecordedCall | None:
-        """Return what is known of a call of the step that has begun before."""
-        self._calls_found = True
-        return self._known_call(key)
+        """Return what is recorded of a call of this step that started before an interruption."""
+        self._calls_looked_up = True
+        return self._earlier_call(key)
 
-    async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
-        """Let every call run, but those of a fork that its policy about effects speaks of; what comes of these is written down."""
-        if self.recorded is not None and self.recorded.redacted and (refused := refusal(intent)) is not None:
-            return refused
-        answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
-        if answer is None:
-            return None
-        outcome = bodies.outcome_body(answer.execution, None, None)
-        self._written.put(RecordKind.CALL_OUTCOME, {**outcome, "answered": answer.how, "source": answer.source})
-        await self._written.flush()
-        return RecordedCall(intent=intent, execution=answer.execution)
-
-    async def note_intent(self, intent: CallIntent) -> None:
-        """Write down that a call is about to run."""
+    async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
+        """Record that a call is about to run, unless the policy of a fork answers it or a masked record forbids it."""
+        if (
+            self._earlier_call(intent.key) is None
+            and (answered := await self._answer(intent, delegates=delegates)) is not None
+        ):
+            return answered
         self._intents[intent.key] = intent
-        self._written.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
-        await self._written.flush()
+        self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
+        await self._open_writer.flush()
+        return None
 
-    async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
-        """Write down what came of a call."""
-        intent = self._intents.pop(execution.key, None)
-        if intent is None and (known := self._known_call(execution.key)) is not None:
-            intent = known.intent
-        intended = None if intent is None else intent.call
-        body = bodies.outcome_body(execution, stop, intended)
-        self._written.put(RecordKind.CALL_OUTCOME, body | self._kept_beside(execution.key))
-        await self._written.flush()
+    async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
+        """Record how a call ended, or that its tool suspended it."""
+        attachments = self._attachments.pop(outcome.key, None)
+        attached = {} if attachments is None else {"beside": attachments}
+        if isinstance(outcome, PendingCall):
+            self._open_writer.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(outcome)} | attached)
+        else:
+            body = bodies.outcome_body(outcome, stop, self._intended(outcome.key))
+            self._open_writer.put(RecordKind.CALL_OUTCOME, body | attached)
+        await self._open_writer.flush()
 
-    async def note_suspended(self, pending: PendingCall) -> None:
-        """Write down that the tool of a call has suspended it."""
-        self._written.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(pending)} | self._kept_beside(pending.key))
-        await self._written.flush()
+    def attach(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Store extra JSON with the outcome of a running call."""
+        self._attachments.setdefault(key, {})[name] = dict(data)
 
-    # --- what it needs ------------------------------------------------------------------------------------------
+    def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
+        """Return an attachment of a reused outcome."""
+        recorded = self._earlier_call(key)
+        return None if recorded is None else recorded.attachments.get(name)
+
+    # --- details ------------------------------------------------------------------------------------------------
+
+    @property
+    def _open_writer(self) -> RecordWriter:
+        assert self._writer is not None  # noqa: S101  # nothing is recorded before the start
+        return self._writer
 
     async def _read(self, execution_id: str) -> None:
         head = await self.journal.head(execution_id)
@@ -299,56 +282,79 @@ class JournalLog(KeptLog):
         self.recorded = folded(records, execution_id)
         self._writer = RecordWriter(self.journal, head, self.clock)
         self._state, self._request = self.recorded.state, self.recorded.request
-        self._offered = self.recorded.offered
+        self._rendered = self.recorded.offered
         if self.answers is None and "fork" in self.recorded.origin:
             self.answers = await ForkEffects.loaded(self.journal, execution_id, self.recorded.origin["fork"])
 
-    def _note_downtime(self) -> None:
-        """Take the time since the last record as waited, if nobody has driven the execution meanwhile."""
-        head = self._written.head
-        if head.status is ExecutionStatus.IN_PROGRESS:
-            self._downtime = downtime(head.updated_at, self.clock.now())
-            self._state = with_downtime(self.state, self._downtime)
-
-    async def _join(self, state: AgentState) -> None:
-        """Go on with an execution whose state somebody kept, if it is the one that the journal ends with."""
+    async def _read_newest(self, state: AgentState) -> None:
+        """Read an execution that is resumed from a state of the caller's, which must be the newest one in the journal."""
         await self._read(state.execution_id)
-        known = self._state
-        if not same_but_for_masks(state, known, self.journal):
+        if not same_but_for_masks(state, self._state, self.journal):
             raise JournalConflict(
                 f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; go on "
                 "with it by `recover`, or choose another id"
             )
 
-    def _start(self, state: AgentState) -> None:
+    def _measure_downtime(self) -> None:
+        """Count the time since the last record as waiting time, if the execution was interrupted."""
+        head = self._open_writer.head
+        if head.status is ExecutionStatus.IN_PROGRESS:
+            self._downtime = downtime(head.updated_at, self.clock.now())
+            self._state = with_downtime(self.state, self._downtime)
+
+    def _record_start(self, state: AgentState) -> None:
         head = new_head(state, self.clock.now(), self.journal)
         self._writer = RecordWriter(self.journal, head, self.clock)
         origin = {**self.origin, "fork": self.answers.told} if isinstance(self.answers, ForkEffects) else self.origin
         self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin})
-        self._moved(state)
+        self._advance(state)
 
-    def _go_on(self, state: AgentState) -> None:
-        waited = self._written.head.status is ExecutionStatus.SUSPENDED
-        if waited:
+    def _record_resumption(self, state: AgentState) -> None:
+        if self._open_writer.head.status is ExecutionStatus.SUSPENDED:
             self._put_delta(RecordKind.EXECUTION_RESUMED, state)
             return
-        self._written.put(RecordKind.EXECUTION_RECOVERED, {"downtime": self._downtime})
-        self._state, self._step = state, _step_of(state)
+        self._open_writer.put(RecordKind.EXECUTION_RECOVERED, {"downtime": self._downtime})
+        # Not `_advance`: what is recorded of the interrupted step is reused by the run that starts here.
+        self._state, self._step = state, _current_step(state)
         self._places.move(state.messages)
 
     def _put_delta(self, kind: RecordKind, state: AgentState) -> None:
         body = {"step": state.step_count, "delta": state_delta(self._state, state)}
-        self._written.put(kind, body, status=state.status, step_count=state.step_count)
-        self._moved(state)
+        self._open_writer.put(kind, body, status=state.status, step_count=state.step_count)
+        self._advance(state)
 
-    def _moved(self, state: AgentState) -> None:
-        """Take a state as the recorded one: what was found of the step before it is of no use any more."""
+    def _advance(self, state: AgentState) -> None:
+        """Make a state the newest recorded one, and forget what was recorded of the step before it."""
         if self.recorded is not None:
             self.recorded.settle(state)
-        self._state, self._inferences, self._step = state, 0, _step_of(state)
+        self._state, self._inferences, self._step = state, 0, _current_step(state)
         self._intents = {}
         self._places.move(state.messages)
 
+    def _earlier_call(self, key: str) -> RecordedCall | None:
+        return self.recorded.calls.get(key) if self.recorded is not None else None
 
-def _step_of(state: AgentState) -> int:
+    async def _answer(self, intent: CallIntent, *, delegates: bool) -> RecordedCall | None:
+        """Return the result of a call that must not run, and record it; None when its tool has to run."""
+        if self.recorded is not None and self.recorded.redacted and (refused := refusal(intent)) is not None:
+            return refused
+        answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
+        if answer is None:
+            return None
+        outcome = bodies.outcome_body(answer.execution, None, None)
+        body = {**outcome, "answered": answer.how, "source": answer.source}
+        self._open_writer.put(RecordKind.CALL_OUTCOME, body)
+        await self._open_writer.flush()
+        return RecordedCall(intent=intent, execution=answer.execution)
+
+    def _intended(self, key: str) -> ToolCall | None:
+        """Return the call as its intent records it; None without an intent."""
+        intent = self._intents.pop(key, None)
+        if intent is None and (recorded := self._earlier_call(key)) is not None:
+            intent = recorded.intent
+        return None if intent is None else intent.call
+
+
+def _current_step(state: AgentState) -> int:
+    """Return the number of the step that is in progress, or comes next."""
     return state.step_count + (0 if state.open_turn is not None else 1)

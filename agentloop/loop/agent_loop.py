@@ -18,7 +18,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.run_log import CanAnswerCalls, RunLog
+from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolGroup, ToolPolicy
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
@@ -259,7 +259,7 @@ class AgentLoop:
             UnknownExecution: if the journal has no execution of this id.
             ConfigurationError: if an id is passed and the loop has no journal.
         """
-        log: RunLog | None = None
+        log: ExecutionLog | None = None
         if self.journal is not None:
             from agentloop.loop.recovery import reopen_suspended
 
@@ -456,8 +456,8 @@ class AgentLoop:
         """
         log = context.scope.log
         copy = self._copy(
-            journal=log.journal if log is not None else self.journal,
-            in_doubt=log.in_doubt if log is not None else self.in_doubt,
+            journal=log.settings.journal if log is not None else self.journal,
+            in_doubt=log.settings.in_doubt if log is not None else self.in_doubt,
             events=self.events if context.events is None else joined(context.events, self.events),
             clock=context.scope.clock,
             ids=context.ids(),
@@ -525,7 +525,13 @@ class AgentLoop:
         return self._bind(state, dependencies, resumed=False, at_start=True)
 
     def _bind(
-        self, state: AgentState, dependencies: Any, *, resumed: bool, at_start: bool = False, log: RunLog | None = None
+        self,
+        state: AgentState,
+        dependencies: Any,
+        *,
+        resumed: bool,
+        at_start: bool = False,
+        log: ExecutionLog | None = None,
     ) -> Run:
         """Return a run of the state's execution with the parts of this loop."""
         from agentloop.loop.run import Run
@@ -552,7 +558,7 @@ class AgentLoop:
     def _answers(self) -> CanAnswerCalls | None:
         """What answers tool calls in place of the tools, if the calling execution is a replay or a fork."""
         log = self._parent_scope.log if self._parent_scope is not None else None
-        return log.answers if log is not None else None
+        return log.settings.answers if log is not None else None
 
 
 async def _run_to_end(run: Run) -> AgentState:

@@ -10,9 +10,9 @@ from attrs import frozen
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.run_log import CanAnswerCalls, RunLog
+from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.errors import DecisionError, UnknownExecution
-from agentloop.journal.recorder import JournalLog
+from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.journal.redaction import same_but_for_masks
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
@@ -34,7 +34,7 @@ def create_log(
     clock: Clock,
     *,
     answers: CanAnswerCalls | None,
-) -> RunLog:
+) -> ExecutionLog:
     """Return the log of an execution that no journal holds yet.
 
     Args:
@@ -45,12 +45,12 @@ def create_log(
         clock: the source of the times of records.
         answers: as for `reopen_interrupted`.
     """
-    return JournalLog(journal, in_doubt, clock, answers=answers, origin={"loop": composition_of(loop, state)})
+    return ExecutionRecorder(journal, in_doubt, clock, answers=answers, origin={"loop": composition_of(loop, state)})
 
 
 async def reopen_interrupted(
     journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock, answers: CanAnswerCalls | None = None
-) -> tuple[AgentState, JournalLog | None]:
+) -> tuple[AgentState, ExecutionRecorder | None]:
     """Return the newest recorded state of an execution, and its log if it is to be gone on with.
 
     Args:
@@ -65,7 +65,7 @@ async def reopen_interrupted(
         JournalConflict: when somebody else drives it.
         JournalCorrupt: when its records are not as they were written.
     """
-    log = await JournalLog.reopened(journal, execution_id, in_doubt, clock, answers)
+    log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
     state = log.state
     if state.status is ExecutionStatus.IN_PROGRESS:
         return state, log
@@ -81,7 +81,7 @@ async def reopen_suspended(
     clock: Clock,
     *,
     answers: CanAnswerCalls | None = None,
-) -> tuple[AgentState, JournalLog | None]:
+) -> tuple[AgentState, ExecutionRecorder | None]:
     """Return the state with these decisions noted, and its log if the execution goes on with them.
 
     Args:
@@ -98,11 +98,11 @@ async def reopen_suspended(
     """
     execution_id = given if isinstance(given, str) else given.execution_id
     try:
-        log = await JournalLog.reopened(journal, execution_id, in_doubt, clock, answers)
+        log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
     except UnknownExecution:
         if isinstance(given, str):
             raise
-        return apply_decisions(given, decisions), JournalLog(
+        return apply_decisions(given, decisions), ExecutionRecorder(
             journal, in_doubt, clock, answers=answers
         )  # it was suspended without a journal
     try:
@@ -111,7 +111,7 @@ async def reopen_suspended(
         if going.open_turn is None or not len(ready_calls(going.open_turn)):
             await log.aclose()
             return state, None
-        log.note_decisions(decisions, state.pending)
+        log.record_decisions(decisions, state.pending)
     except BaseException:
         await log.aclose()
         raise
@@ -149,7 +149,7 @@ class ReplayContext:
         dependencies: as for `AgentLoop.execute`.
     """
 
-    log: RunLog
+    log: ExecutionLog
     clock: Clock
     ids: IdSource
     events: CanHandleEvents

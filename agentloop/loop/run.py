@@ -11,7 +11,7 @@ from attrs import define, field
 from agentloop._shielding import shielded
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import RunLog
+from agentloop.contracts.run_log import ExecutionLog, MessageLog
 from agentloop.errors import AskedAnew, JournalError
 from agentloop.events.execution import (
     AgentExecutionStarted,
@@ -45,7 +45,7 @@ from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReaso
 from agentloop.values.tool_calls import ErrorInfo
 
 
-async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> None:
+async def opened(log: ExecutionLog | None, state: AgentState, inboxes: Inboxes) -> None:
     """Take messages for the execution; where there is a log, write down the beginning, and from then on every message.
 
     Raises:
@@ -56,16 +56,16 @@ async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> Non
         return
     execution_id, loop = state.execution_id, asyncio.get_running_loop()
     try:
-        await log.begin(state)
+        await log.start(state)
     except asyncio.CancelledError:
-        if log.has_begun:  # then its end takes what waits
+        if log.has_started:  # then its end takes what waits
             _open(inboxes, log, execution_id)
         raise
     _open(inboxes, log, execution_id)
 
     def note(message: Message) -> None:
         if inboxes.note(execution_id, message):  # what a step has taken meanwhile is written down with the step
-            log.note_sent(message)
+            log.record_sent(message)
 
     def note_soon(message: Message) -> None:
         loop.call_soon_threadsafe(note, message)
@@ -73,7 +73,7 @@ async def opened(log: RunLog | None, state: AgentState, inboxes: Inboxes) -> Non
     inboxes.open(execution_id, note_soon)
 
 
-def _open(inboxes: Inboxes, log: RunLog, execution_id: str) -> None:
+def _open(inboxes: Inboxes, log: MessageLog, execution_id: str) -> None:
     inboxes.open(execution_id)
     inboxes.restore(execution_id, log.waiting_messages())
 
@@ -185,7 +185,7 @@ class Run(RunSignals):
     inboxes: Inboxes = field(kw_only=True)
     resumed: bool = field(kw_only=True)
     at_start: bool = field(kw_only=True)
-    log: RunLog | None = field(default=None, kw_only=True)
+    log: ExecutionLog | None = field(default=None, kw_only=True)
     _begun: bool = field(default=False, init=False)
     _in_step: bool = field(default=False, init=False)
     _driving: bool = field(default=False, init=False)
@@ -203,7 +203,7 @@ class Run(RunSignals):
         inboxes: Inboxes,
         resumed: bool,
         at_start: bool,
-        log: RunLog | None,
+        log: ExecutionLog | None,
     ) -> Run:
         """Bind the parts of the loop that the conversation is with.
 
@@ -236,7 +236,7 @@ class Run(RunSignals):
                 await self._step()
                 await self._hand_over()
                 if self.log is not None:
-                    await self.log.step_completed(self.state)
+                    await self.log.record_step(self.state)
                 yield self.state
                 goes_on = self._goes_on()
             await self._end()
@@ -304,7 +304,7 @@ class Run(RunSignals):
 
     async def _take(self, messages: list[Message], step_number: int) -> None:
         if messages and self.log is not None:
-            self.log.note_taken(messages, step_number)
+            self.log.record_taken(messages, step_number)
         self.state = with_received(self.state, messages)
         await tell_received(self.state, messages, self.events, step_number)
 
@@ -368,7 +368,7 @@ class Run(RunSignals):
         await self._close_calls(reason)
         if self._in_step and self._step_taken:
             await self._complete_step()
-        if self.log is None or self.log.has_begun:
+        if self.log is None or self.log.has_started:
             await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
         await self.tell_signals()
         await self._tell_end()

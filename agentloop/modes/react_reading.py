@@ -13,13 +13,19 @@ from attrs import evolve, field, frozen
 from agentloop.errors import NotJson
 from agentloop.modes.react_decision import NOTATION, ReActDecision, further_names, further_schema
 from agentloop.modes.strict import without_nulls
-from agentloop.text_calls.arguments import Rules, completed, typed
-from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import ReadObject
-from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.openings import THOUGHTS
-from agentloop.text_calls.reader import read_calls
-from agentloop.text_calls.reading import Draft, FoundCall, ParseResult
+from agentloop.text_calls import (
+    REASONING_TAGS,
+    CallDraft,
+    LiteralReader,
+    OfferedTools,
+    ParsedCall,
+    ParsedObject,
+    ParseResult,
+    ResolveOptions,
+    convert_untyped,
+    read_calls,
+    resolve_call,
+)
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import format_json, freeze, parse_json
 from agentloop.values.messages import ResponsePart
@@ -85,17 +91,17 @@ def made_call(name: str, arguments: Any, tools: Sequence[ToolSpec], repairs: Seq
             arguments = parse_json(arguments) if arguments.strip() else {}
             noted.append(ARGUMENTS_AS_TEXT)
         except ValueError:
-            return ToolCall("", offered.plain_name(name), arguments, repairs=noted)
+            return ToolCall("", offered.normalize_name(name), arguments, repairs=noted)
     if not isinstance(arguments, dict | None):
-        return ToolCall("", offered.plain_name(name), format_json(arguments).decode(), repairs=noted)
+        return ToolCall("", offered.normalize_name(name), format_json(arguments).decode(), repairs=noted)
     given = arguments or {}
-    cleaned = without_nulls(given, offered.parameters(offered.plain_name(name)))
+    cleaned = without_nulls(given, offered.parameters(offered.normalize_name(name)))
     if cleaned != given:
         noted.append(NULL_LEFT_OUT)
-    found = completed(Draft(name, cleaned, 0, 0, repairs=tuple(noted)), offered, NOTATION, Rules())
-    if isinstance(found, FoundCall):
+    found = resolve_call(CallDraft(name, cleaned, 0, 0, repairs=tuple(noted)), offered, NOTATION, ResolveOptions())
+    if isinstance(found, ParsedCall):
         return ToolCall("", found.name, found.arguments_json, repairs=found.repairs)
-    return ToolCall("", offered.plain_name(name), format_json(given).decode(), repairs=noted)
+    return ToolCall("", offered.normalize_name(name), format_json(given).decode(), repairs=noted)
 
 
 def with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]:
@@ -134,7 +140,7 @@ def read_json_decision(text: str, request: InferenceRequest, kind: type[ReActDec
 def split_thoughts(text: str) -> tuple[tuple[str, ...], str]:
     """Take off the thoughts that a model marks by tags at the beginning of its text."""
     bare = text.lstrip()
-    for opener, closer in THOUGHTS:
+    for opener, closer in REASONING_TAGS:
         end = bare.find(closer)
         if end >= 0 and bare.startswith(opener):
             return (bare[len(opener) : end].strip(),), bare[end + len(closer) :]
@@ -160,12 +166,12 @@ def _object_within(text: str) -> tuple[dict[str, Any] | None, tuple[str, ...], s
     for _ in range(_TRIES):
         if at < 0:
             break
-        reader = LiteralReader(at, unclosed=unclosed)
-        reader.advance(text, ended=True)
-        if isinstance(reader.value, ReadObject):
+        reader = LiteralReader(at, unclosed_quotes=unclosed)
+        reader.advance(text, is_complete=True)
+        if isinstance(reader.value, ParsedObject):
             if not _TELLING.isdisjoint(reader.value):
-                return reader.value, reader.repairs(at, reader.at), ""
-            at = text.find("{", reader.at)
+                return reader.value, reader.repairs(at, reader.position), ""
+            at = text.find("{", reader.position)
         else:
             why = why or f"the JSON object cannot be read: {reader.failure}"
             at = text.find("{", at + 1)
@@ -323,7 +329,7 @@ def _written(name: str, own: tuple[str, ...]) -> str:
 class _Spans:
     """Where the calls of a text stand."""
 
-    def __init__(self, calls: Sequence[FoundCall]) -> None:
+    def __init__(self, calls: Sequence[ParsedCall]) -> None:
         self.starts = [call.start for call in calls]
         self._ends = [call.end for call in calls]
 
@@ -332,7 +338,7 @@ class _Spans:
         return index >= 0 and place < self._ends[index]
 
 
-def _made(found: Sequence[FoundCall]) -> tuple[ToolCall, ...]:
+def _made(found: Sequence[ParsedCall]) -> tuple[ToolCall, ...]:
     return tuple([ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in found])
 
 
@@ -354,15 +360,15 @@ def _sections(text: str, spans: _Spans, kind: type[ReActDecision]) -> tuple[tupl
         if label.name == THOUGHT and content:
             thoughts.append(content)
         elif label.name in own:
-            further[label.name] = typed(content, further_schema(kind)["properties"][label.name])
+            further[label.name] = convert_untyped(content, further_schema(kind)["properties"][label.name])
         elif label.name == ANSWER:
             break
     return tuple(thoughts), further
 
 
 def _problem(reading: ParseResult, labels: Sequence[Label]) -> str:
-    if reading.refused:
-        return f"the action cannot be read: {reading.refused[0].reason}"
+    if reading.rejected:
+        return f"the action cannot be read: {reading.rejected[0].reason}"
     if any(label.name in _CALLING for label in labels):
         return "an Action needs the name of a tool, and an Action Input with a JSON object on the next line"
     return "it holds neither an Action with an Action Input nor a Final Answer"

@@ -8,9 +8,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.calls import results_message, validate_call, without_calls
-from agentloop.text_calls.reader import DEFAULT_FORMATS, StreamReader, read_calls
-from agentloop.text_calls.reading import FoundCall, ParseResult
-from agentloop.text_calls.text_format import TextFormat
+from agentloop.text_calls import DEFAULT_FORMATS, ParsedCall, ParseResult, StreamReader, TextFormat, read_calls
 from agentloop.values.inference import (
     FinishReason,
     InferenceDelta,
@@ -155,7 +153,7 @@ class TextMode(CanUseMode):
         if reading.calls:
             finish = FinishReason.TOOL_CALLS if response.finish_reason in _ENDED else response.finish_reason
             return evolve(response, parts=read, finish_reason=finish)
-        return evolve(response, parts=read, problem=reading.refused[0].reason if reading.refused else "")
+        return evolve(response, parts=read, problem=reading.rejected[0].reason if reading.rejected else "")
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Say whether a call can be executed."""
@@ -220,5 +218,5 @@ def _parts(reading: ParseResult, response: InferenceResponse) -> list[ResponsePa
     return parts
 
 
-def _call(found: FoundCall) -> ToolCall:
+def _call(found: ParsedCall) -> ToolCall:
     return ToolCall("", found.name, found.arguments_json, repairs=found.repairs)

@@ -22,7 +22,7 @@ from agentloop.replay.comparison import Mask
 from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard, Touch, WorldTouched, guarded
 from agentloop.replay.timeline import Timeline
-from agentloop.replay.verifier import ReplayEnded, ReplayLog
+from agentloop.replay.verifier import ReplayEnded, ReplayVerifier
 from agentloop.values.batches import apply_decisions
 from agentloop.values.json import FrozenDict
 from agentloop.values.records import ExecutionHead
@@ -112,7 +112,7 @@ async def replay(journal: CanJournal, execution_id: str, loop: AgentLoop, *, dep
         raise UnknownExecution(f"no execution {execution_id!r} is recorded in {journal!r}")
     mask: Mask | None = journal.redacted if isinstance(journal, CanRedactRecords) else None
     timeline, guard = Timeline(records), Guard()
-    log = ReplayLog(timeline, guard, mask)
+    log = ReplayVerifier(timeline, guard, mask)
     run = _Replaying(timeline, loop, log, dependencies)
     with guarded(guard):
         failure = await run.to_its_end()
@@ -125,7 +125,7 @@ class _Replaying:
 
     timeline: Timeline
     loop: AgentLoop
-    log: ReplayLog
+    log: ReplayVerifier
     dependencies: Any
 
     async def to_its_end(self) -> Exception | None:
@@ -177,7 +177,7 @@ class _Replaying:
         if state.status is not ExecutionStatus.SUSPENDED:
             state = await self._went(state, resumed=False, at_start=state.step_count == 0)
         else:
-            await self.log.begin(state)
+            await self.log.start(state)
         while (decisions := self.log.resumed_with()) is not None:
             going = apply_decisions(state, decisions) if decisions else self.log.resumed_state
             state = await self._went(going.with_execution_resumed(self.log.clock.now()), resumed=True, at_start=False)

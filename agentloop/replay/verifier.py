@@ -1,4 +1,4 @@
-"""The log of a replay: gives what is recorded, and compares."""
+"""The verifier of a replay: returns what is recorded, and compares."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, NoReturn
 
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.run_log import CanAnswerCalls, Offer, RunLog
+from agentloop.contracts.run_log import ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.contracts.tools import Tools
 from agentloop.errors import JournalError
 from agentloop.interception.interceptor import name_of
-from agentloop.journal.bodies import offered_form
+from agentloop.journal.bodies import rendered_form
 from agentloop.replay.comparison import Comparison, Mask, touched
 from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard
@@ -26,79 +25,6 @@ from agentloop.values.records import CallIntent, InDoubt, RecordedCall, Recorded
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
-
-
-class QuietLog(RunLog):
-    """A log in which nothing is written down; what it gives is up to a subclass."""
-
-    @property
-    def journal(self) -> CanJournal | None:
-        """None: nothing is written."""
-        return None
-
-    @property
-    def in_doubt(self) -> InDoubt:
-        """What becomes of calls in doubt; none is, since none runs."""
-        return InDoubt.TELL
-
-    @property
-    def answers(self) -> CanAnswerCalls | None:
-        """None: all calls are answered by what is recorded."""
-        return None
-
-    async def flush(self) -> None:
-        """Do nothing: nothing is written."""
-
-    async def aclose(self) -> None:
-        """Do nothing: nothing is held."""
-
-    # --- messages -----------------------------------------------------------------------------------------------
-
-    def unsettled_calls(self) -> Sequence[RecordedCall]:
-        """Return none: nothing was interrupted."""
-        return ()
-
-    def taken_messages(self) -> Sequence[Message]:
-        """Return nothing: messages come by the inbox."""
-        return ()
-
-    @property
-    def has_begun(self) -> bool:
-        """Say so."""
-        return True
-
-    @property
-    def is_in_step(self) -> bool:
-        """Say no: messages come when they came."""
-        return False
-
-    def waiting_messages(self) -> Sequence[Message]:
-        """Return nothing: messages come by the inbox."""
-        return ()
-
-    def note_sent(self, message: Message) -> None:
-        """Do nothing."""
-
-    def note_taken(self, messages: Sequence[Message], step_number: int) -> None:
-        """Do nothing: what they make of the state is compared."""
-
-    def note_inference(
-        self, request: InferenceRequest, recorded: RecordedInference, offer: Offer | None = None
-    ) -> None:
-        """Do nothing: no inference is made."""
-
-    def recorded_call(self, key: str) -> RecordedCall | None:  # noqa: ARG002  # of the contract
-        """Return None, so that a call passes the points before it as it did."""
-        return None
-
-    def note_beside(self, key: str, name: str, data: Mapping[str, Any]) -> None:
-        """Do nothing: no tool has run."""
-
-    async def note_outcome(self, execution: ToolExecution, stop: StopSignal | None = None) -> None:
-        """Do nothing: no tool has run."""
-
-    async def note_suspended(self, pending: PendingCall) -> None:
-        """Do nothing: no tool has run."""
 
 
 def index_of(key: str) -> int:
@@ -126,7 +52,7 @@ class ReplayEnded(JournalError):
     """Nothing more is compared: something differs, or the record is at its end."""
 
 
-class ReplayLog(QuietLog, CanObserveReplay):
+class ReplayVerifier(ExecutionLog, CanObserveReplay):
     """Gives a run what is recorded, and compares what it does with it. It lives as long as one replay.
 
     Attributes:
@@ -160,9 +86,26 @@ class ReplayLog(QuietLog, CanObserveReplay):
         self._called: set[str] = set()
         self._offered: dict[int, object] = {}
 
-    # --- the run ------------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------
 
-    async def begin(self, state: AgentState) -> None:
+    @property
+    def has_started(self) -> bool:
+        """True: what is replayed is recorded."""
+        return True
+
+    @property
+    def is_in_step(self) -> bool:
+        """False: messages arrive with the step that took them."""
+        return False
+
+    def unsettled_calls(self) -> Sequence[RecordedCall]:
+        """Return the recorded calls that no step has come to, where the execution ended."""
+        turn = self._turn
+        if turn.closing is not RecordKind.EXECUTION_ENDED:
+            return ()
+        return [call for key, call in turn.calls.items() if key not in self._called]
+
+    async def start(self, state: AgentState) -> None:
         """Compare the state with which the execution begins or goes on."""
         if not self._begun:
             self._begun = True
@@ -172,7 +115,7 @@ class ReplayLog(QuietLog, CanObserveReplay):
             self._found(self._comparison.states(self._turn.state, state))
         self._move()
 
-    async def step_completed(self, state: AgentState) -> None:
+    async def record_step(self, state: AgentState) -> None:
         """Compare the state after a step."""
         turn = self._check()
         if turn.closing is not RecordKind.STEP_COMPLETED or turn.state is None:
@@ -185,6 +128,12 @@ class ReplayLog(QuietLog, CanObserveReplay):
         if turn.closing not in {RecordKind.EXECUTION_ENDED, RecordKind.EXECUTION_SUSPENDED} or turn.state is None:
             self._stopped(turn, state)
         self._close(turn, state)
+
+    async def flush(self) -> None:
+        """Do nothing: a replay writes no records."""
+
+    async def aclose(self) -> None:
+        """Do nothing: a replay claims no execution."""
 
     def resumed_with(self) -> Mapping[str, Decision] | None:
         """Come to where a suspended execution went on, and return what was decided; None when it did not go on."""
@@ -211,9 +160,32 @@ class ReplayLog(QuietLog, CanObserveReplay):
             return touched(self._guard.touches[0], self._turn)
         return self.divergence
 
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def waiting_messages(self) -> Sequence[Message]:
+        """Return none: messages arrive by the inbox."""
+        return ()
+
+    def taken_messages(self) -> Sequence[Message]:
+        """Return none: messages arrive by the inbox."""
+        return ()
+
+    def record_sent(self, message: Message) -> None:
+        """Do nothing: a replay writes no records."""
+
+    def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
+        """Do nothing: the state with the messages is compared."""
+
     # --- inferences and calls -----------------------------------------------------------------------------------
 
-    def next_inference(self, request: InferenceRequest, offer: Offer | None = None) -> RecordedInference | None:
+    @property
+    def settings(self) -> JournalSettings:
+        """No journal and no answers: every call is answered from the record, so no call runs or is in doubt."""
+        return JournalSettings(journal=None, in_doubt=InDoubt.TELL, answers=None)
+
+    def next_inference(
+        self, request: InferenceRequest, render: RequestRenderer | None = None
+    ) -> RecordedInference | None:
         """Compare a request with the recorded one, and return what came of that."""
         turn, index = self._check(), self._index
         if index >= len(turn.inferences):
@@ -221,7 +193,7 @@ class ReplayLog(QuietLog, CanObserveReplay):
         asked, place = turn.inferences[index], (turn.step, index)
         if not asked.is_reused:
             self._found(self._comparison.requests(asked, request, place))
-        self._found(self._comparison.offers(asked.offered, offered_form(offer, request), place))
+        self._found(self._comparison.offers(asked.offered, rendered_form(render, request), place))
         self._index += 1
         self.inferences += 1
         self.clock.at = asked.at
@@ -232,19 +204,16 @@ class ReplayLog(QuietLog, CanObserveReplay):
             raise stop
         return asked.recorded
 
-    def beside(self, key: str, name: str) -> Mapping[str, Any] | None:
-        """Return what was kept with the end of a call."""
-        known = self._turn.calls.get(key)
-        return None if known is None else known.beside.get(name)
+    def record_inference(
+        self, request: InferenceRequest, recorded: RecordedInference, render: RequestRenderer | None = None
+    ) -> None:
+        """Do nothing: no request is sent."""
 
-    def unsettled_calls(self) -> Sequence[RecordedCall]:
-        """Return the recorded calls that no step has come to, where the execution ended."""
-        turn = self._turn
-        if turn.closing is not RecordKind.EXECUTION_ENDED:
-            return ()
-        return [call for key, call in turn.calls.items() if key not in self._called]
+    def recorded_call(self, key: str) -> RecordedCall | None:  # noqa: ARG002  # of the contract
+        """Return None, so that a call passes the same interceptor points as in the recorded run."""
+        return None
 
-    async def next_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:  # noqa: ARG002  # of the contract
+    async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:  # noqa: ARG002  # of the contract
         """Compare a call with the recorded one, and return what came of that."""
         turn = self._check()
         recorded = turn.calls.get(intent.key)
@@ -258,10 +227,16 @@ class ReplayLog(QuietLog, CanObserveReplay):
             raise failure
         return recorded
 
-    async def note_intent(self, intent: CallIntent) -> None:
-        """Refuse that a tool runs; `next_call` has answered every call."""
-        self._check()
-        raise ReplayEnded(f"the call {intent.key} was to run")
+    async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
+        """Do nothing: no tool runs."""
+
+    def attach(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Do nothing: no tool runs."""
+
+    def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
+        """Return an attachment of the recorded outcome."""
+        recorded = self._turn.calls.get(key)
+        return None if recorded is None else recorded.attachments.get(name)
 
     # --- the interceptors ---------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from attrs import field, frozen
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
-from agentloop.journal.recorder import JournalLog
+from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.loop.binding import bind_executor
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock
 from agentloop.testing.journal_bench import Chronicle
@@ -52,7 +52,7 @@ class ExecutorBench:
     dependencies: Any = None
     clock: Clock = field(factory=LoopClock)
     events: list[Event] = field(factory=list)
-    log: ExecutionLog | None = None
+    log: CallLog | None = None
 
     async def run(
         self,
@@ -153,10 +153,10 @@ async def _executed(
     """Execute a batch as the first step of an execution that is written down, or go on with it."""
     clock, ledger, state = ManualClock(), Ledger(), begun_state("agent", _RUN)
     if await chronicle.head(_RUN) is None:
-        log = JournalLog(chronicle, InDoubt.TELL, clock)
+        log = ExecutionRecorder(chronicle, InDoubt.TELL, clock)
     else:
-        log = await JournalLog.reopened(chronicle, _RUN, InDoubt.TELL, clock)
-    await log.begin(state)
+        log = await ExecutionRecorder.reopen(chronicle, _RUN, InDoubt.TELL, clock)
+    await log.start(state)
     try:
         answer = await ExecutorBench(toys(ledger), make(), clock=clock, log=log).run(*calls, state=state)
     except Exception as error:

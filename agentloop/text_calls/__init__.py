@@ -1,4 +1,8 @@
-"""Tool calls that models write as text: the reader, its notations, and what a reading gives."""
+"""Tool calls that models write as text: parsing, the built-in text formats, and the contract for further ones.
+
+A format implements `TextFormat`. `OfferedTools`, `TextBuffer`, `CallDraft`, `AttemptResult` and `ParseAttempt` are what its
+parser receives and returns; `LiteralReader` reads values in JSON and Python syntax.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Ways of writing values, and what each of them may write without a fault."""
+"""The parts of literals in JSON and Python syntax: dialects, containers, quoted strings and words."""
 
 from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Final, Literal
+from typing import Final
 
 from attrs import frozen
 
@@ -23,61 +23,49 @@ STRAY_BACKSLASH = "stray backslash"
 
 @frozen
 class Dialect:
-    """What a notation writes as a matter of course; everything else that is understood is a repair and is noted.
+    """The deviations from JSON that a notation allows. Every other deviation that can be read is reported as a repair.
 
     Attributes:
-        native: the names of repairs that are none in this notation.
-        python: whether escapes such as those by hexadecimal digits mean what they mean in Python.
+        allowed: names of the repairs that are not reported.
+        is_python: whether escapes have their Python meaning and adjacent strings are concatenated.
     """
 
-    native: frozenset[str] = frozenset()
-    python: bool = False
+    allowed: frozenset[str] = frozenset()
+    is_python: bool = False
 
 
 JSON = Dialect()
 PYTHON = Dialect(
-    frozenset({SINGLE_QUOTES, TRIPLE_QUOTES, TRAILING_COMMA, COMMENT, PYTHON_LITERAL, UNQUOTED_KEY}), python=True
+    frozenset({SINGLE_QUOTES, TRIPLE_QUOTES, TRAILING_COMMA, COMMENT, PYTHON_LITERAL, UNQUOTED_KEY}), is_python=True
 )
 TOKEN_QUOTED = Dialect(frozenset({QUOTED_BY_TOKEN, UNQUOTED_KEY}))
-"""Objects as the Gemma family writes them: unquoted keys, and a special token where JSON has a quotation mark."""
+"""Objects of the Gemma models: unquoted keys, and a special token in place of quotation marks."""
 
 
-class ReadObject(dict[str, object]):
-    """An object read from text.
+class ParsedObject(dict[str, object]):
+    """An object, or the argument list of a call in Python syntax.
 
     Attributes:
-        start: where it begins.
-        end: where it ends.
+        start: offset of its opening bracket.
+        end: offset behind its closing bracket.
+        positional: the arguments without a name, in order; always empty for an object.
     """
 
-    __slots__ = ("end", "start")
+    __slots__ = ("end", "positional", "start")
 
     def __init__(self, start: int) -> None:
         super().__init__()
         self.start: int = start
         self.end: int = start
-
-
-class ReadArguments(ReadObject):
-    """The arguments of a call in Python's notation: those by name as a dict, and those by position.
-
-    Attributes:
-        positional: the arguments without a name, in order.
-    """
-
-    __slots__ = ("positional",)
-
-    def __init__(self, start: int) -> None:
-        super().__init__(start)
         self.positional: list[object] = []
 
 
-class ReadList(list[object]):
-    """An array read from text.
+class ParsedList(list[object]):
+    """An array, or a tuple in Python syntax.
 
     Attributes:
-        start: where it begins.
-        end: where it ends.
+        start: offset of its opening bracket.
+        end: offset behind its closing bracket.
     """
 
     __slots__ = ("end", "start")
@@ -88,30 +76,17 @@ class ReadList(list[object]):
         self.end: int = start
 
 
-ReadContainer = ReadObject | ReadList
-
-
-Expected = Literal["first", "next", "colon", "value", "separator"]
-
-
-class Frame:
-    """A container, and what may come next in it."""
-
-    __slots__ = ("commas", "expected", "joined", "key", "node", "opener")
-
-    def __init__(self, opener: str, node: ReadContainer) -> None:
-        self.opener: str = opener
-        self.node: ReadContainer = node
-        self.expected: Expected = "first"
-        self.key: str = ""
-        self.commas: int = 0
-        self.joined: int = -1  # how many texts were joined to the last value; -1 when that is no text
+ParsedContainer = ParsedObject | ParsedList
 
 
 QUOTE_STARTS: Final = frozenset("\"'<")
+
+# Longer marks first: `'''` also starts with `'`. The last two are special tokens of the Gemma models.
 _QUOTES: Final = ('"""', "'''", '"', "'", '<|"|>', "<escape>")
 
-_UP_TO: Final = {
+# Each pattern matches a string's content up to its closing mark, or up to the last position that more text cannot change.
+# Possessive quantifiers keep the time linear for any text.
+_CONTENT: Final = {
     '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL),
     "'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+", re.DOTALL),
     '"""': re.compile(r'[^"\\]*+(?:(?:\\.|"{1,2}(?=[^"]))[^"\\]*+)*+', re.DOTALL),
@@ -119,13 +94,48 @@ _UP_TO: Final = {
     '<|"|>': re.compile(r'[^<]*+(?:<(?=.)(?!\|(?:"(?:\|(?:>|\Z)|\Z)|\Z))[^<]*+)*+', re.DOTALL),
     "<escape>": re.compile(r"[^<]*+(?:<(?=.{7})(?!escape>)[^<]*+)*+", re.DOTALL),
 }
-_REPAIR_OF: Final = {
+_REPAIR_OF_QUOTE: Final = {
     "'": SINGLE_QUOTES,
     '"""': TRIPLE_QUOTES,
     "'''": TRIPLE_QUOTES,
     '<|"|>': QUOTED_BY_TOKEN,
     "<escape>": QUOTED_BY_TOKEN,
 }
+
+
+def match_quote(text: str, position: int, *, is_complete: bool) -> str | None:
+    """Return the quotation mark at a position; empty if there is none, None if more text is needed to decide."""
+    rest = text[position : position + len("<escape>")]
+    if not is_complete and any(quote != rest and quote.startswith(rest) for quote in _QUOTES):
+        return None
+    return next((quote for quote in _QUOTES if rest.startswith(quote)), "")
+
+
+def find_string_end(text: str, quote: str, position: int) -> int:
+    """Return the offset up to which the text certainly belongs to a string; its closing mark follows if it is complete."""
+    match = _CONTENT[quote].match(text, position)
+    assert match is not None  # noqa: S101  # the patterns match the empty text
+    return match.end()
+
+
+def unquote(raw: str, quote: str, *, is_python: bool) -> tuple[str, list[str]]:
+    """Return the value of a string, and the repairs that were necessary.
+
+    Args:
+        raw: the text between the quotation marks.
+        quote: the quotation mark.
+        is_python: whether the escapes are those of Python; otherwise they are those of JSON.
+    """
+    repairs = [_REPAIR_OF_QUOTE[quote]] if quote in _REPAIR_OF_QUOTE else []
+    if quote in {'"', "'"} and ("\n" in raw or "\r" in raw):
+        repairs.append(RAW_NEWLINE)
+    # Between special tokens, a backslash is an ordinary character.
+    if "\\" not in raw or quote.startswith("<"):
+        return raw, repairs
+    decoder = _EscapeDecoder(repairs, is_python=is_python)
+    return _ESCAPE.sub(decoder.decode, raw), decoder.repairs
+
+
 _ESCAPE: Final = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
     r"|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))",
@@ -135,119 +145,84 @@ _JSON_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '
 _PYTHON_ESCAPES: Final = {"'": "'", "\n": "", "a": "\a", "v": "\v", "0": "\0"}
 
 
-def quote_at(text: str, at: int, *, ended: bool) -> str | None:
-    """Return the quotation mark that begins here, empty when none does, and None when more text has to tell."""
-    rest = text[at : at + len("<escape>")]
-    if not ended and any(quote != rest and quote.startswith(rest) for quote in _QUOTES):
-        return None
-    return next((quote for quote in _QUOTES if rest.startswith(quote)), "")
+class _EscapeDecoder:
+    """Decodes escapes and notes those that JSON does not define."""
 
-
-def end_of_text(text: str, quote: str, at: int) -> int:
-    """Return how far the text between quotation marks goes for sure; the closing mark stands there if it is complete."""
-    found = _UP_TO[quote].match(text, at)
-    assert found is not None  # noqa: S101  # the patterns match the empty text
-    return found.end()
-
-
-def unquoted(raw: str, quote: str, *, python: bool) -> tuple[str, list[str]]:
-    """Return what the text between quotation marks means, and the repairs that it took.
-
-    Args:
-        raw: the text between the marks.
-        quote: the mark.
-        python: whether the escapes are Python's; the others are JSON's.
-    """
-    repairs = [_REPAIR_OF[quote]] if quote in _REPAIR_OF else []
-    if quote in {'"', "'"} and ("\n" in raw or "\r" in raw):
-        repairs.append(RAW_NEWLINE)
-    if "\\" not in raw or quote.startswith("<"):
-        return raw, repairs
-    escapes = _Escapes(repairs, python=python)
-    return _ESCAPE.sub(escapes.meaning, raw), escapes.repairs
-
-
-class _Escapes:
-    """What escapes mean, with a note of those that JSON does not know."""
-
-    def __init__(self, repairs: list[str], *, python: bool) -> None:
+    def __init__(self, repairs: list[str], *, is_python: bool) -> None:
         self.repairs = repairs
-        self._python = python
+        self._is_python = is_python
 
-    def meaning(self, escape: re.Match[str]) -> str:
-        high, low, unit, byte, point, other = escape.groups()
+    def decode(self, escape: re.Match[str]) -> str:
+        high, low, unit, byte, point, letter = escape.groups()
         if unit is not None:
             return chr(int(unit, 16))
-        if high is not None:
+        if high is not None:  # a surrogate pair
             return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
-        if other is None:
+        if letter is None:
             self._note(STRAY_BACKSLASH)
             return chr(int(byte or point, 16))
-        return self._short(other)
+        return self._decode_letter(letter)
 
-    def _short(self, letter: str) -> str:
-        if letter in _JSON_ESCAPES and not (self._python and letter == "/"):
+    def _decode_letter(self, letter: str) -> str:
+        if letter in _JSON_ESCAPES and not (self._is_python and letter == "/"):
             return _JSON_ESCAPES[letter]
-        if letter == "_":
+        if letter == "_":  # models escape underscores as in Markdown
             self._note(ESCAPED_UNDERSCORE)
             return letter
-        if letter in _PYTHON_ESCAPES:
-            self._note(STRAY_BACKSLASH)
-            return _PYTHON_ESCAPES[letter]
         self._note(STRAY_BACKSLASH)
-        return "\\" + letter
+        return _PYTHON_ESCAPES.get(letter, "\\" + letter)
 
     def _note(self, repair: str) -> None:
-        if not (self._python and repair == STRAY_BACKSLASH) and repair not in self.repairs:
+        if not (self._is_python and repair == STRAY_BACKSLASH) and repair not in self.repairs:
             self.repairs.append(repair)
 
 
-LONGEST_WORD: Final = 4_200
-"""Characters; Python reads no integer of more than 4,300 digits."""
+MAX_WORD_LENGTH: Final = 4_200
+"""Characters of the longest number; `int()` raises for more than 4,300 digits."""
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _PYTHON_INTEGER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|[1-9][0-9]*(?:_[0-9]+)*|0)", re.ASCII)
 _PYTHON_FLOAT = re.compile(
     r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:0|[1-9][0-9]*)\.?", re.ASCII
 )
-_CONSTANTS = {"true": True, "false": False, "null": None}
+_JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
-class NotAValue(Exception):
-    """A word is no literal: a name, a NaN, a number that JSON cannot hold."""
+class NotALiteral(Exception):
+    """A word is not a literal: a name, a NaN, or a number that JSON cannot represent."""
 
 
 def read_word(word: str) -> tuple[object, str | None]:
-    """Return the value of a word, and the repair that it took.
+    """Return the value of a number or a constant, and the repair that was necessary.
 
     Raises:
-        NotAValue: when the word is no literal.
+        NotALiteral: the word is neither.
     """
-    if word in _CONSTANTS:
-        return _CONSTANTS[word], None
+    if word in _JSON_CONSTANTS:
+        return _JSON_CONSTANTS[word], None
     if word in _PYTHON_CONSTANTS:
         return _PYTHON_CONSTANTS[word], PYTHON_LITERAL
     number = _JSON_NUMBER.fullmatch(word)
     if number is None:
-        return _python_number(word), PYTHON_LITERAL
+        return _read_python_number(word), PYTHON_LITERAL
     if number[1] is None and number[2] is None:
         return int(word), None
-    return _finite(word), None
+    return _read_float(word), None
 
 
-def _python_number(word: str) -> int | float:
+def _read_python_number(word: str) -> int | float:
     integer = _PYTHON_INTEGER.fullmatch(word)
     if integer is not None:
         value = int(integer[2], 0)
         return -value if integer[1] == "-" else value
     if _PYTHON_FLOAT.fullmatch(word) and any(mark in word for mark in ".eE"):
-        return _finite(word)
-    raise NotAValue(f"{word[:40]} is not a literal")
+        return _read_float(word)
+    raise NotALiteral(f"{word[:40]} is not a literal")
 
 
-def _finite(word: str) -> float:
+def _read_float(word: str) -> float:
     value = float(word)
     if not isfinite(value):
-        raise NotAValue("a number is larger than a float can be")
+        raise NotALiteral("a number is larger than a float can be")
     return value

@@ -1,4 +1,4 @@
-"""The tools that a model was offered, as a reader of its text needs them."""
+"""The tools that a model was offered: lookup by written name, and the types that their schemas accept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from attrs import frozen
 
 from agentloop.values.tool_calls import ToolSpec
 
+MAX_NAME_LENGTH: Final = 200
+"""Characters of the longest tool name that is recognized in a text."""
+
+NAME_PATTERN: Final = r"[^\W\d](?:[\w.-]|\\_)*"
+"""A regular expression for tool names as models write them; underscores may be escaped as in Markdown."""
+
+# Some chat templates put one of these before the name of every tool.
 _NAMESPACES: Final = ("functions.", "tools.", "default_api.")
 
 
@@ -17,72 +24,72 @@ _NAMESPACES: Final = ("functions.", "tools.", "default_api.")
 class OfferedTools:
     """The offered tools by name.
 
-    A name counts as known also where its dots are written as underscores, since providers refuse dots in names, and behind a
-    namespace that prompts put before every tool.
+    A tool is also known by its name with underscores in place of dots, since providers reject dots in names, and by its name
+    behind a namespace that chat templates put before every tool.
 
     Attributes:
-        own: the tools, by their own names.
-        by_name: the tools, by the names under which they are known.
-        names: those names in alphabetical order.
+        by_exact_name: the tools by their exact names.
+        by_name: the tools by all names without a namespace.
+        known_names: all names, with and without a namespace, in alphabetical order.
     """
 
-    own: Mapping[str, ToolSpec]
+    by_exact_name: Mapping[str, ToolSpec]
     by_name: Mapping[str, ToolSpec]
-    names: tuple[str, ...]
+    known_names: tuple[str, ...]
 
     @classmethod
     def of(cls, tools: Sequence[ToolSpec]) -> OfferedTools:
-        """Collect tools."""
-        own = {tool.name: tool for tool in tools}
-        by_name = {tool.name.replace(".", "_"): tool for tool in tools} | own
-        return cls(
-            own, by_name, tuple(sorted([*by_name, *[space + name for space in _NAMESPACES for name in by_name]]))
-        )
+        """Index tools by name."""
+        by_exact_name = {tool.name: tool for tool in tools}
+        by_name = {tool.name.replace(".", "_"): tool for tool in tools} | by_exact_name
+        qualified = [namespace + name for namespace in _NAMESPACES for name in by_name]
+        return cls(by_exact_name, by_name, tuple(sorted([*by_name, *qualified])))
 
-    def plain_name(self, written: str) -> str:
-        """Return a name without escapes, and without the namespace that some prompts put before every tool."""
+    def normalize_name(self, written: str) -> str:
+        """Return a name as written, without escapes and, if the rest is a known name, without namespace."""
         name = written.replace("\\", "")
         if name in self.by_name:
             return name
-        for space in _NAMESPACES:
-            bare = name.removeprefix(space)
+        for namespace in _NAMESPACES:
+            bare = name.removeprefix(namespace)
             if bare != name and bare in self.by_name:
                 return bare
         return name
 
-    def knows(self, name: str) -> bool:
-        """Say whether this is an offered tool."""
+    def is_offered(self, name: str) -> bool:
+        """Whether a normalized name is that of an offered tool."""
         return name in self.by_name
 
-    def begins(self, text: str) -> bool:
-        """Say whether a known name begins with this text."""
-        place = bisect_left(self.names, text)
-        return place < len(self.names) and self.names[place].startswith(text)
+    def is_prefix(self, text: str) -> bool:
+        """Whether a known name begins with this text."""
+        index = bisect_left(self.known_names, text)
+        return index < len(self.known_names) and self.known_names[index].startswith(text)
 
     def parameters(self, name: str) -> Mapping[str, object]:
-        """Return the JSON Schema of a tool's parameters; empty for an unknown one."""
+        """Return the JSON Schema of a tool's parameters; empty for an unknown tool."""
         tool = self.by_name.get(name)
         return {} if tool is None else tool.parameters
 
     def properties(self, name: str) -> Mapping[str, object]:
-        """Return the schemas of a tool's parameters by name, in their order; empty when there are none."""
+        """Return the schemas of a tool's parameters by name, in order; empty if there are none."""
         properties = self.parameters(name).get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
     def required(self, name: str) -> tuple[str, ...]:
-        """Return the names of the parameters that a call must have."""
+        """Return the names of a tool's required parameters."""
         required = self.parameters(name).get("required")
         return tuple(map(str, required)) if isinstance(required, Sequence) and not isinstance(required, str) else ()
 
-    def only_parameter(self, name: str) -> str | None:
-        """Return the one parameter that a tool must or can have, when there is just one."""
+    def sole_parameter(self, name: str) -> str | None:
+        """Return the only required parameter of a tool, or its only parameter; None if there are several or none."""
         properties = self.properties(name)
         candidates = [key for key in self.required(name) if key in properties] or [*properties]
         return candidates[0] if len(candidates) == 1 else None
 
 
-_ALTERNATIVES: Final = ("anyOf", "oneOf")
-_SPELLINGS: Final = {
+_UNIONS: Final = ("anyOf", "oneOf")
+# Some schemas name their types as Python does.
+_PYTHON_TYPES: Final = {
     "dict": "object",
     "float": "number",
     "tuple": "array",
@@ -91,22 +98,22 @@ _SPELLINGS: Final = {
     "str": "string",
     "bool": "boolean",
 }
-_DEEPEST: Final = 8
+_MAX_DEPTH: Final = 8
 
 
-def types_of(schema: object, deepest: int = _DEEPEST) -> frozenset[str]:
-    """Return the names of the types that a schema takes; empty when it does not say."""
-    if not isinstance(schema, Mapping) or not deepest:
+def types_of(schema: object, max_depth: int = _MAX_DEPTH) -> frozenset[str]:
+    """Return the JSON types that a schema accepts; empty if it does not restrict them."""
+    if not isinstance(schema, Mapping) or not max_depth:
         return frozenset()
     named = schema.get("type")
     if isinstance(named, str):
-        return frozenset({_SPELLINGS.get(named, named)})
+        return frozenset({_PYTHON_TYPES.get(named, named)})
     if isinstance(named, Sequence):
-        return frozenset(_SPELLINGS.get(str(name), str(name)) for name in named)
-    for key in _ALTERNATIVES:
-        choices = schema.get(key)
-        if isinstance(choices, Sequence):
-            types = [types_of(choice, deepest - 1) for choice in choices]
+        return frozenset(_PYTHON_TYPES.get(str(name), str(name)) for name in named)
+    for keyword in _UNIONS:
+        branches = schema.get(keyword)
+        if isinstance(branches, Sequence):
+            types = [types_of(branch, max_depth - 1) for branch in branches]
             return frozenset().union(*types) if all(types) else frozenset()
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return frozenset(map(type_of, values)) if isinstance(values, Sequence) else frozenset()
@@ -125,15 +132,15 @@ def type_of(value: object) -> str:
     return "object" if isinstance(value, Mapping) else "array"
 
 
-def fits(value: object, schema: object) -> bool:
-    """Say whether a value is of a type that a schema takes; what a schema does not say, it takes."""
+def has_accepted_type(value: object, schema: object) -> bool:
+    """Whether a value is of a type that a schema accepts."""
     types = types_of(schema)
     kind = type_of(value)
     return not types or "any" in types or kind in types or (kind == "integer" and "number" in types)
 
 
 def properties_of(schema: object) -> Mapping[str, object]:
-    """Return the schemas of an object's properties; empty when there are none."""
+    """Return the schemas of an object's properties; empty if there are none."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     return properties if isinstance(properties, Mapping) else {}
 

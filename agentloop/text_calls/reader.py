@@ -1,27 +1,29 @@
-"""Reading the calls out of a model's text, whole or while it arrives."""
+"""Parsing the calls in a model's text, whole or while it arrives."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
-from agentloop.text_calls.arguments import Rules
+from agentloop.text_calls.arguments import ResolveOptions, resolve_call
 from agentloop.text_calls.notations.fenced import BareJson, CallList, FencedCalls, PythonCalls
-from agentloop.text_calls.notations.named_json import HEADS, NamedJson
+from agentloop.text_calls.notations.named_json import NAMED_JSON_STYLES, NamedJson
 from agentloop.text_calls.notations.react import ReActCalls
 from agentloop.text_calls.notations.tagged import NestedTags, TaggedCalls
-from agentloop.text_calls.notations.tagged_arguments import STYLES, TaggedArguments
+from agentloop.text_calls.notations.tagged_arguments import TAG_STYLES, TaggedArguments
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import ParseResult, StreamChunk
-from agentloop.text_calls.scanner import Scanner
-from agentloop.text_calls.source import Source
-from agentloop.text_calls.text_format import TextFormat
+from agentloop.text_calls.openings import CLOSER_OF, UNPAIRED_CLOSERS, OpeningSearch
+from agentloop.text_calls.results import ParsedCall, ParseResult, RejectedCall, StreamChunk
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, TextFormat
+from agentloop.values.json import format_json
 from agentloop.values.tool_calls import ToolSpec
 
 DEFAULT_FORMATS: Final[tuple[TextFormat, ...]] = (
     TaggedCalls(),
-    *map(NamedJson, HEADS),
-    *map(TaggedArguments, STYLES),
+    *map(NamedJson, NAMED_JSON_STYLES),
+    *map(TaggedArguments, TAG_STYLES),
     NestedTags(),
     ReActCalls(),
     FencedCalls(),
@@ -29,7 +31,7 @@ DEFAULT_FORMATS: Final[tuple[TextFormat, ...]] = (
     BareJson(),
     PythonCalls(),
 )
-"""Where one text may begin calls in several notations, the first of these that reads one wins."""
+"""All formats, in order of precedence: where several may begin, the first that yields a call wins."""
 
 
 def read_calls(
@@ -40,16 +42,17 @@ def read_calls(
     coerce: bool = True,
     only_offered: bool = False,
 ) -> ParseResult:
-    """Read the calls out of a model's text.
+    """Parse the calls in a model's text.
 
-    Nothing is evaluated, no text raises, and the time grows with the length of the text and no faster.
+    Nothing is evaluated, no text raises, and the time is linear in the length of the text.
 
     Args:
         text: what the model wrote.
-        tools: the tools that it was offered; a call in a notation that only calls are written in may name another one.
-        formats: the notations, in the order in which they are tried where several may begin.
-        coerce: whether text becomes a number or a boolean where a tool's schema takes no text; noted in the call's repairs.
-        only_offered: whether calls of tools that were not offered are refused in every notation.
+        tools: the tools that it was offered. A notation that is used for calls alone may also name another tool.
+        formats: the formats, in order of precedence.
+        coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string; recorded in the
+            call's repairs.
+        only_offered: whether calls of tools that were not offered are rejected in every format.
     """
     reader = StreamReader(tools, formats, coerce=coerce, only_offered=only_offered)
     reader.feed(text)
@@ -57,10 +60,10 @@ def read_calls(
 
 
 class StreamReader:
-    """Reads the calls out of a text that arrives in pieces.
+    """Parses the calls in a text that arrives in pieces.
 
-    The reading is the same however the text is cut into pieces. What `feed` gives is certain, with one exception: a closing
-    tag of thoughts whose opening tag stood in the prompt makes all before it thoughts; then the reading says so.
+    The result does not depend on how the text is split. What `feed` returns is final, with one exception: a closing reasoning
+    tag whose opening tag is part of the prompt turns everything before it into reasoning, and `close` reports it as such.
     """
 
     def __init__(
@@ -71,25 +74,322 @@ class StreamReader:
         coerce: bool = True,
         only_offered: bool = False,
     ) -> None:
-        """Begin a text; the arguments are those of `read_calls`."""
-        self._source = Source()
-        self._scanner = Scanner(self._source, formats, OfferedTools.of(tools), Rules(coerce, only_offered))
-        self._told = 0
+        """Create a reader for one text; the arguments are those of `read_calls`."""
+        self._buffer = TextBuffer()
+        self._scanner = _Scanner(self._buffer, formats, OfferedTools.of(tools), ResolveOptions(coerce, only_offered))
+        self._reported = 0
 
     def feed(self, piece: str) -> StreamChunk:
-        """Take the next piece; return the text that can be shown and the calls that are complete by now."""
-        self._source.grow(piece)
+        """Add a piece of the text; return the text that can be shown and the calls that were completed."""
+        self._buffer.append(piece)
         self._scanner.advance()
         calls = self._scanner.calls
-        self._told = min(self._told, len(calls))
-        new = tuple(calls[self._told :])
-        self._told = len(calls)
-        return StreamChunk(self._scanner.shown.take(), new)
+        # An unpaired closing tag of reasoning removes calls that were reported already.
+        self._reported = min(self._reported, len(calls))
+        new = tuple(calls[self._reported :])
+        self._reported = len(calls)
+        return StreamChunk(self._scanner.visible.take(), new)
 
     def close(self) -> ParseResult:
-        """Say that the text is complete, and return all that stands in it."""
-        self._source.end()
+        """Mark the text as complete and return the result for all of it."""
+        self._buffer.complete()
         self._scanner.advance()
-        found = self._scanner
-        reasoning = "\n\n".join(thought for thought in found.reasoning if thought)
-        return ParseResult(tuple(found.calls), found.shown.text, reasoning, tuple(found.refused))
+        scanner = self._scanner
+        reasoning = "\n\n".join(part for part in scanner.reasoning if part)
+        return ParseResult(tuple(scanner.calls), scanner.visible.text, reasoning, tuple(scanner.rejected))
+
+
+_MAX_REJECTIONS: Final = 100
+
+# How many characters may be examined again: a share of the text, and as many as a short text needs for any number of attempts.
+_REREAD_SHARE: Final = 4
+_REREAD_ALLOWANCE: Final = 20_000
+
+_QUOTATION_MARKS: Final = frozenset("`'\"")
+
+
+class _Scanner:
+    """Walks through a text once, from opening to opening, and skips the model's reasoning.
+
+    Attributes:
+        calls: the calls so far, in order.
+        rejected: the first hundred parts that resemble a call but were not accepted.
+        reasoning: the parts that are marked as reasoning.
+        visible: the text around all of these.
+    """
+
+    def __init__(
+        self, buffer: TextBuffer, formats: Sequence[TextFormat], tools: OfferedTools, options: ResolveOptions
+    ) -> None:
+        self.calls: list[ParsedCall] = []
+        self.rejected: list[RejectedCall] = []
+        self.reasoning: list[str] = []
+        self.visible: _VisibleText = _VisibleText()
+        self._buffer = buffer
+        self._tools = tools
+        self._options = options
+        self._search = OpeningSearch(formats, tools)
+        self._consumed = 0
+        self._reread = 0
+        self._mentions = _MentionFilter()
+        self._steps = self._scan()
+
+    def advance(self) -> None:
+        """Continue as far as the text allows."""
+        next(self._steps, None)
+
+    def _scan(self) -> Resumable[None]:
+        position = 0
+        while True:
+            is_opening, certain = self._search.find(self._buffer, position)
+            self._show(certain)
+            if is_opening:
+                position = yield from self._scan_opening(certain)
+            elif self._buffer.is_complete:
+                self.visible.close()
+                return
+            else:
+                position = certain
+                yield
+
+    def _show(self, end: int) -> None:
+        if end > self._consumed:
+            self.visible.add_text(self._buffer.text[self._consumed : end])
+            self._consumed = end
+
+    def _scan_opening(self, start: int) -> Resumable[int]:
+        """Process what begins at an opening; return where the search resumes."""
+        while not self._buffer.is_complete and self._search.is_undecided(self._buffer.text, start):
+            yield
+        tag = self._search.reasoning_tag_at(self._buffer.text, start)
+        if tag:
+            return (yield from self._scan_reasoning(start, tag))
+        resume, reached = start + 1, start
+        for text_format in self._search.formats_at(self._buffer.text, start):
+            count = len(self.calls)
+            result = yield from self._attempt(text_format, start)
+            if len(self.calls) > count:
+                self._cut(result.end)
+                return result.end
+            resume, reached = max(resume, result.end), max(reached, result.reached)
+        tag, is_control_token = self._search.wrapper_at(self._buffer.text, start)
+        if tag and resume <= start + len(tag) and not (is_control_token and self._is_quoted(start)):
+            if not is_control_token:
+                self.visible.add_wrapper(tag)
+            self._consumed = resume = start + len(tag)
+        return self._limit_rereading(resume, reached)
+
+    def _attempt(self, text_format: TextFormat, start: int) -> Resumable[AttemptResult]:
+        attempt = text_format.read(self._buffer, start, self._tools)
+        while True:
+            try:
+                draft = next(attempt)
+            except StopIteration as stop:
+                result: AttemptResult = stop.value
+                break
+            if draft is not None:
+                self._add_call(draft, text_format)
+            elif self._buffer.is_complete:
+                # A format of the user's may ask for more text forever.
+                result = AttemptResult(start, "the format waits for text after the end")
+                break
+            else:
+                yield
+        if result.rejection:
+            self._reject(RejectedCall(result.rejection, start, max(result.end, result.reached), text_format.name))
+        return result
+
+    def _add_call(self, draft: CallDraft, text_format: TextFormat) -> None:
+        call = resolve_call(draft, self._tools, text_format.name, self._options)
+        if isinstance(call, ParsedCall):
+            clarity = text_format.clarity
+            reason = self._mentions.rejection(call, self.visible.words, clarity, is_python=draft.is_python)
+            call = RejectedCall(reason, call.start, call.end, call.format) if reason else call
+        if isinstance(call, RejectedCall):
+            self._reject(call)
+        else:
+            self.calls.append(call)
+
+    def _reject(self, rejected: RejectedCall) -> None:
+        if len(self.rejected) < _MAX_REJECTIONS:
+            self.rejected.append(rejected)
+
+    def _cut(self, end: int) -> None:
+        self.visible.cut()
+        self._consumed = end
+
+    def _is_quoted(self, start: int) -> bool:
+        """Whether a tag follows a quotation mark, so that the text is about the tag."""
+        return start > 0 and self._buffer.text[start - 1] in _QUOTATION_MARKS
+
+    def _limit_rereading(self, resume: int, reached: int) -> int:
+        """Return where the search resumes: behind the examined text if too much of the text was examined repeatedly."""
+        self._reread += max(0, reached - resume)
+        if self._reread <= _REREAD_ALLOWANCE + _REREAD_SHARE * reached:
+            return resume
+        self._reread -= reached - resume
+        return max(resume, reached)
+
+    def _scan_reasoning(self, start: int, tag: str) -> Resumable[int]:
+        closer = CLOSER_OF.get(tag)
+        content_start = start + len(tag)
+        if closer is None:
+            return self._scan_unpaired_closer(start, content_start, tag)
+        if self._is_quoted(start):
+            return start + 1
+        match = yield from find_literal(self._buffer, content_start, closer)
+        end = len(self._buffer.text) if match < 0 else match
+        if match < 0:
+            self._reject(RejectedCall("the reasoning is never closed", start, end, "reasoning"))
+        self.reasoning.append(self._buffer.text[content_start:end].strip())
+        self._cut(end if match < 0 else end + len(closer))
+        return self._consumed
+
+    def _scan_unpaired_closer(self, start: int, end: int, tag: str) -> int:
+        """Treat everything before a closing tag as reasoning if its opening tag was part of the prompt."""
+        if tag in UNPAIRED_CLOSERS and not self.reasoning and not self._is_quoted(start):
+            self.reasoning.append(self._buffer.text[:start].strip())
+            self.calls.clear()
+            self._mentions = _MentionFilter()
+            self.rejected.clear()
+            self.visible.clear()
+            self._consumed = end
+            return end
+        return start + 1
+
+
+_WORD_CHARACTER: Final = re.compile(r"\w")
+
+
+class _VisibleText:
+    """Collects the parts of a text that remain when calls, reasoning and wrapping tags are cut out.
+
+    White space and wrapping tags next to a cut are dropped with it. The white space before the cut, or else behind it, keeps
+    the surrounding text apart. A text without cuts remains as it is.
+
+    Attributes:
+        words: how many ordinary parts with a letter or a digit were added.
+    """
+
+    def __init__(self) -> None:
+        self.words: int = 0
+        self._parts: list[str] = []
+        self._taken = 0
+        # White space and wrappers (True) are retained or dropped depending on what follows them.
+        self._pending: list[tuple[str, bool]] = []
+        self._follows_cut = False
+        self._gap = ""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._parts)
+
+    def take(self) -> str:
+        """Return the text that was added since the previous call."""
+        parts = self._parts[self._taken :]
+        self._taken = len(self._parts)
+        return "".join(parts)
+
+    def add_text(self, part: str) -> None:
+        """Add ordinary text."""
+        stripped = part.lstrip()
+        if len(stripped) < len(part):
+            self._pending.append((part[: len(part) - len(stripped)], False))
+        if not stripped:
+            return
+        self._flush_pending()
+        self.words += _WORD_CHARACTER.search(stripped) is not None
+        content = stripped.rstrip()
+        self._parts.append(content)
+        if len(content) < len(stripped):
+            self._pending.append((stripped[len(content) :], False))
+
+    def add_wrapper(self, part: str) -> None:
+        """Add a tag that is dropped if it turns out to be next to a call."""
+        self._pending.append((part, True))
+
+    def cut(self) -> None:
+        """Note that a part was cut out here."""
+        if not self._follows_cut or not self._gap:
+            self._gap = self._leading_space()
+        self._pending.clear()
+        self._follows_cut = True
+
+    def clear(self) -> None:
+        """Remove everything added so far."""
+        self._parts.clear()
+        self._pending.clear()
+        self._taken, self._gap, self._follows_cut = 0, "", True
+
+    def close(self) -> None:
+        """Note that nothing follows."""
+        if not self._follows_cut:
+            self._flush_pending()
+
+    def _leading_space(self) -> str:
+        space: list[str] = []
+        for part, is_wrapper in self._pending:
+            if is_wrapper:
+                break
+            space.append(part)
+        return "".join(space)
+
+    def _flush_pending(self) -> None:
+        if self._follows_cut:
+            space = self._gap or "".join(part for part, is_wrapper in self._pending if not is_wrapper)
+            self._parts += [space] if self._parts else []
+        else:
+            self._parts += [part for part, _ in self._pending]
+        self._pending.clear()
+        self._follows_cut, self._gap = False, ""
+
+
+_UNAMBIGUOUS: Final = 3
+"""The clarity of a notation that is used for calls alone."""
+
+
+class _MentionFilter:
+    """Distinguishes calls from mentions of calls, since models explain what they have done.
+
+    After other words, a call counts as a mention if its notation is less clear than that of an earlier call, or if it equals
+    an earlier call that is written in another way.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, bytes], tuple[bool, int]] = {}
+        self._unseen: list[tuple[ParsedCall, bool, int]] = []
+        self._first_words = -1
+        self._clearest = (0, 0)
+
+    def rejection(self, call: ParsedCall, words: int, clarity: int, *, is_python: bool) -> str:
+        """Return why a call is a mere mention; empty if it is a call.
+
+        Args:
+            call: the call.
+            words: the number of ordinary parts before it; it grows if words separate this call from the one before.
+            clarity: how clearly its notation marks a call.
+            is_python: whether it is written in Python syntax.
+        """
+        max_clarity, words_then = self._clearest
+        if clarity < max_clarity and words != words_then:
+            return "it appears in prose after calls that are set apart from the text"
+        self._clearest = max(self._clearest, (clarity, words))
+        self._first_words = words if self._first_words < 0 else self._first_words
+        self._unseen.append((call, is_python, words))
+        if clarity == _UNAMBIGUOUS or words == self._first_words:
+            return ""
+        was_python, words_then = self._first_equal()
+        return "it repeats an earlier call" if was_python != is_python and words_then != words else ""
+
+    def _first_equal(self) -> tuple[bool, int]:
+        """Return whether the first call that equals the last one is in Python syntax, and the words before it.
+
+        Calls are serialized for the comparison only here, since most texts need none.
+        """
+        first = False, 0
+        for call, is_python, words in self._unseen:
+            key = call.name, format_json(call.arguments)
+            first = self._seen.setdefault(key, (is_python, words))
+        self._unseen.clear()
+        return first

@@ -162,7 +162,7 @@ class RecordedCall(Value):
         pending: how it waits, when its tool has suspended it; else None.
         stop: the stop that its tool asked for; None when it did not.
         redacted: whether something secret was masked in it, so that it cannot be run again.
-        beside: what those around it keep with its end, by their names.
+        attachments: extra JSON stored with its outcome, by name.
     """
 
     intent: CallIntent
@@ -170,7 +170,7 @@ class RecordedCall(Value):
     pending: PendingCall | None = None
     stop: StopSignal | None = None
     redacted: bool = False
-    beside: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    attachments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
 class InDoubt(StrEnum):

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from agentloop import ToolExecutor
 from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
-from agentloop.journal.recorder import JournalLog
+from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing import ExecutorKit, LawBroken
 from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus
 
@@ -170,7 +170,7 @@ class RunsAgain(ToolExecutor):
     """Breaks law 14: what is recorded is run again."""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        if isinstance(scope.log, JournalLog) and scope.log.recorded is not None:
+        if isinstance(scope.log, ExecutionRecorder) and scope.log.recorded is not None:
             scope.log.recorded.calls.clear()
         return super().with_execution_scope(scope)
 

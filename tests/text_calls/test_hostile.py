@@ -9,8 +9,16 @@ from types import FrameType
 
 import pytest
 
-from agentloop.text_calls import DEFAULT_FORMATS, OfferedTools, Outcome, Source, StreamReader, TextFormat, read_calls
-from agentloop.text_calls.reading import Attempt
+from agentloop.text_calls import (
+    DEFAULT_FORMATS,
+    AttemptResult,
+    OfferedTools,
+    ParseAttempt,
+    StreamReader,
+    TextBuffer,
+    TextFormat,
+    read_calls,
+)
 
 from .offered import TOOLS
 
@@ -61,14 +69,14 @@ class Watched(TextFormat):
         self.name = inner.name
         self.clarity = inner.clarity
         self.openings = inner.openings
-        self.after_name = inner.after_name
+        self.name_suffixes = inner.name_suffixes
         self.wrappers = inner.wrappers
         self.control_tokens = inner.control_tokens
         self._inner = inner
         self._looked = looked
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        outcome: Outcome = yield from self._inner.read(source, start, tools)
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        outcome: AttemptResult = yield from self._inner.read(buffer, start, tools)
         self._looked[0] += max(outcome.end, outcome.reached) - start
         return outcome
 
@@ -123,7 +131,7 @@ def test_depth_is_bounded(depth: int, brackets: str) -> None:
         inner = '{"a":' * depth + "1" + "}" * depth
     reading = read_calls(f"book_table(place={inner})", TOOLS)
     assert bool(reading.calls) == (depth == 100)
-    assert bool(reading.refused) == (depth > 100)
+    assert bool(reading.rejected) == (depth > 100)
 
 
 def test_a_large_argument_is_read() -> None:
@@ -139,4 +147,4 @@ def test_a_large_argument_is_read() -> None:
 
 def test_refusals_are_bounded() -> None:
     """A text full of broken calls is not answered with as many reasons."""
-    assert len(read_calls("book_table(! " * 1_000, TOOLS).refused) == 100
+    assert len(read_calls("book_table(! " * 1_000, TOOLS).rejected) == 100

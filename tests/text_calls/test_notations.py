@@ -156,7 +156,7 @@ def test_calls_are_read_and_nothing_else_is_left(name: str, text: str, expected:
     reading = read_calls(text, TOOLS)
     assert calls_of(reading) == expected
     assert {call.format for call in reading.calls} == {name}
-    assert (reading.text, reading.reasoning, reading.refused) == ("", "", ())
+    assert (reading.text, reading.reasoning, reading.rejected) == ("", "", ())
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)

@@ -6,15 +6,15 @@ import pytest
 
 from agentloop.text_calls import (
     DEFAULT_FORMATS,
-    Draft,
+    AttemptResult,
+    CallDraft,
     OfferedTools,
-    Outcome,
-    Source,
+    ParseAttempt,
     StreamReader,
+    TextBuffer,
     TextFormat,
     read_calls,
 )
-from agentloop.text_calls.reading import Attempt
 from agentloop.values.json import freeze_object
 from agentloop.values.tool_calls import ToolSpec
 
@@ -126,7 +126,7 @@ def test_positions_get_names_only_where_they_fit() -> None:
     for text in ("clock(1)", "book_table('A', place='B')", "book_table(4)"):
         reading = read_calls(text, TOOLS)
         assert reading.calls == ()
-        assert "book_table" in reading.refused[0].reason or "clock" in reading.refused[0].reason
+        assert "book_table" in reading.rejected[0].reason or "clock" in reading.rejected[0].reason
 
 
 def test_explicit_notations_may_name_other_tools() -> None:
@@ -135,7 +135,7 @@ def test_explicit_notations_may_name_other_tools() -> None:
     assert calls_in(text) == [("cook", {"dish": "soup"})]
     refused = read_calls(text, TOOLS, only_offered=True)
     assert refused.calls == ()
-    assert [refusal.reason for refusal in refused.refused] == ["cook is not offered"]
+    assert [refusal.reason for refusal in refused.rejected] == ["cook is not offered"]
     assert calls_in("[cook(dish='soup')]") == []
     assert calls_of(read_calls("[cook(dish='soup')]", ())) == [("cook", {"dish": "soup"})]
 
@@ -166,7 +166,7 @@ def test_thoughts_are_taken_out(text: str, reasoning: str, left: str, calls: int
 def test_thoughts_that_never_end_are_told() -> None:
     """Whoever asks again can tell the model why there was no answer."""
     reading = read_calls("<think>clock()", TOOLS)
-    assert [(refusal.reason, refusal.start) for refusal in reading.refused] == [("the thoughts are never closed", 0)]
+    assert [(refusal.reason, refusal.start) for refusal in reading.rejected] == [("the reasoning is never closed", 0)]
 
 
 @pytest.mark.parametrize("depth", [190, 205, 300, 2_000, 50_000])
@@ -200,7 +200,7 @@ def test_code_is_never_evaluated() -> None:
     for value in ("__import__('os')", "[x for x in y]", "f'{a}'", "lambda: 1", "1 + 1", "open", "b'a'", "1e999", "*a"):
         reading = read_calls(f"book_table(place={value})", TOOLS)
         assert reading.calls == ()
-        assert reading.refused
+        assert reading.rejected
 
 
 def test_equal_calls_count_and_explanations_do_not() -> None:
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_is_refused_and_left(text: str, reason: str) -> None
     """A call that is cut off or broken stays in the text, with the reason."""
     reading = read_calls(text, TOOLS)
     assert reading.calls == ()
-    assert reason in " ".join(refusal.reason for refusal in reading.refused)
+    assert reason in " ".join(refusal.reason for refusal in reading.rejected)
 
 
 class ArrowCalls(TextFormat):
@@ -234,14 +234,14 @@ class ArrowCalls(TextFormat):
     name = "arrow"
     openings = ("=> ",)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        while "!" not in source.text[start:] and not source.ended:
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        while "!" not in buffer.text[start:] and not buffer.is_complete:
             yield None
-        end = source.text.find("!", start)
+        end = buffer.text.find("!", start)
         if end < 0:
-            return Outcome(start, "there is no !")
-        yield Draft(source.text[start + 3 : end], {}, start, end + 1)
-        return Outcome(end + 1)
+            return AttemptResult(start, "there is no !")
+        yield CallDraft(buffer.text[start + 3 : end], {}, start, end + 1)
+        return AttemptResult(end + 1)
 
 
 def test_users_add_notations() -> None:
@@ -250,7 +250,7 @@ def test_users_add_notations() -> None:
     text = "Now => clock! and clock()"
     reading = read_calls(text, TOOLS, formats=formats)
     assert [(call.name, call.format) for call in reading.calls] == [("clock", "arrow")]
-    assert "set apart" in reading.refused[0].reason
+    assert "set apart" in reading.rejected[0].reason
     reader = StreamReader(TOOLS, formats)
     told = [call.name for letter in text for call in reader.feed(letter).calls]
     assert told == ["clock"]
@@ -261,13 +261,13 @@ def test_a_format_that_waits_for_ever_is_stopped() -> None:
     """One that asks for more text after the end is refused."""
 
     class Waiting(ArrowCalls):
-        def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
+        def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
             while True:
                 yield None
 
     reading = read_calls("=> a", TOOLS, formats=[Waiting()])
     assert (reading.calls, reading.text) == ((), "=> a")
-    assert reading.refused[0].reason == "it waits for more text than there is"
+    assert reading.rejected[0].reason == "the format waits for text after the end"
 
 
 def test_text_is_shown_as_soon_as_it_is_safe() -> None:

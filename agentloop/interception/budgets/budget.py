@@ -10,7 +10,7 @@ from attrs.validators import ge, in_, lt, optional
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
@@ -173,7 +173,7 @@ class Budget(Interceptor, CanAcceptExecutionScope):
 
         return PublishedPrices()
 
-    def _begun(self, clock: Clock, log: ExecutionLog | None = None) -> BudgetRun:
+    def _begun(self, clock: Clock, log: CallLog | None = None) -> BudgetRun:
         from agentloop.interception.budgets.account import BudgetAccount
         from agentloop.interception.budgets.amounts import Limits, TimeSpan, parts_of_dollar
         from agentloop.interception.budgets.run import BudgetRun, BudgetTerms

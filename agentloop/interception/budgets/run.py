@@ -10,7 +10,7 @@ from typing import TypeVar
 from attrs import asdict, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.run_log import ExecutionLog
+from agentloop.contracts.run_log import CallLog
 from agentloop.interception.budgets.account import BudgetAccount, Entry, Spending, Unknown, set_aside
 from agentloop.interception.budgets.amounts import (
     DOLLAR,
@@ -195,7 +195,7 @@ class BudgetRun:
     time: TimeSpan
     lends: bool
     make: Callable[[BudgetAccount, float | None], CanIntercept]
-    log: ExecutionLog | None = None
+    log: CallLog | None = None
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class BudgetRun:
         if self.log is None or not self.lends or step is None:
             return
         for key in [one.key for one in step.executions] + [one.key for one in step.pending]:
-            known = None if key in ran else self.log.beside(key, self.name)
+            known = None if key in ran else self.log.attachment(key, self.name)
             if known is not None:
                 entry.delegated += Amounts(**known)
 
@@ -244,7 +244,7 @@ class BudgetRun:
     def _note(self, key: str, used: Amounts) -> None:
         """Let what a call has lent be kept with its end."""
         if self.log is not None:
-            self.log.note_beside(key, self.name, asdict(used))
+            self.log.attach(key, self.name, asdict(used))
 
     def _book(self, entry: Entry, state: AgentState) -> None:
         """Write down what the state says was used; nothing of an inference is under way."""

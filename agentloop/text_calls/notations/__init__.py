@@ -1,3 +1,3 @@
-"""The notations, one small reader each."""
+"""The built-in text formats, one module per family of notations."""
 
 from __future__ import annotations

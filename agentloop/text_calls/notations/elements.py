@@ -1,6 +1,7 @@
-"""What stands before the arguments of a call: a short sequence of fixed texts, fields and white space.
+"""Building blocks of notations: headers, names, values and calls in Python syntax.
 
-Reading fails with the first character that does not belong, so nothing is held back longer than it takes to tell.
+A header, the text before a call's arguments, is a sequence of literals, captures and white space. Matching stops at the first
+character that does not belong to it, so that ordinary text is held back no longer than necessary.
 """
 
 from __future__ import annotations
@@ -12,131 +13,157 @@ from typing import Final
 from attrs import field, frozen
 
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import JSON, PYTHON, Dialect, ReadArguments, ReadObject
-from agentloop.text_calls.openings import LONGEST_NAME, NAME
-from agentloop.text_calls.reading import Draft
-from agentloop.text_calls.source import Source, Steps, after_space, literal_at, run_at
+from agentloop.text_calls.literals import ESCAPED_UNDERSCORE, JSON, PYTHON, Dialect, ParsedObject
+from agentloop.text_calls.offered_tools import MAX_NAME_LENGTH, NAME_PATTERN
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, match_run, skip_space
+from agentloop.text_calls.text_format import CallDraft
 
-LONGEST_FIELD: Final = 300
+_MAX_CAPTURE_LENGTH: Final = 300
 
 
 @frozen
-class Field:
-    """A run of characters that is kept under a name.
+class Capture:
+    """One or more characters whose text is captured under a name.
 
     Attributes:
         name: the name.
-        characters: which characters, as a class of a regular expression.
+        characters: the accepted characters, as a character class of a regular expression.
     """
 
     name: str
     characters: str = r"[\w.:-]"
-    run: re.Pattern[str] = field(init=False, repr=False)
+    pattern: re.Pattern[str] = field(init=False, repr=False)
 
-    @run.default
+    @pattern.default
     def _compile(self) -> re.Pattern[str]:
         return re.compile(self.characters + "*+")
 
 
 @frozen
 class Space:
-    """White space, or none."""
+    """Any amount of white space."""
 
 
 @frozen(init=False)
-class Maybe:
-    """A sequence that may be missing as a whole."""
+class OptionalParts:
+    """A sequence that is present as a whole or not at all."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[HeaderPart, ...]
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: HeaderPart) -> None:
         self.__attrs_init__(parts)
 
 
-Part = str | Field | Space | Maybe
+HeaderPart = str | Capture | Space | OptionalParts
 
 SPACE: Final = Space()
 IN_TAG: Final = r"[^<>\n]"
+"""Characters that may occur inside a tag."""
 
 
-def read_head(source: Source, at: int, parts: tuple[Part, ...], fields: dict[str, str]) -> Steps[int]:
-    """Read a sequence and fill in its fields; return the place behind it, or -1 when something else stands here."""
+def match_header(
+    buffer: TextBuffer, position: int, parts: tuple[HeaderPart, ...], captures: dict[str, str]
+) -> Resumable[int]:
+    """Match a header.
+
+    Args:
+        buffer: the text.
+        position: where the header begins.
+        parts: the header's parts.
+        captures: receives the captured texts by name.
+
+    Returns:
+        The offset behind the header, or -1 if the text does not match.
+    """
     for part in parts:
         if isinstance(part, str):
-            literal = yield from literal_at(source, at, (part,))
+            literal = yield from match_literal(buffer, position, (part,))
             if not literal:
                 return -1
-            at += len(literal)
+            position += len(literal)
         elif isinstance(part, Space):
-            at = yield from after_space(source, at)
-        elif isinstance(part, Field):
-            text = yield from run_at(source, at, part.run, LONGEST_FIELD)
+            position = yield from skip_space(buffer, position)
+        elif isinstance(part, Capture):
+            text = yield from match_run(buffer, position, part.pattern, _MAX_CAPTURE_LENGTH)
             if not text:
                 return -1
-            fields[part.name] = text
-            at += len(text)
+            captures[part.name] = text
+            position += len(text)
         else:
-            inner = yield from read_head(source, at, part.parts, fields)
-            at = max(at, inner)
-    return at
+            end = yield from match_header(buffer, position, part.parts, captures)
+            position = max(position, end)
+    return position
 
 
-ESCAPED_NAME: Final = "escaped underscore"
-
-_NAME: Final = re.compile(NAME)
+_NAME: Final = re.compile(NAME_PATTERN)
 
 
-def read_value(source: Source, at: int, dialect: Dialect = JSON) -> Steps[LiteralReader]:
-    """Read the container that begins here; the reader says what came of it."""
-    reader = LiteralReader(at, dialect, source.unclosed)
-    while not reader.advance(source.text, ended=source.ended):
+def match_name(buffer: TextBuffer, position: int) -> Resumable[str]:
+    """Return the name at a position as written; empty if there is none or it is too long for a tool name."""
+    while True:
+        match = _NAME.match(buffer.text, position, position + MAX_NAME_LENGTH + 1)
+        if match is None:
+            return ""
+        if match.end() - position > MAX_NAME_LENGTH:
+            return ""
+        rest = buffer.text[match.end() : match.end() + 2]
+        if buffer.is_complete or (rest and rest != "\\"):
+            return match[0]
+        del match, rest  # a match refers to the text and would prevent appending to it in place
+        yield
+
+
+def read_value(buffer: TextBuffer, position: int, dialect: Dialect = JSON) -> Resumable[LiteralReader]:
+    """Read the container at a position; the returned reader holds its value or the failure."""
+    reader = LiteralReader(position, dialect, buffer.unclosed_quotes)
+    while not reader.advance(buffer.text, is_complete=buffer.is_complete):
         yield
     return reader
 
 
-def name_at(source: Source, at: int) -> Steps[str]:
-    """Return the name that stands here, as it is written; empty when none does or it is too long for one."""
-    while True:
-        found = _NAME.match(source.text, at, at + LONGEST_NAME + 1)
-        if found is None:
-            return ""
-        size = found.end() - at
-        if size > LONGEST_NAME:
-            return ""
-        rest = source.text[found.end() : found.end() + 2]
-        if source.ended or (rest and rest != "\\"):
-            return found[0]
-        del found, rest  # what holds the text keeps it from growing in place
-        yield
+def read_python_call(buffer: TextBuffer, position: int, name: str) -> Resumable[CallDraft | LiteralReader]:
+    """Read a call in Python syntax.
 
+    Args:
+        buffer: the text.
+        position: where the name begins; an opening parenthesis follows the name.
+        name: the name.
 
-def python_call(source: Source, at: int, name: str) -> Steps[Draft | LiteralReader]:
-    """Read a call in Python's notation whose name stands here; the reader says why when it is none."""
-    reader = yield from read_value(source, at + len(name), PYTHON)
-    if not isinstance(reader.value, ReadArguments):
+    Returns:
+        The call, or the reader with the failure.
+    """
+    reader = yield from read_value(buffer, position + len(name), PYTHON)
+    arguments = reader.value
+    if not isinstance(arguments, ParsedObject):
         return reader
-    repairs = reader.repairs(at, reader.at)
+    repairs = reader.repairs(position, reader.position)
     if "\\" in name:
-        repairs = (ESCAPED_NAME, *(repair for repair in repairs if repair != ESCAPED_NAME))
-    return Draft(
-        name, reader.value, at, reader.at, repairs=repairs, positional=tuple(reader.value.positional), is_python=True
+        repairs = (ESCAPED_UNDERSCORE, *(repair for repair in repairs if repair != ESCAPED_UNDERSCORE))
+    return CallDraft(
+        name,
+        arguments,
+        position,
+        reader.position,
+        repairs=repairs,
+        positional=tuple(arguments.positional),
+        is_python=True,
     )
 
 
-def draft_of(
-    name: str, node: Mapping[str, object], reader: LiteralReader, source: Source, span: tuple[int, int]
-) -> Draft:
-    """Return the call with these arguments, an object that a reader has read.
+def draft_call(
+    name: str, arguments: Mapping[str, object], reader: LiteralReader, buffer: TextBuffer, span: tuple[int, int]
+) -> CallDraft:
+    """Return a draft whose arguments are an object in the value of a reader.
 
     Args:
         name: the tool's name.
-        node: the arguments.
-        reader: what read them.
-        source: the text.
-        span: where the call begins and ends.
+        arguments: the arguments.
+        reader: the reader of the value.
+        buffer: the text.
+        span: offsets of the call's beginning and end.
     """
     repairs = reader.repairs(*span)
     raw = ""
-    if isinstance(node, ReadObject) and not repairs:
-        raw = source.text[node.start : node.end]
-    return Draft(name, node, *span, raw=raw, repairs=repairs)
+    if isinstance(arguments, ParsedObject) and not repairs:
+        raw = buffer.text[arguments.start : arguments.end]
+    return CallDraft(name, arguments, *span, raw=raw, repairs=repairs)

@@ -1,37 +1,20 @@
-"""Calls in a fenced block."""
+"""Calls in a fenced block, and calls without any marks: JSON objects, lists, and Python syntax."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from agentloop.text_calls.notations.elements import name_at
-from agentloop.text_calls.notations.json_objects import Run
+from agentloop.text_calls.notations.elements import match_name
+from agentloop.text_calls.notations.json_objects import CallSequence
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Attempt, Draft, Outcome
-from agentloop.text_calls.source import Source, Steps, after_space, literal_at, run_at
-from agentloop.text_calls.text_format import TextFormat
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, match_run, skip_space
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
 FENCE: Final = "```"
 
 _LANGUAGE: Final = re.compile(r"[\w+-]*+")
-_LONGEST_LANGUAGE: Final = 20
-
-
-def past_fence(source: Source, start: int, arguments: int, end: int) -> Steps[int]:
-    """Return the place behind the fence that closes a call, if one was opened in front of its arguments.
-
-    Args:
-        source: the text.
-        start: where the call begins.
-        arguments: where its arguments begin.
-        end: where they end.
-    """
-    if FENCE not in source.text[start:arguments]:
-        return end
-    closing = yield from after_space(source, end)
-    closer = yield from literal_at(source, closing, (FENCE,))
-    return closing + len(closer) if closer else end
+_MAX_LANGUAGE_LENGTH: Final = 20
 
 
 class FencedCalls(TextFormat):
@@ -41,27 +24,43 @@ class FencedCalls(TextFormat):
     clarity = 2
     openings: tuple[str, ...] = (FENCE,)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read the calls behind the fence, and the fence that closes the block."""
-        at = start + len(FENCE)
-        language = yield from run_at(source, at, _LANGUAGE, _LONGEST_LANGUAGE)
-        at = yield from after_space(source, at + len(language))
-        found = False
-        run = Run(source, at, tools, explicit=False).read()
-        outcome = Outcome(start)
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse the calls behind the fence, and the fence that closes the block."""
+        position = start + len(FENCE)
+        language = yield from match_run(buffer, position, _LANGUAGE, _MAX_LANGUAGE_LENGTH)
+        position = yield from skip_space(buffer, position + len(language))
+        has_calls = False
+        sequence = CallSequence(buffer, position, tools, is_explicit=False).read()
+        result = AttemptResult(start)
         while True:
             try:
-                draft = next(run)
+                draft = next(sequence)
             except StopIteration as stop:
-                outcome = stop.value
+                result = stop.value
                 break
-            found = found or isinstance(draft, Draft)
+            has_calls = has_calls or isinstance(draft, CallDraft)
             yield draft
-        if not found:
-            return Outcome(start + len(FENCE), outcome.refusal, outcome.reached)
-        closing = yield from after_space(source, outcome.end)
-        closed = yield from literal_at(source, closing, (FENCE,))
-        return Outcome(closing + len(FENCE) if closed else outcome.end, outcome.refusal, outcome.reached)
+        if not has_calls:
+            return AttemptResult(start + len(FENCE), result.rejection, result.reached)
+        closing = yield from skip_space(buffer, result.end)
+        closer = yield from match_literal(buffer, closing, (FENCE,))
+        return AttemptResult(closing + len(FENCE) if closer else result.end, result.rejection, result.reached)
+
+
+def skip_closing_fence(buffer: TextBuffer, start: int, arguments_start: int, arguments_end: int) -> Resumable[int]:
+    """Return the offset behind the closing fence of a call if a fence was opened before its arguments.
+
+    Args:
+        buffer: the text.
+        start: where the call begins.
+        arguments_start: where its arguments begin.
+        arguments_end: where its arguments end.
+    """
+    if FENCE not in buffer.text[start:arguments_start]:
+        return arguments_end
+    closing = yield from skip_space(buffer, arguments_end)
+    closer = yield from match_literal(buffer, closing, (FENCE,))
+    return closing + len(closer) if closer else arguments_end
 
 
 _DEFINITION: Final = "def "
@@ -76,13 +75,14 @@ class BareJson(TextFormat):
     clarity = 1
     openings: tuple[str, ...] = ("{",)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read one object, or say where the data ends that it is."""
-        at = yield from after_space(source, start + 1)
-        if source.text.startswith("{", at):  # no object begins like that; look at the last of them
-            braces = _BRACES.match(source.text, at)
-            return Outcome(braces.end() - 1 if braces else at)
-        return (yield from Run(source, start, tools, explicit=False).read())
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse one object; if it is data, the result ends behind it."""
+        position = yield from skip_space(buffer, start + 1)
+        # No object begins with two braces: of many, only the last may open one.
+        if buffer.text.startswith("{", position):
+            braces = _BRACES.match(buffer.text, position)
+            return AttemptResult(braces.end() - 1 if braces else position)
+        return (yield from CallSequence(buffer, start, tools, is_explicit=False).read())
 
 
 class CallList(TextFormat):
@@ -92,28 +92,28 @@ class CallList(TextFormat):
     clarity = 1
     openings: tuple[str, ...] = ("[",)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read the calls of a list."""
-        at = yield from after_space(source, start + 1)
-        if source.text.startswith("[", at):
-            brackets = _BRACKETS.match(source.text, at)
-            if brackets and brackets.end() - at > 1:
-                return Outcome(brackets.end() - 1)
-        outcome = yield from Run(source, start, tools, explicit=False).read()
-        return outcome
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse the calls of a list."""
+        position = yield from skip_space(buffer, start + 1)
+        # Lists of calls are nested once at most: of many brackets, only the last may open one.
+        if buffer.text.startswith("[", position):
+            brackets = _BRACKETS.match(buffer.text, position)
+            if brackets and brackets.end() - position > 1:
+                return AttemptResult(brackets.end() - 1)
+        return (yield from CallSequence(buffer, start, tools, is_explicit=False).read())
 
 
 class PythonCalls(TextFormat):
-    """A call of an offered tool in Python's notation: `f(a=1, b="x")`, wherever it stands."""
+    """A call of an offered tool in Python syntax, anywhere in the text: `f(a=1, b="x")`."""
 
     name = "python"
     clarity = 0
-    after_name: tuple[str, ...] = ("(",)
+    name_suffixes: tuple[str, ...] = ("(",)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read one call, and those that follow it after a comma."""
-        name = yield from name_at(source, start)
-        if not name or source.text.startswith(_DEFINITION, max(0, start - len(_DEFINITION))):
-            return Outcome(start + len(name))
-        outcome = yield from Run(source, start, tools, explicit=False).read()
-        return outcome if outcome.end > start else Outcome(start + len(name), outcome.refusal, outcome.reached)
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse one call, and those that follow it after a comma."""
+        name = yield from match_name(buffer, start)
+        if not name or buffer.text.startswith(_DEFINITION, max(0, start - len(_DEFINITION))):
+            return AttemptResult(start + len(name))
+        result = yield from CallSequence(buffer, start, tools, is_explicit=False).read()
+        return result if result.end > start else AttemptResult(start + len(name), result.rejection, result.reached)

@@ -1,4 +1,4 @@
-"""Which calls a JSON object stands for."""
+"""Calls as JSON objects, and sequences of calls as JSON objects or in Python syntax."""
 
 from __future__ import annotations
 
@@ -8,16 +8,130 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import ReadContainer, ReadObject
-from agentloop.text_calls.notations.elements import draft_of, name_at, python_call, read_value
-from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.openings import LONGEST_NAME
-from agentloop.text_calls.reading import Draft, Outcome
-from agentloop.text_calls.source import Source, Steps, after_space, literal_at
+from agentloop.text_calls.literals import ParsedContainer, ParsedObject
+from agentloop.text_calls.notations.elements import draft_call, match_name, read_python_call, read_value
+from agentloop.text_calls.offered_tools import MAX_NAME_LENGTH, OfferedTools
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, skip_space
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt
 from agentloop.values.json import parse_json
 
-NAME_KEYS: Final = ("name", "tool_name", "function_name", "tool", "function", "action")
-ARGUMENT_KEYS: Final = (
+_QUOTES: Final = frozenset("'\"`")
+_CLOSING_TAGS: Final = ("</", "<|/", "<tool_call")  # some models close a tag with an opening one
+_SEPARATORS: Final = frozenset(",;")
+_MAX_BRACKETS: Final = 2  # a list, and a list inside it
+
+
+class CallSequence:
+    """Parses calls as long as they follow one another, separated by white space, commas, brackets or quotation marks.
+
+    Attributes:
+        end: offset behind the last call and the brackets that belong to it.
+    """
+
+    def __init__(self, buffer: TextBuffer, start: int, tools: OfferedTools, *, is_explicit: bool) -> None:
+        """Create a parser.
+
+        Args:
+            buffer: the text.
+            start: offset of the first call or of a bracket before it.
+            tools: the tools that the model was offered.
+            is_explicit: whether the notation states that calls follow, so that their names need not be offered.
+        """
+        self.end: int = start
+        self._buffer = buffer
+        self._tools = tools
+        self._is_explicit = is_explicit
+        self._position = start
+        self._depth = 0
+        self._has_calls = False
+        self._reached = start
+        self._quote = ""
+
+    def read(self) -> ParseAttempt:
+        """Yield the calls; the result ends behind the last call, or behind a value that is not a call."""
+        while True:
+            self._position = yield from skip_space(self._buffer, self._position)
+            letter = self._buffer.text[self._position : self._position + 1]
+            if self._skip_punctuation(letter):
+                self._position += 1
+                if letter in "]}" and self._has_calls:
+                    self.end = self._position
+                    if not self._depth:
+                        return self._result("")
+                continue
+            if letter == "{":
+                rejection = yield from self._read_object()
+            elif letter and (letter.isalpha() or letter == "_"):
+                rejection = yield from self._read_python_call()
+            else:
+                return self._result("")
+            if rejection is not None:
+                return self._result(rejection)
+
+    def _skip_punctuation(self, letter: str) -> bool:
+        """Whether this is a bracket, a separator or a quotation mark that belongs to the sequence; keep track of it."""
+        if letter == "[" and self._depth < _MAX_BRACKETS:
+            self._depth += 1
+        elif letter == "]" and self._depth:
+            self._depth -= 1
+        elif letter == "}" and self._has_calls and self._is_explicit:  # a superfluous brace before the closing tag
+            return True
+        elif letter and letter in _QUOTES and self._depth and not self._quote:
+            self._quote = letter
+        elif not (letter and letter in _SEPARATORS and self._has_calls and not self._quote):
+            return False
+        return True
+
+    def _read_object(self) -> Generator[CallDraft | None, None, str | None]:
+        """Yield the calls in an object; return None to continue the sequence, or why it ends."""
+        reader = yield from read_value(self._buffer, self._position)
+        self._reached = max(self._reached, reader.reached)
+        # Only before a closing tag is it certain that brackets are missing and not the rest of the call.
+        if (
+            reader.failure
+            and self._is_explicit
+            and (yield from match_literal(self._buffer, reader.position, _CLOSING_TAGS))
+        ):
+            reader.close_brackets()
+        drafts = _JsonCalls(reader, self._buffer, self._tools, is_explicit=self._is_explicit).drafts()
+        if reader.value is not None and not self._has_calls:
+            self.end = reader.position  # an object that is data contains no calls
+        if not drafts:
+            return reader.failure if self._is_explicit or self._has_calls else ""
+        yield from drafts
+        yield from self._accept(reader.position)
+        return None
+
+    def _read_python_call(self) -> Generator[CallDraft | None, None, str | None]:
+        """Yield a call in Python syntax; return None to continue the sequence, or why it ends."""
+        name = yield from match_name(self._buffer, self._position)
+        self._reached = max(self._reached, self._position + len(name))
+        if not name or not self._buffer.text.startswith("(", self._position + len(name)):
+            return ""
+        normalized = self._tools.normalize_name(name)
+        is_acceptable = self._is_explicit or self._tools.is_offered(normalized)
+        if not (is_acceptable or (self._depth and not self._tools.known_names)):
+            return f"{normalized[:80]} is not offered" if self._depth else ""
+        call = yield from read_python_call(self._buffer, self._position, name)
+        if isinstance(call, LiteralReader):
+            self._reached = max(self._reached, call.reached)
+            return call.failure or "it is not an argument list"
+        yield call
+        yield from self._accept(call.end)
+        return None
+
+    def _accept(self, end: int) -> Resumable[None]:
+        self._has_calls = True
+        closer = (yield from match_literal(self._buffer, end, (self._quote,))) if self._quote else ""
+        self._position = self.end = end + len(closer)
+        self._quote = ""
+
+    def _result(self, rejection: str) -> AttemptResult:
+        return AttemptResult(self.end, rejection, self._reached)
+
+
+_NAME_KEYS: Final = ("name", "tool_name", "function_name", "tool", "function", "action")
+_ARGUMENT_KEYS: Final = (
     "arguments",
     "parameters",
     "args",
@@ -29,88 +143,87 @@ ARGUMENT_KEYS: Final = (
     "tool_args",
     "kwargs",
 )
-WRAPPING_KEYS: Final = ("tool_calls", "tool_call", "function_calls", "function_call", "calls")
-BESIDE_KEYS: Final = frozenset({"id", "type", "index", "tool_call_id", "call_id"})
-ARGUMENTS_AS_TEXT: Final = "arguments as text"
+_WRAPPER_KEYS: Final = ("tool_calls", "tool_call", "function_calls", "function_call", "calls")
+_EXTRA_KEYS: Final = frozenset({"id", "type", "index", "tool_call_id", "call_id"})
+_ARGUMENTS_AS_TEXT: Final = "arguments as text"
 
-_DEEPEST: Final = 4
+_MAX_DEPTH: Final = 4
 
 
-class CallsInJson:
-    """Tells the calls in a value that was read from a text.
+class _JsonCalls:
+    """Extracts the calls from a JSON value.
 
-    With `explicit`, the notation around the value said already that it is a call, so the names need not be offered.
+    With `is_explicit`, the notation around the value states that it is a call, so that names need not be offered.
     """
 
-    def __init__(self, reader: LiteralReader, source: Source, tools: OfferedTools, *, explicit: bool) -> None:
+    def __init__(self, reader: LiteralReader, buffer: TextBuffer, tools: OfferedTools, *, is_explicit: bool) -> None:
         self._reader = reader
-        self._source = source
+        self._buffer = buffer
         self._tools = tools
-        self._explicit = explicit
+        self._is_explicit = is_explicit
 
-    def drafts(self) -> list[Draft]:
-        """Return the calls, none when the value is something else; those in a larger object end with it."""
+    def drafts(self) -> list[CallDraft]:
+        """Return the calls; each ends where the value ends. Empty if the value is data."""
         value = self._reader.value
-        found = [] if value is None else self._in(value, explicit=self._explicit, deepest=_DEEPEST)
-        return [evolve(draft, end=self._reader.at) for draft in found]
+        drafts = [] if value is None else self._extract(value, is_explicit=self._is_explicit, max_depth=_MAX_DEPTH)
+        return [evolve(draft, end=self._reader.position) for draft in drafts]
 
-    def _in(self, node: object, *, explicit: bool, deepest: int) -> Iterator[Draft]:
-        if not deepest:
+    def _extract(self, node: object, *, is_explicit: bool, max_depth: int) -> Iterator[CallDraft]:
+        if not max_depth:
             return
         if isinstance(node, list):
             for item in node:
-                yield from self._in(item, explicit=explicit, deepest=deepest - 1)
-        elif isinstance(node, ReadObject):
-            yield from self._in_object(node, explicit=explicit, deepest=deepest)
+                yield from self._extract(item, is_explicit=is_explicit, max_depth=max_depth - 1)
+        elif isinstance(node, ParsedObject):
+            yield from self._extract_from_object(node, is_explicit=is_explicit, max_depth=max_depth)
 
-    def _in_object(self, node: ReadObject, *, explicit: bool, deepest: int) -> Iterator[Draft]:
-        inner = next((node[key] for key in WRAPPING_KEYS if isinstance(node.get(key), ReadContainer)), None)
+    def _extract_from_object(self, node: ParsedObject, *, is_explicit: bool, max_depth: int) -> Iterator[CallDraft]:
+        inner = next((node[key] for key in _WRAPPER_KEYS if isinstance(node.get(key), ParsedContainer)), None)
         if inner is not None:
-            yield from self._in(inner, explicit=True, deepest=deepest - 1)
+            yield from self._extract(inner, is_explicit=True, max_depth=max_depth - 1)
             return
-        inner = next((node[key] for key in NAME_KEYS if isinstance(node.get(key), ReadObject)), None)
+        inner = next((node[key] for key in _NAME_KEYS if isinstance(node.get(key), ParsedObject)), None)
         if inner is not None:
-            yield from self._in(inner, explicit=explicit, deepest=deepest - 1)
+            yield from self._extract(inner, is_explicit=is_explicit, max_depth=max_depth - 1)
             return
-        draft = self._named(node, explicit=explicit) or self._single_key(node)
+        draft = self._draft_named(node, is_explicit=is_explicit) or self._draft_single_key(node)
         if draft is not None:
             yield draft
 
-    def _named(self, node: ReadObject, *, explicit: bool) -> Draft | None:
-        name_key = next((key for key in NAME_KEYS if isinstance(node.get(key), str)), None)
+    def _draft_named(self, node: ParsedObject, *, is_explicit: bool) -> CallDraft | None:
+        """Return the call of an object with keys for name and arguments."""
+        name_key = next((key for key in _NAME_KEYS if isinstance(node.get(key), str)), None)
         if name_key is None:
             return None
         name = str(node[name_key])
-        known = self._tools.knows(self._tools.plain_name(name))
-        argument_key = next((key for key in ARGUMENT_KEYS if key in node), None)
-        if not name or len(name) > LONGEST_NAME or any(letter.isspace() for letter in name):
+        is_offered = self._tools.is_offered(self._tools.normalize_name(name))
+        argument_key = next((key for key in _ARGUMENT_KEYS if key in node), None)
+        if not name or len(name) > MAX_NAME_LENGTH or any(letter.isspace() for letter in name):
             return None
         if argument_key is None:
-            return self._without_arguments(node, name, name_key) if known or explicit else None
-        exact = set(node) <= BESIDE_KEYS | {name_key, argument_key} and (name_key, argument_key) != (
-            "name",
-            "parameters",
-        )
-        if not (known or explicit or (exact and argument_key in {"arguments", "parameters", "args"})):
+            return self._draft_without_arguments(node, name, name_key) if is_offered or is_explicit else None
+        # Without a known name, only the most common keys with nothing beside them make a call. `name` with `parameters`
+        # describes a tool more often than it calls one.
+        keys = (name_key, argument_key)
+        has_exact_keys = set(node) <= _EXTRA_KEYS | {*keys} and keys != ("name", "parameters")
+        if not (is_offered or is_explicit or (has_exact_keys and argument_key in {"arguments", "parameters", "args"})):
             return None
-        return self._with_arguments(node, name, node[argument_key])
+        return self._draft_with_arguments(node, name, node[argument_key])
 
-    def _with_arguments(self, node: ReadObject, name: str, arguments: object) -> Draft | None:
+    def _draft_with_arguments(self, node: ParsedObject, name: str, arguments: object) -> CallDraft | None:
         span = node.start, node.end
-        if isinstance(arguments, ReadObject):
-            return (
-                None
-                if self._is_schema(name, arguments)
-                else draft_of(name, arguments, self._reader, self._source, span)
-            )
+        if isinstance(arguments, ParsedObject):
+            if self._is_schema(name, arguments):
+                return None
+            return draft_call(name, arguments, self._reader, self._buffer, span)
         if arguments is None or arguments == "":
-            return Draft(name, {}, *span, repairs=self._reader.repairs(*span))
+            return CallDraft(name, {}, *span, repairs=self._reader.repairs(*span))
         if isinstance(arguments, str):
-            return self._from_text(node, name, arguments)
+            return self._draft_from_string(node, name, arguments)
         return None
 
-    def _from_text(self, node: ReadObject, name: str, arguments: str) -> Draft | None:
-        """Read arguments that are a JSON text within JSON, as the API of OpenAI has them."""
+    def _draft_from_string(self, node: ParsedObject, name: str, arguments: str) -> CallDraft | None:
+        """Return the call whose arguments are JSON in a string, as in the API of OpenAI."""
         try:
             parsed = parse_json(arguments)
         except ValueError:
@@ -118,132 +231,25 @@ class CallsInJson:
         span = node.start, node.end
         if not isinstance(parsed, dict):
             return None
-        return Draft(name, parsed, *span, repairs=(*self._reader.repairs(*span), ARGUMENTS_AS_TEXT))
+        return CallDraft(name, parsed, *span, repairs=(*self._reader.repairs(*span), _ARGUMENTS_AS_TEXT))
 
-    def _without_arguments(self, node: ReadObject, name: str, name_key: str) -> Draft | None:
-        if set(node) - BESIDE_KEYS - {name_key} or self._tools.required(self._tools.plain_name(name)):
+    def _draft_without_arguments(self, node: ParsedObject, name: str, name_key: str) -> CallDraft | None:
+        if set(node) - _EXTRA_KEYS - {name_key} or self._tools.required(self._tools.normalize_name(name)):
             return None
-        return Draft(name, {}, node.start, node.end, repairs=self._reader.repairs(node.start, node.end))
+        return CallDraft(name, {}, node.start, node.end, repairs=self._reader.repairs(node.start, node.end))
 
-    def _single_key(self, node: ReadObject) -> Draft | None:
+    def _draft_single_key(self, node: ParsedObject) -> CallDraft | None:
+        """Return the call of an object whose only key is the name of the tool."""
         if len(node) != 1:
             return None
         name, arguments = next(iter(node.items()))
-        if not isinstance(arguments, ReadObject) or self._is_schema(name, arguments):
+        if not isinstance(arguments, ParsedObject) or self._is_schema(name, arguments):
             return None
-        if not (self._explicit or self._tools.knows(self._tools.plain_name(name))):
+        if not (self._is_explicit or self._tools.is_offered(self._tools.normalize_name(name))):
             return None
-        return draft_of(name, arguments, self._reader, self._source, (node.start, node.end))
+        return draft_call(name, arguments, self._reader, self._buffer, (node.start, node.end))
 
     def _is_schema(self, name: str, arguments: Mapping[str, object]) -> bool:
-        """Say whether these are not arguments but the description of them, as it stands in the prompt."""
-        looks = isinstance(arguments.get("properties"), Mapping) and isinstance(arguments.get("type"), str)
-        return looks and "properties" not in self._tools.properties(self._tools.plain_name(name))
-
-
-_QUOTES: Final = frozenset("'\"`")
-_CLOSERS: Final = ("</", "<|/", "<tool_call")
-_BETWEEN: Final = frozenset(",;")
-
-_Found = Generator[Draft | None, None, Outcome]
-
-
-class Run:
-    """Reads calls as long as there is one after the other.
-
-    Attributes:
-        end: behind the last call and the brackets that belong to it.
-    """
-
-    def __init__(self, source: Source, start: int, tools: OfferedTools, *, explicit: bool) -> None:
-        """Begin to read.
-
-        Args:
-            source: the text.
-            start: where the first call or a bracket before it stands.
-            tools: the tools that the model was offered.
-            explicit: whether the notation said already that calls follow, so that their names need not be offered.
-        """
-        self.end: int = start
-        self._source = source
-        self._tools = tools
-        self._explicit = explicit
-        self._at = start
-        self._depth = 0
-        self._found = False
-        self._reached = start
-        self._quote = ""
-
-    def read(self) -> _Found:
-        """Give the calls; the outcome ends behind the last one, or where a value that is none ends."""
-        while True:
-            self._at = yield from after_space(self._source, self._at)
-            letter = self._source.text[self._at : self._at + 1]
-            if self._is_between(letter):
-                self._at += 1
-                if letter in "]}" and self._found:
-                    self.end = self._at
-                    if not self._depth:
-                        return self._outcome("")
-                continue
-            if letter == "{":
-                refusal = yield from self._object()
-            elif letter and (letter.isalpha() or letter == "_"):
-                refusal = yield from self._call()
-            else:
-                return self._outcome("")
-            if refusal is not None:
-                return self._outcome(refusal)
-
-    def _is_between(self, letter: str) -> bool:
-        """Say whether this is a bracket, a comma or a quotation mark that belongs to the run."""
-        if letter == "[" and self._depth < 2:  # noqa: PLR2004  # a list, and one in a list
-            self._depth += 1
-        elif letter == "]" and self._depth:
-            self._depth -= 1
-        elif letter == "}" and self._found and self._explicit:  # one too many, before the closing tag
-            return True
-        elif letter and letter in _QUOTES and self._depth and not self._quote:
-            self._quote = letter
-        elif not (letter and letter in _BETWEEN and self._found and not self._quote):
-            return False
-        return True
-
-    def _object(self) -> Generator[Draft | None, None, str | None]:
-        reader = yield from read_value(self._source, self._at)
-        self._reached = max(self._reached, reader.reached)
-        if reader.failure and self._explicit and (yield from literal_at(self._source, reader.at, _CLOSERS)):
-            reader.close_here()
-        drafts = CallsInJson(reader, self._source, self._tools, explicit=self._explicit).drafts()
-        if reader.value is not None and not self._found:
-            self.end = reader.at  # data: nothing in it is a call
-        if not drafts:
-            return reader.failure if self._explicit or self._found else ""
-        yield from drafts
-        yield from self._pass(reader.at)
-        return None
-
-    def _call(self) -> Generator[Draft | None, None, str | None]:
-        name = yield from name_at(self._source, self._at)
-        self._reached = max(self._reached, self._at + len(name))
-        if not name or not self._source.text.startswith("(", self._at + len(name)):
-            return ""
-        plain = self._tools.plain_name(name)
-        if not (self._explicit or self._tools.knows(plain) or (self._depth and not self._tools.names)):
-            return f"{plain[:80]} is not offered" if self._depth else ""
-        call = yield from python_call(self._source, self._at, name)
-        if isinstance(call, LiteralReader):
-            self._reached = max(self._reached, call.reached)
-            return call.failure or "it is no list of arguments"
-        yield call
-        yield from self._pass(call.end)
-        return None
-
-    def _pass(self, end: int) -> Steps[None]:
-        self._found = True
-        closer = (yield from literal_at(self._source, end, (self._quote,))) if self._quote else ""
-        self._at = self.end = end + len(closer)
-        self._quote = ""
-
-    def _outcome(self, refusal: str) -> Outcome:
-        return Outcome(self.end, refusal, self._reached)
+        """Whether this is the schema of a tool's parameters, quoted from the prompt, and not arguments."""
+        looks_like_schema = isinstance(arguments.get("properties"), Mapping) and isinstance(arguments.get("type"), str)
+        return looks_like_schema and "properties" not in self._tools.properties(self._tools.normalize_name(name))

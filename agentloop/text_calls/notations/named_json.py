@@ -1,4 +1,4 @@
-"""Calls whose name stands before a JSON object with the arguments: one table of heads."""
+"""Notations that write the tool's name and then its arguments as a JSON object: one table of styles."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from agentloop.text_calls.literals import JSON, TOKEN_QUOTED, Dialect, ReadObject
-from agentloop.text_calls.notations.elements import SPACE, Field, Maybe, Part, draft_of, read_head, read_value
-from agentloop.text_calls.notations.fenced import past_fence
+from agentloop.text_calls.literals import JSON, TOKEN_QUOTED, Dialect, ParsedObject
+from agentloop.text_calls.notations.elements import (
+    SPACE,
+    Capture,
+    HeaderPart,
+    OptionalParts,
+    draft_call,
+    match_header,
+    read_value,
+)
+from agentloop.text_calls.notations.fenced import skip_closing_fence
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Attempt, Outcome
-from agentloop.text_calls.source import Source
-from agentloop.text_calls.text_format import TextFormat
-
-_NAME: Final = Field("name", r"[\w.-]")
-_NUMBERED: Final = re.compile(r":\d+\Z")
+from agentloop.text_calls.text_buffer import TextBuffer
+from agentloop.text_calls.text_format import AttemptResult, ParseAttempt, TextFormat
 
 
 @frozen
-class Head:
-    """How a notation writes what stands before the arguments.
+class NamedJsonStyle:
+    """How a notation writes the text before the arguments.
 
     Attributes:
-        name: the name of the notation.
-        openings: what it begins with.
-        parts: all of it, with a field `name`.
-        dialect: how the arguments are written.
-        wrappers: texts around its calls.
-        control_tokens: texts that are never for the reader.
-        after_name: what stands behind the name, in a notation that begins with it.
-        offered_only: whether only a tool offered under this very name is called this way.
+        name: the name of the format.
+        openings: the texts with which a call may begin.
+        header: everything before the arguments, with a capture `name`.
+        dialect: the syntax of the arguments.
+        wrappers: texts around the calls.
+        control_tokens: texts that are never shown.
+        name_suffixes: the texts after the name, in a notation that begins with the name.
+        is_exact: whether the name must be exactly that of an offered tool.
     """
 
     name: str
     openings: tuple[str, ...]
-    parts: tuple[Part, ...]
+    header: tuple[HeaderPart, ...]
     dialect: Dialect = JSON
     wrappers: tuple[str, ...] = ()
     control_tokens: tuple[str, ...] = ()
-    after_name: tuple[str, ...] = ()
-    offered_only: bool = False
+    name_suffixes: tuple[str, ...] = ()
+    is_exact: bool = False
 
+
+_NAME: Final = Capture("name", r"[\w.-]")
 
 _DEEPSEEK: Final = (
     "<｜tool▁calls▁begin｜>",
@@ -60,34 +66,34 @@ _KIMI: Final = (
 _SOLAR: Final = ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>")
 _COMMENTARY: Final = "<|channel|>commentary"
 
-HEADS: Final = (
-    Head(
+NAMED_JSON_STYLES: Final = (
+    NamedJsonStyle(
         "mistral",
         ("[TOOL_CALLS]",),
-        ("[TOOL_CALLS]", SPACE, _NAME, Maybe("[CALL_ID]", Field("id")), Maybe("[ARGS]"), SPACE),
+        ("[TOOL_CALLS]", SPACE, _NAME, OptionalParts("[CALL_ID]", Capture("id")), OptionalParts("[ARGS]"), SPACE),
     ),
-    Head(
+    NamedJsonStyle(
         "deepseek",
         ("<｜tool▁call▁begin｜>",),
         (
             "<｜tool▁call▁begin｜>",
             SPACE,
-            Maybe("function", "<｜tool▁sep｜>"),
+            OptionalParts("function", "<｜tool▁sep｜>"),
             _NAME,
-            Maybe("<｜tool▁sep｜>"),
+            OptionalParts("<｜tool▁sep｜>"),
             SPACE,
-            Maybe("```json"),
+            OptionalParts("```json"),
             SPACE,
         ),
         wrappers=_DEEPSEEK,
     ),
-    Head(
+    NamedJsonStyle(
         "kimi",
         ("<|tool_call_begin|>",),
-        ("<|tool_call_begin|>", SPACE, Field("name"), SPACE, "<|tool_call_argument_begin|>", SPACE),
+        ("<|tool_call_begin|>", SPACE, Capture("name"), SPACE, "<|tool_call_argument_begin|>", SPACE),
         wrappers=_KIMI,
     ),
-    Head(
+    NamedJsonStyle(
         "harmony",
         (
             "to=functions.",
@@ -97,15 +103,15 @@ HEADS: Final = (
             "<|start|>assistant" + _COMMENTARY + " to=functions.",
         ),
         (
-            Maybe("<|start|>assistant"),
-            Maybe(_COMMENTARY),
-            Maybe(" "),
+            OptionalParts("<|start|>assistant"),
+            OptionalParts(_COMMENTARY),
+            OptionalParts(" "),
             "to=functions.",
             _NAME,
-            Maybe(SPACE, _COMMENTARY),
+            OptionalParts(SPACE, _COMMENTARY),
             SPACE,
-            Maybe("<|constrain|>"),
-            Maybe("json"),
+            OptionalParts("<|constrain|>"),
+            OptionalParts("json"),
             SPACE,
             "<|message|>",
             SPACE,
@@ -119,52 +125,58 @@ HEADS: Final = (
             "<|return|>",
         ),
     ),
-    Head(
+    NamedJsonStyle(
         "solar",
         ("<|tool_call:begin|>",),
-        ("<|tool_call:begin|>", Field("id"), "<|tool_call:name|>", _NAME, "<|tool_call:args|>", SPACE),
+        ("<|tool_call:begin|>", Capture("id"), "<|tool_call:name|>", _NAME, "<|tool_call:args|>", SPACE),
         wrappers=_SOLAR,
     ),
-    Head(
+    NamedJsonStyle(
         "gemma",
         ("<|tool_call>call:", "<start_function_call>call:"),
-        (Maybe("<|tool_call>"), Maybe("<start_function_call>"), "call:", _NAME),
+        (OptionalParts("<|tool_call>"), OptionalParts("<start_function_call>"), "call:", _NAME),
         TOKEN_QUOTED,
         wrappers=("<tool_call|>", "<end_function_call>", "<|tool_call>"),
     ),
-    Head("functionary", (">>>",), (">>>", _NAME, "\n", SPACE)),
-    Head("name and arguments", (), (_NAME, "\n"), after_name=("\n{",), offered_only=True),
+    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, "\n", SPACE)),
+    NamedJsonStyle("name and arguments", (), (_NAME, "\n"), name_suffixes=("\n{",), is_exact=True),
 )
-"""The heads of all these notations."""
+"""All notations of this family."""
+
+
+# Kimi numbers the calls of a conversation: `functions.f:0`.
+_CALL_NUMBER: Final = re.compile(r":\d+\Z")
 
 
 class NamedJson(TextFormat):
-    """A notation that gives the name first and then the arguments as one object."""
+    """A notation that writes the name first and then the arguments as an object."""
 
-    def __init__(self, head: Head) -> None:
-        """Take the notation's head."""
-        self.name: str = head.name
-        self.openings: tuple[str, ...] = head.openings
-        self.after_name: tuple[str, ...] = head.after_name
-        self.wrappers: tuple[str, ...] = head.wrappers
-        self.control_tokens: tuple[str, ...] = head.control_tokens
-        self.clarity: int = 1 if head.offered_only else TextFormat.clarity
-        self._head = head
+    def __init__(self, style: NamedJsonStyle) -> None:
+        """Create the format of a style."""
+        self.name: str = style.name
+        self.openings: tuple[str, ...] = style.openings
+        self.name_suffixes: tuple[str, ...] = style.name_suffixes
+        self.wrappers: tuple[str, ...] = style.wrappers
+        self.control_tokens: tuple[str, ...] = style.control_tokens
+        self.clarity: int = 1 if style.is_exact else TextFormat.clarity
+        self._style = style
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read the name and then the object."""
-        fields: dict[str, str] = {}
-        at = yield from read_head(source, start, self._head.parts, fields)
-        if at < 0 or (self._head.offered_only and fields["name"] not in tools.own):
-            return Outcome(start)
-        while at == len(source.text) and not source.ended:
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse the name and then the object."""
+        captures: dict[str, str] = {}
+        style = self._style
+        position = yield from match_header(buffer, start, style.header, captures)
+        if position < 0 or (style.is_exact and captures["name"] not in tools.by_exact_name):
+            return AttemptResult(start)
+        while position == len(buffer.text) and not buffer.is_complete:
             yield None
-        if not source.text.startswith("{", at):
-            return Outcome(start, "" if self._head.offered_only else "no arguments follow the name of the tool", at)
-        reader = yield from read_value(source, at, self._head.dialect)
-        if not isinstance(reader.value, ReadObject):
-            return Outcome(start, reader.failure, reader.reached)
-        name = _NUMBERED.sub("", fields["name"]).removeprefix("functions.")
-        draft = draft_of(name, reader.value, reader, source, (start, reader.at))
-        yield draft if self._head.dialect is JSON else evolve(draft, raw="")
-        return Outcome((yield from past_fence(source, start, at, reader.at)))
+        if not buffer.text.startswith("{", position):
+            rejection = "" if style.is_exact else "no arguments follow the name of the tool"
+            return AttemptResult(start, rejection, position)
+        reader = yield from read_value(buffer, position, style.dialect)
+        if not isinstance(reader.value, ParsedObject):
+            return AttemptResult(start, reader.failure, reader.reached)
+        name = _CALL_NUMBER.sub("", captures["name"]).removeprefix("functions.")
+        draft = draft_call(name, reader.value, reader, buffer, (start, reader.position))
+        yield draft if style.dialect is JSON else evolve(draft, raw="")  # other dialects are not JSON
+        return AttemptResult((yield from skip_closing_fence(buffer, start, position, reader.position)))

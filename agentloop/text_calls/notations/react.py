@@ -1,70 +1,78 @@
-"""`Action:` and `Action Input:`, as prompts after the ReAct paper ask for them."""
+"""Calls as `Action:` and `Action Input:`, the notation of the ReAct paper's prompts."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from agentloop.text_calls.literals import ReadObject
-from agentloop.text_calls.notations.elements import SPACE, Field, Maybe, draft_of, read_head, read_value
-from agentloop.text_calls.notations.fenced import FENCE, past_fence
+from agentloop.text_calls.literals import ParsedObject
+from agentloop.text_calls.notations.elements import (
+    SPACE,
+    Capture,
+    OptionalParts,
+    draft_call,
+    match_header,
+    read_value,
+)
+from agentloop.text_calls.notations.fenced import FENCE, skip_closing_fence
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Attempt, Draft, Outcome
-from agentloop.text_calls.source import Source, find
-from agentloop.text_calls.text_format import TextFormat
+from agentloop.text_calls.text_buffer import TextBuffer, find_literal
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
-_LONGEST_INPUT: Final = 20_000
-_PARTS: Final = (
+_MAX_INPUT_LENGTH: Final = 20_000
+_HEADER: Final = (
     "Action:",
     SPACE,
-    Maybe("`"),
-    Field("name", r"[\w.\\-]"),
-    Maybe("`"),
+    OptionalParts("`"),
+    Capture("name", r"[\w.\\-]"),
+    OptionalParts("`"),
     SPACE,
     "Action Input:",
     SPACE,
-    Maybe(FENCE, Maybe("json")),
+    OptionalParts(FENCE, OptionalParts("json")),
     SPACE,
 )
-_BARE: Final = re.compile(r"[^\n]*")
+_LINE: Final = re.compile(r"[^\n]*")
 
 
 class ReActCalls(TextFormat):
-    """`Action: f` and on the next line `Action Input: {…}`; a tool with one parameter may get it as the rest of the line."""
+    """`Action: f`, and `Action Input: {…}` on the next line; a tool with one parameter may take the rest of the line."""
 
     name = "react"
     openings: tuple[str, ...] = ("Action:",)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read the name and then the arguments."""
-        fields: dict[str, str] = {}
-        at = yield from read_head(source, start, _PARTS, fields)
-        if at < 0:
-            return Outcome(start)
-        while at == len(source.text) and not source.ended:
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse the name and then the arguments."""
+        captures: dict[str, str] = {}
+        position = yield from match_header(buffer, start, _HEADER, captures)
+        if position < 0:
+            return AttemptResult(start)
+        while position == len(buffer.text) and not buffer.is_complete:
             yield None
-        name = tools.plain_name(fields["name"])
-        if not source.text.startswith("{", at):
-            return (yield from self._line(source, start, at, name, tools))
-        reader = yield from read_value(source, at)
-        if not isinstance(reader.value, ReadObject):
-            return Outcome(start, reader.failure, reader.reached)
-        yield draft_of(name, reader.value, reader, source, (start, reader.at))
-        return Outcome((yield from past_fence(source, start, at, reader.at)))
+        name = tools.normalize_name(captures["name"])
+        if not buffer.text.startswith("{", position):
+            return (yield from self._read_line(buffer, start, position, name, tools))
+        reader = yield from read_value(buffer, position)
+        if not isinstance(reader.value, ParsedObject):
+            return AttemptResult(start, reader.failure, reader.reached)
+        yield draft_call(name, reader.value, reader, buffer, (start, reader.position))
+        return AttemptResult((yield from skip_closing_fence(buffer, start, position, reader.position)))
 
-    def _line(self, source: Source, start: int, at: int, name: str, tools: OfferedTools) -> Attempt:
-        key = tools.only_parameter(name)
-        if not tools.knows(name) or (key is None and tools.properties(name)):
-            return Outcome(start, f"the arguments of {name[:80]} are no object", at)
-        end = yield from find(source, at, "\n", _LONGEST_INPUT)
-        line = _BARE.match(source.text, at, len(source.text) if end < 0 else end)
+    def _read_line(self, buffer: TextBuffer, start: int, position: int, name: str, tools: OfferedTools) -> ParseAttempt:
+        """Parse the rest of the line as the value of the tool's only parameter."""
+        key = tools.sole_parameter(name)
+        not_an_object = f"the arguments of {name[:80]} are not an object"
+        if not tools.is_offered(name) or (key is None and tools.properties(name)):
+            return AttemptResult(start, not_an_object, position)
+        line_end = yield from find_literal(buffer, position, "\n", _MAX_INPUT_LENGTH)
+        line = _LINE.match(buffer.text, position, len(buffer.text) if line_end < 0 else line_end)
         text = line[0].strip() if line else ""
-        if len(text) > _LONGEST_INPUT or (key is None and text and text != "None"):
-            return Outcome(start, f"the arguments of {name[:80]} are no object", at + len(text))
-        behind = at + len(text)
+        if len(text) > _MAX_INPUT_LENGTH or (key is None and text and text != "None"):
+            return AttemptResult(start, not_an_object, position + len(text))
+        end = position + len(text)
         if key is None:
-            yield Draft(name, {}, start, behind)
+            yield CallDraft(name, {}, start, end)
         else:
-            bare = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
-            yield Draft(name, {key: bare}, start, behind, untyped=frozenset({key}))
-        return Outcome(behind)
+            is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+            yield CallDraft(name, {key: text[1:-1] if is_quoted else text}, start, end, untyped=frozenset({key}))
+        return AttemptResult(end)

@@ -1,19 +1,19 @@
-"""Calls behind a tag or a special token that says that calls follow."""
+"""Calls behind a tag or a special token, and calls as nested tags."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from agentloop.text_calls.arguments import Tree
-from agentloop.text_calls.notations.elements import IN_TAG, Field, read_head
-from agentloop.text_calls.notations.fenced import FENCE, past_fence
-from agentloop.text_calls.notations.json_objects import Run
+from agentloop.text_calls.arguments import TagTree
+from agentloop.text_calls.notations.elements import IN_TAG, Capture, match_header
+from agentloop.text_calls.notations.fenced import FENCE, skip_closing_fence
+from agentloop.text_calls.notations.json_objects import CallSequence
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Attempt, Draft, Outcome
-from agentloop.text_calls.source import Source, after_space, find, literal_at
-from agentloop.text_calls.text_format import TextFormat
+from agentloop.text_calls.text_buffer import TextBuffer, find_literal, match_literal, skip_space
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
-TAGS: Final = (
+# The texts that announce calls, and the texts that close them.
+_TAGS: Final = (
     ("<tool_call>", "</tool_call>"),  # Hermes, Qwen, Granite 4, and most others
     ("<function_call>", "</function_call>"),  # Granite 20b
     ("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Apriel
@@ -37,19 +37,17 @@ TAGS: Final = (
     ("functools", ""),  # Phi 4 mini
     ("Action:", ""),
 )
-"""What says that calls follow, and what closes them."""
 
-_LANGUAGES: Final = (FENCE + "json", FENCE + "python", FENCE + "tool_call", FENCE)
-_CLOSER_OF: Final = dict(TAGS)
+_FENCES: Final = (FENCE + "json", FENCE + "python", FENCE + "tool_call", FENCE)
 
 
 class TaggedCalls(TextFormat):
-    """`<tool_call>{"name": "f", "arguments": {…}}</tool_call>` and its many relatives."""
+    """`<tool_call>{"name": "f", "arguments": {…}}</tool_call>` and its many variants."""
 
     name = "tagged"
-    openings: tuple[str, ...] = tuple(opener for opener, _ in TAGS)
+    openings: tuple[str, ...] = tuple(opener for opener, _ in _TAGS)
     wrappers: tuple[str, ...] = (
-        *(tag for pair in TAGS for tag in pair if tag and tag[0] in "<["),
+        *(tag for pair in _TAGS for tag in pair if tag and tag[0] in "<["),
         "<|message_sep|>",
         "<|calls|>",
         "<|im_start|>",
@@ -57,65 +55,67 @@ class TaggedCalls(TextFormat):
     )
     control_tokens: tuple[str, ...] = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>")
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:
-        """Read the calls behind the tag."""
-        opener = yield from literal_at(source, start, self.openings)
-        at = yield from after_space(source, start + len(opener))
-        fence = yield from literal_at(source, at, _LANGUAGES)
-        outcome = yield from Run(source, at + len(fence), tools, explicit=True).read()
-        if outcome.end <= at + len(fence):
-            return Outcome(start, outcome.refusal, outcome.reached)
-        behind = yield from past_fence(source, at, at + len(fence), outcome.end)
-        return Outcome(behind, outcome.refusal, outcome.reached)
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Parse the calls behind the tag; the closing tag is a wrapper."""
+        opener = yield from match_literal(buffer, start, self.openings)
+        fence_start = yield from skip_space(buffer, start + len(opener))
+        fence = yield from match_literal(buffer, fence_start, _FENCES)
+        content_start = fence_start + len(fence)
+        result = yield from CallSequence(buffer, content_start, tools, is_explicit=True).read()
+        if result.end <= content_start:
+            return AttemptResult(start, result.rejection, result.reached)
+        end = yield from skip_closing_fence(buffer, fence_start, content_start, result.end)
+        return AttemptResult(end, result.rejection, result.reached)
 
 
-_BEFORE_TAG: Final = "]<]minimax[>["
-_OPENING: Final = _BEFORE_TAG + "<invoke name="
-_END: Final = _BEFORE_TAG + "</invoke>"
-_DEEPEST: Final = 50
+_TAG_PREFIX: Final = "]<]minimax[>["
+_OPENING: Final = _TAG_PREFIX + "<invoke name="
+_CLOSING: Final = _TAG_PREFIX + "</invoke>"
+_MAX_DEPTH: Final = 50
 
 
 class NestedTags(TextFormat):
-    """`<invoke name="f"><a>1</a><b><c>text</c></b></invoke>`, with a special token before each tag."""
+    """`<invoke name="f"><a>1</a><b><c>text</c></b></invoke>`, with a special token before each tag (MiniMax)."""
 
     name = "nested tags"
     openings: tuple[str, ...] = (_OPENING,)
-    wrappers: tuple[str, ...] = (_BEFORE_TAG + "<tool_call>", _BEFORE_TAG + "</tool_call>")
+    wrappers: tuple[str, ...] = (_TAG_PREFIX + "<tool_call>", _TAG_PREFIX + "</tool_call>")
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:  # noqa: ARG002  # the contract's
-        """Read up to the closing tag, and build the arguments from what stands between."""
-        fields: dict[str, str] = {}
-        at = yield from read_head(source, start + len(_OPENING), (Field("name", IN_TAG), ">"), fields)
-        if at < 0:
-            return Outcome(start)
-        end = yield from find(source, at, _END)
-        if end < 0:
-            return Outcome(start, "the call is never closed", len(source.text))
-        tree = _tree(source.text[at:end].split(_BEFORE_TAG))
-        behind = end + len(_END)
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:  # noqa: ARG002  # the contract's
+        """Find the closing tag and build the arguments from the tags before it."""
+        captures: dict[str, str] = {}
+        header = (Capture("name", IN_TAG), ">")
+        content_start = yield from match_header(buffer, start + len(_OPENING), header, captures)
+        if content_start < 0:
+            return AttemptResult(start)
+        content_end = yield from find_literal(buffer, content_start, _CLOSING)
+        if content_end < 0:
+            return AttemptResult(start, "the call is never closed", len(buffer.text))
+        tree = _build_tree(buffer.text[content_start:content_end].split(_TAG_PREFIX))
+        end = content_end + len(_CLOSING)
         if tree is None:
-            return Outcome(start, "its tags do not match", behind)
+            return AttemptResult(start, "its tags do not match", end)
         arguments = dict(tree.children)
-        yield Draft(fields["name"].strip("\"' "), arguments, start, behind, untyped=frozenset(arguments))
-        return Outcome(behind)
+        yield CallDraft(captures["name"].strip("\"' "), arguments, start, end, untyped=frozenset(arguments))
+        return AttemptResult(end)
 
 
-def _tree(parts: list[str]) -> Tree | None:
-    """Build the tree of tags from the texts between the tokens; None when the tags do not match."""
-    root = Tree()
+def _build_tree(parts: list[str]) -> TagTree | None:
+    """Build the tree of tags from the texts between the special tokens; None if the tags do not match."""
+    root = TagTree()
     stack = [("", root)]
     for part in parts[1:]:
-        tag, closed, text = part.partition(">")
-        if not closed or not tag.startswith("<"):
+        tag, bracket, text = part.partition(">")
+        if not bracket or not tag.startswith("<"):
             return None
         if tag.startswith("</"):
             name, _ = stack.pop()
             if not stack or name != tag[2:]:
                 return None
             continue
-        child = Tree(text)
+        child = TagTree(text)
         stack[-1][1].children.append((tag[1:], child))
         stack.append((tag[1:], child))
-        if len(stack) > _DEEPEST:
+        if len(stack) > _MAX_DEPTH:
             return None
     return root if len(stack) == 1 else None

@@ -1,4 +1,4 @@
-"""Calls whose arguments stand in tags of their own, one after the other: one table of styles."""
+"""Notations that write every argument in a tag of its own: one table of styles."""
 
 from __future__ import annotations
 
@@ -7,57 +7,58 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from agentloop.text_calls.literals import ReadObject
-from agentloop.text_calls.notations.elements import IN_TAG, SPACE, Field, Part, draft_of, read_head, read_value
+from agentloop.text_calls.literals import ParsedObject
+from agentloop.text_calls.notations.elements import (
+    IN_TAG,
+    SPACE,
+    Capture,
+    HeaderPart,
+    draft_call,
+    match_header,
+    read_value,
+)
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.reading import Attempt, Draft, Outcome
-from agentloop.text_calls.source import Source, Steps, after_space, find, literal_at
-from agentloop.text_calls.text_format import TextFormat
-
-MISSING_CLOSER: Final = "missing closing tag"
-
-_VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
-_VERBATIM: Final = "<![CDATA["
-_VERBATIM_END: Final = "]]>"
-_IS_TEXT: Final = re.compile(r"""\b(?:string=["']true|type=["']string)["']""")
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal, match_literal, skip_space
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
 
 @frozen
-class Style:
+class TagStyle:
     """How a notation writes calls and their arguments.
 
     Attributes:
-        name: the name of the notation.
-        opening: what a call begins with.
-        head: what follows the opening, with a field `name`.
-        parameter: what an argument begins with.
-        parameter_head: what follows that, with a field `key`.
-        parameter_end: what closes an argument.
-        end: what closes a call.
-        breaks: whether values stand on lines of their own: a line break next to each tag is not part of the value.
-        wrappers: texts around its calls.
-        control_tokens: texts that are never for the reader.
+        name: the name of the format.
+        opening: the text with which a call begins.
+        header: what follows the opening, with a capture `name`.
+        parameter: the text with which an argument begins.
+        parameter_header: what follows that text, with a capture `key`.
+        parameter_end: the text that closes an argument.
+        end: the text that closes a call.
+        has_line_breaks: whether values are written on lines of their own: a line break next to a tag is not part of the value.
+        wrappers: texts around the calls.
+        control_tokens: texts that are never shown.
     """
 
     name: str
     opening: str
-    head: tuple[Part, ...]
+    header: tuple[HeaderPart, ...]
     parameter: str
-    parameter_head: tuple[Part, ...]
+    parameter_header: tuple[HeaderPart, ...]
     parameter_end: str
     end: str
-    breaks: bool = False
+    has_line_breaks: bool = False
     wrappers: tuple[str, ...] = ()
     control_tokens: tuple[str, ...] = ()
 
 
-_NAME_IN_TAG: Final = (Field("name", IN_TAG), ">")
-_KEY_IN_TAG: Final = (Field("key", IN_TAG), ">")
+_NAME_IN_TAG: Final = (Capture("name", IN_TAG), ">")
+_KEY_IN_TAG: Final = (Capture("key", IN_TAG), ">")
 
 
-def _invoke(prefix: str, *wrappers: str) -> Style:
+def _invoke(prefix: str, *wrappers: str) -> TagStyle:
+    """Return the style of `<invoke name=…>`, with a prefix before the name of every tag."""
     tags = tuple(f"<{close}{prefix}{wrapper}>" for wrapper in wrappers for close in ("", "/"))
-    return Style(
+    return TagStyle(
         "invoke",
         f"<{prefix}invoke name=",
         _NAME_IN_TAG,
@@ -69,13 +70,14 @@ def _invoke(prefix: str, *wrappers: str) -> Style:
     )
 
 
-def _arg_key(suffix: str, head: tuple[Part, ...]) -> Style:
-    return Style(
+def _arg_key(suffix: str, header: tuple[HeaderPart, ...]) -> TagStyle:
+    """Return the style of `<arg_key>` and `<arg_value>`, with a suffix after the name of every tag."""
+    return TagStyle(
         "arg_key",
         f"<tool_call{suffix}>",
-        head,
+        header,
         f"<arg_key{suffix}>",
-        (Field("key", IN_TAG), f"</arg_key{suffix}>", SPACE, f"<arg_value{suffix}>"),
+        (Capture("key", IN_TAG), f"</arg_key{suffix}>", SPACE, f"<arg_value{suffix}>"),
         f"</arg_value{suffix}>",
         f"</tool_call{suffix}>",
         wrappers=(f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
@@ -83,7 +85,7 @@ def _arg_key(suffix: str, head: tuple[Part, ...]) -> Style:
     )
 
 
-_FUNCTION: Final = Style(
+_FUNCTION: Final = TagStyle(
     "function",
     "<function=",
     _NAME_IN_TAG,
@@ -91,10 +93,10 @@ _FUNCTION: Final = Style(
     _KEY_IN_TAG,
     "</parameter>",
     "</function>",
-    breaks=True,
+    has_line_breaks=True,
     wrappers=("<seed:tool_call>", "</seed:tool_call>"),
 )
-_STEP: Final = (
+_STEP_TOKENS: Final = (
     "<｜tool_calls_begin｜>",
     "<｜tool_call_begin｜>",
     "<｜tool_call_end｜>",
@@ -102,7 +104,7 @@ _STEP: Final = (
     "<｜tool_calls_end｜>",
 )
 
-STYLES: Final = (
+TAG_STYLES: Final = (
     _FUNCTION,  # Qwen 3 Coder, Nemotron 3, Step 3.5, Seed-OSS; with a JSON body: functionary 3.1
     evolve(_FUNCTION, opening="<function name=", parameter="<param name=", parameter_end="</param>"),  # MiniCPM 5
     evolve(_FUNCTION, opening="<function name=", parameter="<parameter name="),
@@ -110,15 +112,15 @@ STYLES: Final = (
     _invoke("｜DSML｜", "function_calls", "tool_calls"),  # DeepSeek 3.2
     _invoke("antml:", "function_calls"),
     _invoke("atem:", "function_calls"),
-    evolve(_invoke("steptml:"), wrappers=_STEP),  # Step 3
-    _arg_key("", (SPACE, Field("name"), SPACE)),  # GLM 4.5
-    _arg_key(":opensource", (SPACE, Field("name", r"[\w.-]"), SPACE, "<tool_sep:opensource>")),  # Hunyuan
-    Style(
+    evolve(_invoke("steptml:"), wrappers=_STEP_TOKENS),  # Step 3
+    _arg_key("", (SPACE, Capture("name"), SPACE)),  # GLM 4.5
+    _arg_key(":opensource", (SPACE, Capture("name", r"[\w.-]"), SPACE, "<tool_sep:opensource>")),  # Hunyuan
+    TagStyle(
         "open call",
         "<|open|>call tool=",
-        (Field("name", IN_TAG), "<|sep|>"),
+        (Capture("name", IN_TAG), "<|sep|>"),
         "<|open|>argument key=",
-        (Field("key", IN_TAG), "<|sep|>"),
+        (Capture("key", IN_TAG), "<|sep|>"),
         "<|close|>argument<|sep|>",
         "<|close|>call<|sep|>",
         wrappers=(
@@ -130,86 +132,101 @@ STYLES: Final = (
         ),
     ),  # Kimi K3
 )
-"""The styles of all these notations."""
+"""All notations of this family."""
+
+
+_MISSING_CLOSER: Final = "missing closing tag"
+
+_VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
+_CDATA_START: Final = "<![CDATA["
+_CDATA_END: Final = "]]>"
+_DECLARES_STRING: Final = re.compile(r"""\b(?:string=["']true|type=["']string)["']""")
 
 
 class TaggedArguments(TextFormat):
-    """`<function=f><parameter=a>1</parameter></function>` and its relatives; what a value is, the tool's schema says."""
+    """`<function=f><parameter=a>1</parameter></function>` and its variants; the tool's schema decides the types of values."""
 
-    def __init__(self, style: Style) -> None:
-        """Take the notation's style."""
+    def __init__(self, style: TagStyle) -> None:
+        """Create the format of a style."""
         self.name: str = style.name
         self.openings: tuple[str, ...] = (style.opening,)
         self.wrappers: tuple[str, ...] = style.wrappers
         self.control_tokens: tuple[str, ...] = style.control_tokens
         self._style = style
-        self._next = (style.parameter, style.end)
+        self._continuations = (style.parameter, style.end)
 
-    def read(self, source: Source, start: int, tools: OfferedTools) -> Attempt:  # noqa: ARG002  # the contract's
-        """Read argument after argument, or a JSON object with all of them."""
-        fields: dict[str, str] = {}
-        at = yield from read_head(source, start + len(self._style.opening), self._style.head, fields)
-        name = _first(fields.get("name", ""))
-        if at < 0 or not name:
-            return Outcome(start)
-        at = yield from after_space(source, at)
-        if source.text.startswith("{", at):
-            return (yield from self._json(source, start, at, name))
-        return (yield from self._arguments(source, start, at, name))
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:  # noqa: ARG002  # the contract's
+        """Parse one argument after the other, or a JSON object with all of them."""
+        captures: dict[str, str] = {}
+        position = yield from match_header(buffer, start + len(self._style.opening), self._style.header, captures)
+        name = _first_value(captures.get("name", ""))
+        if position < 0 or not name:
+            return AttemptResult(start)
+        position = yield from skip_space(buffer, position)
+        if buffer.text.startswith("{", position):
+            return (yield from self._read_json(buffer, start, position, name))
+        return (yield from self._read_arguments(buffer, start, position, name))
 
-    def _json(self, source: Source, start: int, at: int, name: str) -> Attempt:
-        reader = yield from read_value(source, at)
-        if not isinstance(reader.value, ReadObject):
-            return Outcome(start, reader.failure, reader.reached)
-        yield draft_of(name, reader.value, reader, source, (start, reader.at))
-        closing = yield from after_space(source, reader.at)
-        closer = yield from literal_at(source, closing, (self._style.end,))
-        return Outcome(closing + len(closer) if closer else reader.at)
+    def _read_json(self, buffer: TextBuffer, start: int, position: int, name: str) -> ParseAttempt:
+        reader = yield from read_value(buffer, position)
+        if not isinstance(reader.value, ParsedObject):
+            return AttemptResult(start, reader.failure, reader.reached)
+        yield draft_call(name, reader.value, reader, buffer, (start, reader.position))
+        closing = yield from skip_space(buffer, reader.position)
+        closer = yield from match_literal(buffer, closing, (self._style.end,))
+        return AttemptResult(closing + len(closer) if closer else reader.position)
 
-    def _arguments(self, source: Source, start: int, at: int, name: str) -> Attempt:
+    def _read_arguments(self, buffer: TextBuffer, start: int, position: int, name: str) -> ParseAttempt:
         arguments: dict[str, object] = {}
         untyped: set[str] = set()
         while True:
-            at = yield from after_space(source, at)
-            found = yield from literal_at(source, at, self._next)
-            if found != self._style.parameter:
+            position = yield from skip_space(buffer, position)
+            tag = yield from match_literal(buffer, position, self._continuations)
+            if tag != self._style.parameter:
                 break
-            fields: dict[str, str] = {}
-            value = yield from read_head(source, at + len(found), self._style.parameter_head, fields)
-            end = -1 if value < 0 else (yield from self._value_end(source, value))
-            if end < 0:
-                return Outcome(start, "an argument is never closed", len(source.text) if value >= 0 else at)
-            key = _first(fields["key"])
-            arguments[key] = self._bare(source.text[value:end])
-            if not _IS_TEXT.search(fields["key"]):
+            captures: dict[str, str] = {}
+            value = yield from match_header(buffer, position + len(tag), self._style.parameter_header, captures)
+            value_end = -1 if value < 0 else (yield from self._find_value_end(buffer, value))
+            if value_end < 0:
+                reached = len(buffer.text) if value >= 0 else position
+                return AttemptResult(start, "an argument is never closed", reached)
+            key = _first_value(captures["key"])
+            arguments[key] = self._strip_marks(buffer.text[value:value_end])
+            if not _DECLARES_STRING.search(captures["key"]):
                 untyped.add(key)
-            at = end + len(self._style.parameter_end)
-        if not found and not (arguments and source.text.startswith("</", at)):
-            return Outcome(start, "the call is never closed" if arguments else "", at)
-        repairs = () if found else (MISSING_CLOSER,)
-        yield Draft(name, arguments, start, at + len(found), repairs=repairs, untyped=frozenset(untyped))
-        return Outcome(at + len(found))
+            position = value_end + len(self._style.parameter_end)
+        # A call with arguments counts without its own closing tag if another tag closes here.
+        if not tag and not (arguments and buffer.text.startswith("</", position)):
+            return AttemptResult(start, "the call is never closed" if arguments else "", position)
+        repairs = () if tag else (_MISSING_CLOSER,)
+        yield CallDraft(name, arguments, start, position + len(tag), repairs=repairs, untyped=frozenset(untyped))
+        return AttemptResult(position + len(tag))
 
-    def _bare(self, text: str) -> str:
-        """Return a value without the marks or the line breaks that set it apart from its tags."""
-        if text.startswith(_VERBATIM) and text.endswith(_VERBATIM_END):
-            return text[len(_VERBATIM) : -len(_VERBATIM_END)]
-        apart = self._style.breaks and len(text) > 1 and text[0] == text[-1] == "\n"
-        return text[1:-1] if apart else text
+    def _strip_marks(self, text: str) -> str:
+        """Return a value without CDATA marks, or without the line breaks that separate it from its tags."""
+        if text.startswith(_CDATA_START) and text.endswith(_CDATA_END):
+            return text[len(_CDATA_START) : -len(_CDATA_END)]
+        has_line_breaks = self._style.has_line_breaks and len(text) > 1 and text[0] == text[-1] == "\n"
+        return text[1:-1] if has_line_breaks else text
 
-    def _value_end(self, source: Source, at: int) -> Steps[int]:
-        """Return where the closing tag of an argument stands: the first behind which the call goes on or ends."""
+    def _find_value_end(self, buffer: TextBuffer, position: int) -> Resumable[int]:
+        """Return where the closing tag of an argument begins, or -1.
+
+        Values are not escaped and may contain the closing tag themselves. The first one counts behind which the call
+        continues or ends.
+        """
         while True:
-            at = yield from find(source, at, self._style.parameter_end)
-            if at < 0:
+            position = yield from find_literal(buffer, position, self._style.parameter_end)
+            if position < 0:
                 return -1
-            behind = yield from after_space(source, at + len(self._style.parameter_end))
-            goes_on = yield from literal_at(source, behind, (*self._next, "</"))
-            if goes_on or behind == len(source.text):
-                return at
-            at += len(self._style.parameter_end)
+            behind = yield from skip_space(buffer, position + len(self._style.parameter_end))
+            continuation = yield from match_literal(buffer, behind, (*self._continuations, "</"))
+            if continuation or behind == len(buffer.text):
+                return position
+            position += len(self._style.parameter_end)
 
 
-def _first(text: str) -> str:
-    found = _VALUE.match(text)
-    return found[1] if found else ""
+def _first_value(text: str) -> str:
+    """Return the first word of a tag's content, without quotation marks; attributes may follow it."""
+    match = _VALUE.match(text)
+    return match[1] if match else ""

@@ -1,0 +1,85 @@
+"""Results of parsing a model's text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from agentloop.values.json import parse_json
+from agentloop.values.value import Value
+
+
+@frozen(eq=False, repr=False)
+class ParsedCall(Value):
+    """A tool call that was parsed from text.
+
+    Attributes:
+        name: the tool's name as written, without escapes and namespace.
+        arguments_json: the arguments as JSON. Valid JSON is kept exactly as the model wrote it; anything else is serialized
+            anew.
+        start: offset of the call's first character.
+        end: offset behind its last character; for a call inside a larger object, the end of that object.
+        format: the name of the text format.
+        repairs: names of the faults that were corrected, such as "trailing comma" or "single quotes".
+    """
+
+    name: str
+    arguments_json: str
+    start: int
+    end: int
+    format: str
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, parsed on every access."""
+        parsed: dict[str, Any] = parse_json(self.arguments_json)
+        return parsed
+
+
+@frozen(eq=False, repr=False)
+class RejectedCall(Value):
+    """A part of the text that resembles a call but was not accepted as one.
+
+    Attributes:
+        reason: why it was rejected, in words that a model can act on.
+        start: offset of its first character.
+        end: offset up to which the text was examined.
+        format: the name of the text format that it resembles.
+    """
+
+    reason: str
+    start: int
+    end: int
+    format: str
+
+
+@frozen(eq=False, repr=False)
+class ParseResult(Value):
+    """The calls, text and reasoning of a model's text.
+
+    Attributes:
+        calls: the calls in the order of the text.
+        text: the text around the calls, without the tags and fences that belong to them.
+        reasoning: what the model marked as reasoning; calls in there do not count.
+        rejected: the first hundred parts that resemble a call but were not accepted.
+    """
+
+    calls: tuple[ParsedCall, ...] = ()
+    text: str = ""
+    reasoning: str = ""
+    rejected: tuple[RejectedCall, ...] = ()
+
+
+@frozen(eq=False, repr=False)
+class StreamChunk(Value):
+    """What became certain when a piece of a streamed text arrived.
+
+    Attributes:
+        text: text that can be shown, since no call begins in it.
+        calls: calls that were completed.
+    """
+
+    text: str = ""
+    calls: tuple[ParsedCall, ...] = ()
