@@ -42,7 +42,7 @@ _RECOVERIES: Mapping[Recovery, str] = {
     Recovery.REUSED: "had ended: the recorded outcome is used",
     Recovery.REPEATED: "was interrupted: it runs again, with the same key",
     Recovery.CONTINUED: "was interrupted: it goes on from its own record",
-    Recovery.PROBED: "was interrupted: its tool says that it has run, and what came of it",
+    Recovery.RECONCILED: "was interrupted: its tool says that it has run, and what came of it",
     Recovery.IN_DOUBT: "was interrupted: it may have run, and is not run again",
 }
 

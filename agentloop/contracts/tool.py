@@ -16,7 +16,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CallPolicy
-from agentloop.values.records import Probed
+from agentloop.values.records import Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
 from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
@@ -229,11 +229,11 @@ class CanAccessToolContext(ABC):
 
 
 class CanReconcileCall(ABC):
-    """A tool that can find out whether a call of its own that was interrupted has run, as by asking the service it calls."""
+    """A tool that can find out whether an interrupted call of its own has run, for example by asking the service it calls."""
 
     @abstractmethod
-    async def probe(self, **arguments: Any) -> Probed:
-        """Find out.
+    async def reconcile(self, **arguments: Any) -> Reconciliation:
+        """Find out whether an interrupted call has run.
 
         The tool is bound as for `use`: `ToolContext.idempotency_key` is the one that the call had.
 
@@ -244,7 +244,7 @@ class CanReconcileCall(ABC):
             `happened(value)`, whose value settles the call; `did_not_happen()`, with which it is run; or `cannot_tell(reason)`.
 
         Raises:
-            Exception: anything means that it cannot be found out now.
+            Exception: any error leaves the call in doubt.
         """
 
 

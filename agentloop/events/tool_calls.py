@@ -128,14 +128,14 @@ class Recovery(StrEnum):
     """What becomes of a call that had begun when its execution was interrupted.
 
     `REUSED`: its recorded outcome is used. `REPEATED`: it is run again with the same key, as its effect allows, or since its
-    tool says that it has not run. `CONTINUED`: its tool goes on from a record of its own. `PROBED`: its tool says that it has
+    tool says that it has not run. `CONTINUED`: its tool goes on from a record of its own. `RECONCILED`: its tool says that it has
     run, and what came of it. `IN_DOUBT`: nobody knows whether it has run.
     """
 
     REUSED = "reused"
     REPEATED = "repeated"
     CONTINUED = "continued"
-    PROBED = "probed"
+    RECONCILED = "reconciled"
     IN_DOUBT = "in_doubt"
 
 

@@ -13,7 +13,15 @@ from agentloop.events.tool_calls import Recovery, ToolCallRecovered
 from agentloop.executors.call_state import CallState
 from agentloop.executors.invocation import RunSettings, ToolInvocation
 from agentloop.values.decisions import PendingCall
-from agentloop.values.records import CallIntent, CannotTell, DidNotHappen, Happened, InDoubt, Probed, RecordedCall
+from agentloop.values.records import (
+    CallIntent,
+    CannotTell,
+    DidNotHappen,
+    Happened,
+    InDoubt,
+    Reconciliation,
+    RecordedCall,
+)
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
@@ -107,11 +115,11 @@ class JournaledCall:
         elif Effect.EFFECT not in effects:
             await self._repeat("")
         else:
-            match await self._probed(tool):
+            match await self._reconcile(tool):
                 case Happened(value):
                     slot.execution = slot.succeed(ToolResult(value), self._now())
                     slot.started_at, slot.to_note = recorded.intent.at, True
-                    await self._tell(Recovery.PROBED)
+                    await self._tell(Recovery.RECONCILED)
                 case DidNotHappen():
                     await self._repeat("the tool says that it has not run")
                 case CannotTell(reason):
@@ -122,12 +130,12 @@ class JournaledCall:
         await self._log.start_call(self._intent())
         await self._ran()
 
-    async def _probed(self, tool: Tool) -> Probed:
+    async def _reconcile(self, tool: Tool) -> Reconciliation:
         if not isinstance(tool, CanReconcileCall):
             return CannotTell()
         assert self._run is not None  # noqa: S101  # a tool that was found has a run
         try:
-            return await cast("CanReconcileCall", self._run.bound()).probe(**self._arguments())
+            return await cast("CanReconcileCall", self._run.bound()).reconcile(**self._arguments())
         except Exception as error:  # noqa: BLE001  # a tool that cannot find it out does not know
             return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
 

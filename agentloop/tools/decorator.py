@@ -43,7 +43,7 @@ def tool(
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
-    probe: Callable[..., Any] | None = None,
+    reconcile: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -67,7 +67,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     circuit: CircuitPolicy | None = None,
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
-    probe: Callable[..., Any] | None = None,
+    reconcile: Callable[..., Any] | None = None,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -101,8 +101,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         circuit: when it is left alone because it keeps failing.
         deadline: seconds for a call in all, waits and repetitions included.
         deduplicate: which of its calls run once, whose result the others are given.
-        probe: a function, plain or async, that is asked after a crash whether a call that was interrupted has run: it takes
-            any of the tool's parameters by their names, or a `ToolContext` for the idempotency key, and returns
+        reconcile: a function, plain or async, that finds out after a crash whether an interrupted call has run. It takes any
+            of the tool's parameters by their names, or a `ToolContext` for the idempotency key, and returns
             `happened(value)`, `did_not_happen()` or `cannot_tell(reason)`.
 
     Raises:
@@ -130,7 +130,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         effect=_effect(effect),
         policy=policy,
         show=show,
-        probe=probe,
+        reconcile=reconcile,
     )
     return make if function is None else make(function)
 
@@ -144,7 +144,7 @@ def _tool(
     effect: Effect,
     policy: ToolPolicy,
     show: Show | None,
-    probe: Callable[..., Any] | None,
+    reconcile: Callable[..., Any] | None,
 ) -> FunctionTool[..., Any]:
     if isinstance(function, Tool):
         raise ToolDefinitionError(f"{function!r} is a tool already")
@@ -159,11 +159,11 @@ def _tool(
     kind = FunctionTool if is_async else PlainFunctionTool
     present = presenter(signature.returns)
     shown = showing(show, present) if show else present
-    if probe is None:
+    if reconcile is None:
         return kind(function, signature, effect, shown, given, policy)
     from agentloop.tools.function_tool import Reconciler
 
-    return kind(function, signature, effect, shown, given, policy, Reconciler.of(probe, signature))
+    return kind(function, signature, effect, shown, given, policy, Reconciler.of(reconcile, signature))
 
 
 def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

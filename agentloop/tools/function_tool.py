@@ -28,14 +28,14 @@ from agentloop.tools.presentation import Presenter
 from agentloop.tools.signature import INJECTED, Injected, Signature, hints_of
 from agentloop.values.json import JsonObject
 from agentloop.values.parts import Media, Text
-from agentloop.values.records import CannotTell, Probed
+from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResult, ToolSpec
 
 
 @frozen(eq=False)
 class Reconciler:
-    """A function that is asked what became of a call.
+    """The function behind `reconcile`: it finds out whether an interrupted call has run.
 
     Attributes:
         function: the function, plain or async.
@@ -60,7 +60,7 @@ class Reconciler:
             ToolDefinitionError: when it takes a parameter that the tool does not have.
         """
         if not callable(function):
-            raise ToolDefinitionError(f"the probe of {signature.name!r} has to be a function, not {function!r:.100}")
+            raise ToolDefinitionError(f"reconcile of {signature.name!r} has to be a function, not {function!r:.100}")
         hints = hints_of(function)
         names, injected = set[str](), dict[str, Injected]()
         for name, parameter in inspect.signature(function).parameters.items():
@@ -71,7 +71,7 @@ class Reconciler:
                 names.add(name)
             elif parameter.default is parameter.empty:
                 raise ToolDefinitionError(
-                    f"the probe of {signature.name!r} takes {name!r}, which the tool has no parameter for"
+                    f"the reconcile function of {signature.name!r} takes {name!r}, which the tool has no parameter for"
                 )
         return cls(function, frozenset(names), injected)
 
@@ -80,11 +80,11 @@ class Reconciler:
         wanted = {name: value for name, injected in self.injected.items() if injected is kind}
         return evolve(self, given={**self._given, **wanted}) if wanted else self
 
-    async def ask(self, arguments: Mapping[str, Any]) -> Probed:
-        """Ask about the call with these arguments.
+    async def reconcile(self, arguments: Mapping[str, Any]) -> Reconciliation:
+        """Find out whether the call with these arguments has run.
 
         Raises:
-            ContractViolation: when the function returns nothing that it may.
+            ContractViolation: when the function returns something else than a `Reconciliation`.
             Exception: whatever it raises.
         """
         taken = {name: value for name, value in arguments.items() if name in self.names}
@@ -92,9 +92,9 @@ class Reconciler:
             found = await self.function(**taken, **self._given)
         else:
             found = await asyncio.to_thread(self.function, **taken, **self._given)
-        if not isinstance(found, Probed):
+        if not isinstance(found, Reconciliation):
             raise ContractViolation(
-                f"the probe returned {found!r:.100}; it returns happened(value), did_not_happen() or cannot_tell(reason)"
+                f"the reconcile function returned {found!r:.100}; it returns happened(value), did_not_happen() or cannot_tell(reason)"
             )
         return found
 
@@ -127,7 +127,7 @@ class FunctionTool(
     _present: Presenter = field(repr=False)
     _schema: JsonObject | None = field(default=None, repr=False)
     _policy: ToolPolicy = field(default=DEFAULT_POLICY, repr=False)
-    _prober: Reconciler | None = field(default=None, repr=False)
+    _reconciler: Reconciler | None = field(default=None, repr=False)
     _given: Mapping[str, object] = field(factory=dict, repr=False)
 
     @property
@@ -169,13 +169,13 @@ class FunctionTool(
         """Await the function with these arguments and what was injected."""
         return await cast("Awaitable[Any]", self._called(arguments))
 
-    async def probe(self, /, **arguments: Any) -> Probed:
-        """Ask the function that was given as `probe`.
+    async def reconcile(self, /, **arguments: Any) -> Reconciliation:
+        """Call the function `reconcile` of the decorator.
 
         Raises:
             Exception: whatever it raises.
         """
-        return CannotTell() if self._prober is None else await self._prober.ask(arguments)
+        return CannotTell() if self._reconciler is None else await self._reconciler.reconcile(arguments)
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Structure arguments that satisfy the schema into the annotated types.
@@ -207,10 +207,10 @@ class FunctionTool(
 
     def _giving(self, kind: Injected, value: object) -> Self:
         wanted = {name: value for name, injected in self.signature.injected.items() if injected is kind}
-        prober = None if self._prober is None else self._prober.giving(kind, value)
-        if not wanted and prober is self._prober:
+        reconciler = None if self._reconciler is None else self._reconciler.giving(kind, value)
+        if not wanted and reconciler is self._reconciler:
             return self
-        return evolve(self, given={**self._given, **wanted}, prober=prober)
+        return evolve(self, given={**self._given, **wanted}, reconciler=reconciler)
 
     def _called(self, arguments: Mapping[str, Any]) -> Any:
         call = cast("Callable[..., Any]", self.function)

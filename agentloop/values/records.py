@@ -212,8 +212,8 @@ class CannotTell(Value):
     reason: str = ""
 
 
-Probed: TypeAlias = Happened | DidNotHappen | CannotTell
-"""What a tool has found out about a call of its own that was interrupted."""
+Reconciliation: TypeAlias = Happened | DidNotHappen | CannotTell
+"""What a tool reports about an interrupted call of its own."""
 
 
 def happened(value: object = None) -> Happened:

@@ -13,7 +13,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tool import Tool
 from agentloop.values import InferenceRequest, InferenceResponse, Text, Usage, did_not_happen, happened
 from agentloop.values.policies import RetryPolicy
-from agentloop.values.records import Probed
+from agentloop.values.records import Reconciliation
 from agentloop.values.tool_calls import ToolStatus
 from tests.durability.place import Place
 
@@ -67,7 +67,7 @@ def tools_of(place: Place, effect: str, *, probed: bool = False) -> list[Tool]:
     """
     kind = f"{effect}_probed" if probed else effect
 
-    async def asked(context: ToolContext) -> Probed:
+    async def asked(context: ToolContext) -> Reconciliation:
         done = [one for one in place.effects() if one["key"] == context.idempotency_key]
         return happened(f"found {len(done)}") if done else did_not_happen()
 
@@ -78,21 +78,21 @@ def tools_of(place: Place, effect: str, *, probed: bool = False) -> list[Tool]:
         place.reach(f"after effect {key}")
         return f"did {number}"
 
-    probe = asked if probed else None
+    reconcile = asked if probed else None
 
-    @tool(name=f"work_{kind}", effect=effect, probe=probe)
+    @tool(name=f"work_{kind}", effect=effect, reconcile=reconcile)
     async def work(number: int, context: ToolContext) -> str:
         """Do a part of the work, side by side with other parts."""
         result = done(context, f"work_{kind}", number)
         await asyncio.sleep(0)
         return result
 
-    @tool(name=f"seal_{kind}", effect=effect, sequential=True, probe=probe)
+    @tool(name=f"seal_{kind}", effect=effect, sequential=True, reconcile=reconcile)
     async def seal(number: int, context: ToolContext) -> str:
         """Do a part of the work that is done alone."""
         return done(context, f"seal_{kind}", number)
 
-    @tool(name=f"grind_{kind}", effect=effect, probe=probe)
+    @tool(name=f"grind_{kind}", effect=effect, reconcile=reconcile)
     def grind(number: int, context: ToolContext) -> str:
         """Do a part of the work in a thread."""
         return done(context, f"grind_{kind}", number)

@@ -28,7 +28,7 @@ from agentloop.values import (
     happened,
 )
 from agentloop.values.json import format_json
-from agentloop.values.records import Probed
+from agentloop.values.records import Reconciliation
 
 SECRET = 'card "4111-1111"'
 RUN = "run"
@@ -122,10 +122,10 @@ class World:
             """Do something that a person is asked about."""
             return self.do(context, text)
 
-        async def find_out(context: ToolContext) -> Probed:
+        async def find_out(context: ToolContext) -> Reconciliation:
             return happened("found") if self.runs[context.idempotency_key] else did_not_happen()
 
-        @tool(probe=find_out)
+        @tool(reconcile=find_out)
         async def probed(text: str, context: ToolContext) -> str:
             """Do something that can be looked up."""
             return self.do(context, text)

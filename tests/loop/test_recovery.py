@@ -39,7 +39,7 @@ from agentloop.values import (
     did_not_happen,
     happened,
 )
-from agentloop.values.records import Probed
+from agentloop.values.records import Reconciliation
 from tests.loop.recovery_bench import Model, Turn, World, cut
 
 SCRIPT: tuple[Turn, ...] = (
@@ -51,7 +51,7 @@ SCRIPT: tuple[Turn, ...] = (
 )
 
 
-def tools(world: World, *, probe: Any = None) -> list[Any]:
+def tools(world: World, *, reconcile: Any = None) -> list[Any]:
     """Return a pure, an idempotent and an effect tool that write down what they do."""
 
     @tool(effect="pure")
@@ -66,7 +66,7 @@ def tools(world: World, *, probe: Any = None) -> list[Any]:
         world.effects[context.idempotency_key] += 1
         return f"put {n}"
 
-    @tool(probe=probe)
+    @tool(reconcile=reconcile)
     async def pay(n: int, context: ToolContext) -> str:
         """Pay."""
         world.effects[context.idempotency_key] += 1
@@ -171,7 +171,7 @@ async def test_a_recovered_run_can_be_recovered_again() -> None:
         assert state.final_text == final.final_text
 
 
-PROBES = {
+RECONCILERS = {
     "happened": (lambda n: happened(f"paid {n}"), ToolStatus.SUCCEEDED, 0),
     "did not happen": (lambda n: did_not_happen(), ToolStatus.SUCCEEDED, 1),
     "cannot tell": (lambda n: cannot_tell("the bank does not answer"), ToolStatus.IN_DOUBT, 0),
@@ -180,13 +180,13 @@ PROBES = {
 }
 
 
-@pytest.mark.parametrize("case", PROBES)
-async def test_a_tool_is_asked_what_became_of_its_call(case: str) -> None:
-    """A probe settles a call in doubt, has it run, or leaves it in doubt."""
-    probe, status, runs = PROBES[case]
+@pytest.mark.parametrize("case", RECONCILERS)
+async def test_a_tool_reconciles_its_interrupted_call(case: str) -> None:
+    """A reconciler settles a call in doubt, lets it run, or leaves it in doubt."""
+    reconcile, status, runs = RECONCILERS[case]
     journal, at = await interrupted_in("pay")
     world = World()
-    state = await loop_for(world, journal, tools=tools(world, probe=probe)).recover("run")
+    state = await loop_for(world, journal, tools=tools(world, reconcile=reconcile)).recover("run")
     execution = next(one for step in state.steps for one in step.executions if one.key == at)
     assert (execution.status, world.effects[at]) == (status, runs)
     if execution.succeeded:
@@ -203,16 +203,16 @@ async def interrupted_in(name: str) -> tuple[MemoryJournal, str]:
     raise AssertionError(name)
 
 
-async def test_a_probe_gets_the_key_of_its_call() -> None:
-    """A probe may ask for the context of the call and for any of its arguments."""
+async def test_a_reconciler_receives_the_key_of_its_call() -> None:
+    """A reconciler may take the context of the call and any of its arguments."""
     journal, at = await interrupted_in("pay")
     seen: list[tuple[int, str]] = []
 
-    async def probe(context: ToolContext, n: int) -> Probed:
+    async def reconcile(context: ToolContext, n: int) -> Reconciliation:
         seen.append((n, context.idempotency_key))
         return happened()
 
-    await loop_for(World(), journal, tools=tools(World(), probe=probe)).recover("run")
+    await loop_for(World(), journal, tools=tools(World(), reconcile=reconcile)).recover("run")
     assert seen == [(1, at)]
 
 

@@ -362,10 +362,10 @@ async def test_a_claim_holds_under_every_name_of_the_file(tmp_path: Path) -> Non
     paid: list[str] = []
 
     def loop(journal: SqliteJournal, begun: asyncio.Event, goes_on: asyncio.Event) -> AgentLoop:
-        def probe() -> DidNotHappen:
+        def reconcile() -> DidNotHappen:
             return did_not_happen()
 
-        @tool(probe=probe)
+        @tool(reconcile=reconcile)
         async def pay(context: ToolContext) -> str:
             """Pay."""
             begun.set()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from agentloop.cli.demo.office import Office
 from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.tools.decorator import tool
-from agentloop.values.records import Probed, did_not_happen, happened
+from agentloop.values.records import Reconciliation, did_not_happen, happened
 
 HELD = "@held"
 """What a tool says when it stops in the middle, with its name."""
@@ -54,12 +54,12 @@ async def set_status(number: int, status: str, context: ToolContext) -> str:
     return status
 
 
-def _paid(context: ToolContext) -> Probed:
+def _paid(context: ToolContext) -> Reconciliation:
     """Ask the bank whether a payment with this key has arrived."""
     return happened("paid") if _office(context).done("pay", context.idempotency_key) else did_not_happen()
 
 
-@tool(probe=_paid)
+@tool(reconcile=_paid)
 async def pay(number: int, cents: int, context: ToolContext) -> str:
     """Pay an invoice.
 

@@ -28,7 +28,7 @@ from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
-from agentloop.values.records import CannotTell, Probed
+from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
 from agentloop.values.value import Value
@@ -93,14 +93,14 @@ class GroupedTool(
         self._check_available()
         return await self.tool.use(**arguments)
 
-    async def probe(self, **arguments: Any) -> Probed:
-        """Ask the tool what became of a call, if it can find out.
+    async def reconcile(self, **arguments: Any) -> Reconciliation:
+        """Ask the tool whether an interrupted call has run, if it can find out.
 
         Raises:
             ToolUnavailable: when the ensemble could not be started.
         """
         self._check_available()
-        return await self.tool.probe(**arguments) if isinstance(self.tool, CanReconcileCall) else CannotTell()
+        return await self.tool.reconcile(**arguments) if isinstance(self.tool, CanReconcileCall) else CannotTell()
 
     @property
     def continues_calls(self) -> bool:
