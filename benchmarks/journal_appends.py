@@ -17,7 +17,7 @@ from typing import Literal
 from attrs import frozen
 from measuring import Row, micros, show
 
-from agentloop.journal import SqliteJournal, chained
+from agentloop.journal import SqliteJournal, chain_record
 from agentloop.values.json import format_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
@@ -52,7 +52,7 @@ def records_of(execution_id: str, count: int, body: str = BODY) -> list[JournalR
     previous = FIRST_HASH
     for sequence in range(1, count + 1):
         at = BEGIN + timedelta(seconds=sequence)
-        record = chained(execution_id, sequence, RecordKind.CALL_OUTCOME, body, at=at, previous_hash=previous)
+        record = chain_record(execution_id, sequence, RecordKind.CALL_OUTCOME, body, at=at, previous_hash=previous)
         records.append(record)
         previous = record.hash
     return records

@@ -213,7 +213,7 @@ def calls_in(records: Iterable[JournalRecord]) -> Sequence[CallAccount]:
     """
     known, begun = FoldedExecution(), _Begun()
     for record in records:
-        known.feed(record)
+        known.apply(record)
         if record.kind is RecordKind.CALL_INTENT:
             key = parse_json(record.body)["intent"]["key"]
             intent = known.calls[key].intent

@@ -31,7 +31,7 @@ from agentloop.cli.runs_resume import fork, resume
 from agentloop.cli.runs_show import show
 from agentloop.cli.sources import loop_of
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.journal.chain import JournalFinding, verified
+from agentloop.journal.chain import JournalFinding, verify_records
 from agentloop.journal.export import pytest_source
 from agentloop.journal.journal import Journal
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
@@ -102,7 +102,7 @@ def _check_loop(path: str) -> None:
 
 async def _read(journal: CanJournal, beginning: str) -> Sequence[JournalRecord]:
     head = await found(journal, beginning)
-    return verified(await journal.read(head.execution_id), head.execution_id)
+    return verify_records(await journal.read(head.execution_id), head.execution_id)
 
 
 def _write(text: str, output: str | None) -> None:
@@ -331,7 +331,7 @@ async def _verified(journal: Journal, beginnings: Sequence[str]) -> tuple[int, i
     waiting = Waiting(console(stderr=True))
     try:
         for execution_id in chosen:
-            async for one in journal.verifying(execution_id):
+            async for one in journal.verify_each(execution_id):
                 count += 1 if one.record_count else 0
                 records += one.record_count
                 findings += [finding for finding in one.findings if finding not in findings]

@@ -40,8 +40,8 @@ from agentloop.cli.journals import (
 )
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt
-from agentloop.journal.chain import verified
-from agentloop.journal.fold import FoldedExecution, folded
+from agentloop.journal.chain import verify_records
+from agentloop.journal.fold import FoldedExecution, fold_records
 from agentloop.values.batches import key_place
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, parse_json
@@ -95,7 +95,7 @@ class Timeline:
         Raises:
             JournalCorrupt: when it cannot be read.
         """
-        self._known.feed(record)
+        self._known.apply(record)
         body = parse_json(record.body)
         told = list(self._told(record, body))
         step = max([self._step, *[line.step for line in told]])
@@ -300,10 +300,10 @@ async def _read(journal: CanJournal, beginning: str) -> Shown:
     head = await found(journal, beginning)
     records = await journal.read(head.execution_id)
     try:
-        verified(records, head.execution_id)
+        verify_records(records, head.execution_id)
     except JournalCorrupt as error:
         click.echo(f"{one_line(str(error))}; `agentloop runs verify` tells all", err=True)
-    known = folded(records, head.execution_id)
+    known = fold_records(records, head.execution_id)
     assert known.state is not None  # noqa: S101  # or there would have been an error
     symbols = Symbols.of(console().encoding)
     return Shown(

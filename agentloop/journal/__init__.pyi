@@ -1,12 +1,12 @@
 from agentloop.journal.chain import JournalFinding as JournalFinding
 from agentloop.journal.chain import VerifiedExecution as VerifiedExecution
-from agentloop.journal.chain import chained as chained
-from agentloop.journal.chain import hash_of as hash_of
-from agentloop.journal.chain import verified as verified
+from agentloop.journal.chain import chain_record as chain_record
+from agentloop.journal.chain import record_hash as record_hash
+from agentloop.journal.chain import verify_records as verify_records
 from agentloop.journal.export import pytest_source as pytest_source
 from agentloop.journal.fixture import Fixture as Fixture
 from agentloop.journal.fixture import FixtureOutcome as FixtureOutcome
-from agentloop.journal.fixture import recording_of as recording_of
+from agentloop.journal.fixture import build_fixture as build_fixture
 from agentloop.journal.fold import state_at as state_at
 from agentloop.journal.fork_effects import ForkPolicy as ForkPolicy
 from agentloop.journal.forking import fork as fork

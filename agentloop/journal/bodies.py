@@ -39,7 +39,7 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
     return body
 
 
-def inference_of(body: dict[str, Any]) -> RecordedInference:
+def read_inference(body: dict[str, Any]) -> RecordedInference:
     """Return what came of an inference, as its record tells it."""
     response = from_plain(body["response"], InferenceResponse) if "response" in body else None
     error = from_plain(body["error"], ErrorInfo) if "error" in body else None
@@ -70,12 +70,12 @@ def outcome_body(execution: ToolExecution, stop: StopSignal | None, intended: To
     return body
 
 
-def call_begun(body: dict[str, Any]) -> RecordedCall:
+def read_intent(body: dict[str, Any]) -> RecordedCall:
     """Return a call as its intent tells it."""
     return RecordedCall(intent=from_plain(body["intent"], CallIntent), redacted=REDACTED in body)
 
 
-def call_ended(body: dict[str, Any], begun: RecordedCall | None) -> RecordedCall:
+def read_outcome(body: dict[str, Any], begun: RecordedCall | None) -> RecordedCall:
     """Return a call with its outcome.
 
     Args:
@@ -96,7 +96,7 @@ def call_ended(body: dict[str, Any], begun: RecordedCall | None) -> RecordedCall
     return evolve(begun, execution=execution, stop=stop, redacted=redacted, attachments=attachments)
 
 
-def call_suspended(body: dict[str, Any], begun: RecordedCall) -> RecordedCall:
+def read_suspension(body: dict[str, Any], begun: RecordedCall) -> RecordedCall:
     """Return a call that its tool has suspended."""
     pending = from_plain(body["pending"], PendingCall)
     return evolve(begun, pending=pending, attachments=body.get("beside", EMPTY_OBJECT))

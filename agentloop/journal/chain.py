@@ -15,7 +15,7 @@ from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, Executio
 from agentloop.values.value import Value
 
 
-def chained(
+def chain_record(
     execution_id: str, sequence: int, kind: RecordKind, body: str, *, at: datetime, previous_hash: str
 ) -> JournalRecord:
     """Make the record that follows the one with this hash.
@@ -37,10 +37,10 @@ def chained(
         previous_hash=previous_hash,
         hash="",
     )
-    return evolve(record, hash=hash_of(record))
+    return evolve(record, hash=record_hash(record))
 
 
-def hash_of(record: JournalRecord) -> str:
+def record_hash(record: JournalRecord) -> str:
     """Return the hash that a record has to have: SHA-256 over its other fields, in hexadecimal."""
     told = (
         record.previous_hash,
@@ -54,7 +54,7 @@ def hash_of(record: JournalRecord) -> str:
     return hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def verified(records: Iterable[JournalRecord], execution_id: str) -> list[JournalRecord]:
+def verify_records(records: Iterable[JournalRecord], execution_id: str) -> list[JournalRecord]:
     """Return the records of an execution, all of them from the first, if they are as they were written.
 
     Raises:
@@ -82,7 +82,7 @@ def problem_of(record: JournalRecord, execution_id: str, place: int, previous: s
         return f"has the number {record.sequence}; a record is missing, or stands twice or elsewhere"
     if record.previous_hash != previous:
         return "does not follow the record before it"
-    return "" if hash_of(record) == record.hash else "was changed after it was written"
+    return "" if record_hash(record) == record.hash else "was changed after it was written"
 
 
 def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None:

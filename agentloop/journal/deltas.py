@@ -18,7 +18,7 @@ from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState
 
 
-def same(one: object, other: object, *, ordered: bool = False) -> bool:
+def is_same_json(one: object, other: object, *, ordered: bool = False) -> bool:
     """Say whether two values, or two plain JSON data, are equal and have one JSON form.
 
     To Python, `1`, `True` and `1.0` are equal, and so are `0.0` and `-0.0`; in JSON they are not. What is one object is not looked at.
@@ -78,7 +78,7 @@ def kept(before: Sequence[T], after: Sequence[T]) -> int:
         return len(before)
     count = 0
     for one, other in zip(before, after, strict=False):
-        if not same(one, other, ordered=True):
+        if not is_same_json(one, other, ordered=True):
             break
         count += 1
     return count
@@ -120,7 +120,7 @@ def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     known = _light(before) if before is not None else None
     light = _light(after)
-    if not same(light, known, ordered=True):
+    if not is_same_json(light, known, ordered=True):
         delta["state"] = to_plain(light)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
@@ -153,7 +153,7 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
         return {}
     delta: dict[str, Any] = {}
     light = evolve(after, messages=())
-    if before is None or not same(light, evolve(before, messages=()), ordered=True):
+    if before is None or not is_same_json(light, evolve(before, messages=()), ordered=True):
         delta["context"] = to_plain(light)
     messages = told(() if before is None else before.messages, after.messages, to_plain)
     if messages is not None:
@@ -171,7 +171,7 @@ def _execution_delta(
 ) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     light = evolve(after, steps=())
-    if before is None or not same(light, evolve(before, steps=()), ordered=True):
+    if before is None or not is_same_json(light, evolve(before, steps=()), ordered=True):
         delta["execution"] = to_plain(light)
     steps = told(() if before is None else before.steps, after.steps, lambda step: _step_told(step, messages))
     if steps is not None:
@@ -226,7 +226,7 @@ def request_delta(
     """
     delta: dict[str, Any] = {}
     light = evolve(after, messages=())
-    if before is None or not same(light, evolve(before, messages=()), ordered=True):
+    if before is None or not is_same_json(light, evolve(before, messages=()), ordered=True):
         delta["request"] = to_plain(light)
 
     def tell(message: Message) -> Any:

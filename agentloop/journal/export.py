@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field
 
-from agentloop.journal.fixture import Fixture, is_decision, recording_of
-from agentloop.journal.fold import folded
+from agentloop.journal.fixture import Fixture, build_fixture, is_decision
+from agentloop.journal.fold import fold_records
 from agentloop.values.json import JsonArray, JsonObject, format_json, thaw
 from agentloop.values.records import JournalRecord
 from agentloop.values.serialization import to_json
@@ -158,7 +158,7 @@ def pytest_source(records: Iterable[JournalRecord], execution_id: str, *, loop: 
         JournalCorrupt: when one cannot be read.
     """
     known = list(records)
-    recording, state = recording_of(known, execution_id), folded(known, execution_id).state
+    recording, state = build_fixture(known, execution_id), fold_records(known, execution_id).state
     assert state is not None  # noqa: S101  # there are records
     writer = SourceWriter()
     data = _data(recording, writer)
@@ -177,7 +177,7 @@ def _data(recording: Fixture, writer: SourceWriter) -> str:
         "tools=TOOLS",
         "outcomes=OUTCOMES",
     ]
-    for name in ("decisions", "messages", "failed", "recovered", "continued", "stops"):
+    for name in ("decisions", "messages", "step_errors", "recovered_steps", "continued_steps", "stop_signals"):
         value = getattr(recording, name)
         if value:
             given.append(f"{name}={writer.source(value, '    ')}")

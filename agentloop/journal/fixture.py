@@ -9,7 +9,7 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.errors import JournalCorrupt, ToolBlocked, ToolDefinitionError
 from agentloop.journal import bodies
-from agentloop.journal.fold import FoldedExecution, folded
+from agentloop.journal.fold import FoldedExecution, fold_records
 from agentloop.journal.record_writer import REDACTED
 from agentloop.tools.validation import validator_of
 from agentloop.values.decisions import Decision, PendingCall
@@ -34,7 +34,7 @@ from agentloop.values.tool_calls import (
 )
 from agentloop.values.value import Value
 
-RecordedLine: TypeAlias = InferenceResponse | ErrorInfo
+ScriptEntry: TypeAlias = InferenceResponse | ErrorInfo
 """What a step began with: the model's answer, or why there was none."""
 
 
@@ -56,8 +56,8 @@ class FixtureOutcome(Value):
         content: what the model was shown instead of the value; None for the value.
         error: what went wrong; None when nothing did.
         may_have_run: whether an effect could not be excluded although it did not succeed.
-        ran: the call as it ran, where that does not follow from the model's call and the decisions; else None.
-        waited: how it waited for decisions, one after the other.
+        executed_call: the call as it ran, where that does not follow from the model's call and the decisions; else None.
+        suspensions: how it waited for decisions, one after the other.
         forced: whether neither a tool nor a rule can bring about this end, so that it is put in place of another.
     """
 
@@ -66,8 +66,8 @@ class FixtureOutcome(Value):
     content: tuple[ContentPart, ...] | None = field(default=None, converter=_as_tuple)
     error: ErrorInfo | None = None
     may_have_run: bool = False
-    ran: ToolCall | None = None
-    waited: tuple[PendingCall, ...] = field(default=(), converter=_as_tuple)
+    executed_call: ToolCall | None = None
+    suspensions: tuple[PendingCall, ...] = field(default=(), converter=_as_tuple)
     forced: bool = False
 
 
@@ -83,23 +83,23 @@ class Fixture(Value):
         outcomes: what came of each call, by key.
         decisions: what was decided, each time that it was resumed, by key.
         messages: what was sent to it, by the number of the step that took it.
-        failed: the steps that went wrong after the model had answered, and why.
-        recovered: the steps that went wrong, and after which it went on.
-        continued: the steps after which it went on although the model had answered.
-        stops: why it stopped, where that does not follow from the above.
+        step_errors: the steps that went wrong after the model had answered, and why.
+        recovered_steps: the steps that went wrong, and after which it went on.
+        continued_steps: the steps after which it went on although the model had answered.
+        stop_signals: why it stopped, where that does not follow from the above.
     """
 
     execution_id: str
     state: AgentState
-    script: tuple[RecordedLine, ...] = field(converter=_as_tuple)
+    script: tuple[ScriptEntry, ...] = field(converter=_as_tuple)
     tools: tuple[ToolSpec, ...] = field(default=(), converter=_as_tuple)
     outcomes: Mapping[str, FixtureOutcome] = field(factory=dict, converter=_as_table)
     decisions: tuple[Mapping[str, Decision], ...] = field(default=(), converter=_as_tuple)
     messages: Mapping[int, tuple[Message, ...]] = field(factory=dict, converter=_as_table)
-    failed: Mapping[int, ErrorInfo] = field(factory=dict, converter=_as_table)
-    recovered: tuple[int, ...] = field(default=(), converter=_as_tuple)
-    continued: tuple[int, ...] = field(default=(), converter=_as_tuple)
-    stops: tuple[StopSignal, ...] = field(default=(), converter=_as_tuple)
+    step_errors: Mapping[int, ErrorInfo] = field(factory=dict, converter=_as_table)
+    recovered_steps: tuple[int, ...] = field(default=(), converter=_as_tuple)
+    continued_steps: tuple[int, ...] = field(default=(), converter=_as_tuple)
+    stop_signals: tuple[StopSignal, ...] = field(default=(), converter=_as_tuple)
 
 
 _OF_TOOLS = {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.IN_DOUBT}
@@ -128,7 +128,7 @@ def outcomes_of(steps: Sequence[AgentStep], known: CallFacts) -> Mapping[str, Fi
     made = {execution.key: _outcome(execution, call, known) for step in steps for call, execution in _settled(step)}
     for key, calls in known.waited.items():
         if key not in made:
-            made[key] = FixtureOutcome(waited=calls, status=ToolStatus.CANCELLED)
+            made[key] = FixtureOutcome(suspensions=calls, status=ToolStatus.CANCELLED)
     return made
 
 
@@ -157,8 +157,8 @@ def _outcome(execution: ToolExecution, call: ToolCall, known: CallFacts) -> Fixt
         content=execution.content,
         error=execution.error,
         may_have_run=execution.may_have_run,
-        ran=execution.call if told else None,
-        waited=known.waited.get(execution.key, ()),
+        executed_call=execution.call if told else None,
+        suspensions=known.waited.get(execution.key, ()),
         forced=forced,
     )
 
@@ -200,7 +200,7 @@ class _Read:
     messages: dict[int, list[Message]] = field(factory=dict)
 
 
-def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Fixture:
+def build_fixture(records: Iterable[JournalRecord], execution_id: str) -> Fixture:
     """Return an execution, as its records tell it, in a form that can be played again.
 
     Raises:
@@ -209,7 +209,7 @@ def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Fixture
     """
     known, read = FoldedExecution(), _Read()
     for record in records:
-        known.feed(record)
+        known.apply(record)
         try:
             _take(record, known, read)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -226,7 +226,7 @@ def recording_of(records: Iterable[JournalRecord], execution_id: str) -> Fixture
 
 
 def _nothing(execution_id: str) -> Fixture:
-    folded((), execution_id)
+    fold_records((), execution_id)
     raise AssertionError("there is always an error")
 
 
@@ -236,7 +236,7 @@ def _take(record: JournalRecord, known: FoldedExecution, read: _Read) -> None:
         case RecordKind.EXECUTION_STARTED:
             read.began = known.state
         case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-            read.inferences[body["step"]] = bodies.inference_of(body)
+            read.inferences[body["step"]] = bodies.read_inference(body)
             if known.request is not None:
                 read.tools.update({tool.name: tool for tool in known.request.tools})
         case RecordKind.CALL_INTENT:
@@ -285,10 +285,10 @@ def _recording(execution_id: str, state: AgentState, read: _Read) -> Fixture:
         outcomes=outcomes_of(steps, known),
         decisions=read.rounds,
         messages={step: tuple(messages) for step, messages in read.messages.items()},
-        failed={step.number: step.errors[-1] for step in steps if step.errors and _has_answered(step)},
-        recovered=[step.number for step in steps if step.errors and not _ended_by(step, state, signals)],
-        continued=[step.number for step in steps[:-1] if not step.errors and not step.executions],
-        stops=[signal for signal in signals if _is_told(signal, steps)],
+        step_errors={step.number: step.errors[-1] for step in steps if step.errors and _has_answered(step)},
+        recovered_steps=[step.number for step in steps if step.errors and not _ended_by(step, state, signals)],
+        continued_steps=[step.number for step in steps[:-1] if not step.errors and not step.executions],
+        stop_signals=[signal for signal in signals if _is_told(signal, steps)],
     )
 
 
@@ -332,7 +332,7 @@ def _exchanges(step: AgentStep) -> Sequence[ToolExchange]:
     return [one for one in made if not is_decision(one.call, step)]
 
 
-def _line(step: AgentStep, recorded: RecordedInference | None) -> RecordedLine:
+def _line(step: AgentStep, recorded: RecordedInference | None) -> ScriptEntry:
     """Return what a step began with: the recorded answer, with what was really made of it."""
     if step.errors and not _has_answered(step):
         error = step.errors[-1]

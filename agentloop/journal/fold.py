@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
 from agentloop.journal import bodies
-from agentloop.journal.chain import verified
+from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import request_with, with_delta
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.inference import InferenceRequest
@@ -43,7 +43,7 @@ class FoldedExecution:
         state: the state after the last record that changed it.
         origin: what the first record tells besides the state: of a fork, where it comes from and what becomes of effects.
         request: the newest request.
-        offered: what was told of how the model gets it; None when it gets requests as they are.
+        rendering: what was told of how the model gets it; None when it gets requests as they are.
         inferences: those of the step that is not complete, in order; None for one that was not written down whole.
         calls: those that have begun and that no step has settled, by key.
         taken: the messages that the step took which is not complete.
@@ -54,21 +54,21 @@ class FoldedExecution:
     state: AgentState | None = None
     origin: dict[str, Any] = field(factory=dict)
     request: InferenceRequest | None = None
-    offered: dict[str, Any] | None = None
+    rendering: dict[str, Any] | None = None
     inferences: list[RecordedInference | None] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken: list[Message] = field(factory=list)
     waiting: list[Message] = field(factory=list)
     redacted: bool = False
 
-    def feed(self, record: JournalRecord) -> None:
+    def apply(self, record: JournalRecord) -> None:
         """Take the next record.
 
         Raises:
             JournalCorrupt: when it cannot be read.
         """
         try:
-            self._feed(record.kind, parse_json(record.body))
+            self._apply(record.kind, parse_json(record.body))
         except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
             raise JournalCorrupt(
                 f"record {record.sequence} of execution {record.execution_id} cannot be read: {error}",
@@ -76,7 +76,7 @@ class FoldedExecution:
                 sequence=record.sequence,
             ) from error
 
-    def _feed(self, kind: RecordKind, body: dict[str, Any]) -> None:
+    def _apply(self, kind: RecordKind, body: dict[str, Any]) -> None:
         self.redacted = self.redacted or REDACTED in body
         match kind:
             case RecordKind.EXECUTION_STARTED:
@@ -85,14 +85,14 @@ class FoldedExecution:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 self._infer(body)
             case RecordKind.CALL_INTENT:
-                begun = bodies.call_begun(body)
+                begun = bodies.read_intent(body)
                 self.calls[begun.intent.key] = begun
             case RecordKind.CALL_OUTCOME:
                 key = body["execution"]["key"]
-                self.calls[key] = bodies.call_ended(body, self.calls.get(key))
+                self.calls[key] = bodies.read_outcome(body, self.calls.get(key))
             case RecordKind.CALL_SUSPENDED:
                 key = body["pending"]["key"]
-                self.calls[key] = bodies.call_suspended(body, self.calls[key])
+                self.calls[key] = bodies.read_suspension(body, self.calls[key])
             case RecordKind.MESSAGES_SENT:
                 self.waiting += [from_plain(data, Message) for data in body["messages"]]
             case RecordKind.MESSAGES_TAKEN:
@@ -107,9 +107,9 @@ class FoldedExecution:
     def _infer(self, body: dict[str, Any]) -> None:
         conversation = () if self.state is None else self.state.messages
         self.request = request_with(self.request, body["request"], conversation)
-        self.offered = body["request"].get("offered", self.offered)
+        self.rendering = body["request"].get("offered", self.rendering)
         del self.inferences[body["index"] :]
-        self.inferences.append(None if REDACTED in body else bodies.inference_of(body))
+        self.inferences.append(None if REDACTED in body else bodies.read_inference(body))
 
     def _take(self, messages: list[Message]) -> None:
         self.taken += messages
@@ -129,7 +129,7 @@ class FoldedExecution:
             self.calls = {key: call for key, call in self.calls.items() if key not in settled}
 
 
-def folded(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecution:
+def fold_records(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecution:
     """Return an execution as its records tell it.
 
     Args:
@@ -142,7 +142,7 @@ def folded(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecuti
     """
     execution = FoldedExecution()
     for record in records:
-        execution.feed(record)
+        execution.apply(record)
     if execution.state is None:
         raise UnknownExecution(
             f"no execution {execution_id!r} is recorded here; `agentloop runs list` shows those that are"
@@ -164,7 +164,7 @@ async def state_at(journal: CanJournal, execution_id: str, at_step: int | None =
         JournalError: when it has no such step.
         JournalCorrupt: when its records are not as they were written.
     """
-    records = verified(await journal.read(execution_id), execution_id)
+    records = verify_records(await journal.read(execution_id), execution_id)
     return state_in(records, execution_id, at_step)
 
 
@@ -178,7 +178,7 @@ def state_in(records: Sequence[JournalRecord], execution_id: str, at_step: int |
     """
     execution, found, steps = FoldedExecution(), None, 0
     for record in records:
-        execution.feed(record)
+        execution.apply(record)
         state = execution.state
         assert state is not None  # noqa: S101  # the first record tells one
         steps = max(steps, state.step_count)

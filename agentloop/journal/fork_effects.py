@@ -13,7 +13,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt
 from agentloop.journal import bodies
-from agentloop.journal.deltas import same
+from agentloop.journal.deltas import is_same_json
 from agentloop.values.batches import key_place
 from agentloop.values.json import parse_json
 from agentloop.values.records import CallIntent, JournalRecord, RecordedCall, RecordKind
@@ -86,7 +86,7 @@ class ForkEffects(CanAnswerCalls):
 
 def _serves(known: RecordedCall, intent: CallIntent, *, delegates: bool) -> bool:
     """Say whether what came of a call can be given to this one; an agent that has not ended is rather run anew."""
-    return equal_calls(known.intent.call, intent.call) and not (delegates and known.execution is None)
+    return is_same_call(known.intent.call, intent.call) and not (delegates and known.execution is None)
 
 
 def _is_below(key: str, known: str) -> bool:
@@ -98,14 +98,14 @@ def _unused(calls: Iterable[RecordedCall], used: Sequence[str]) -> list[Recorded
     return [call for call in calls if not any(_is_below(call.intent.key, one) for one in used)]
 
 
-def equal_calls(one: ToolCall, other: ToolCall) -> bool:
+def is_same_call(one: ToolCall, other: ToolCall) -> bool:
     """Say whether two calls are of one tool and have equal arguments, however these are written."""
     if one.name != other.name:
         return False
     if one.arguments_json == other.arguments_json:
         return True
     try:
-        return same(parse_arguments(one.arguments_json), parse_arguments(other.arguments_json))
+        return is_same_json(parse_arguments(one.arguments_json), parse_arguments(other.arguments_json))
     except MalformedArguments:
         return False
 
@@ -169,16 +169,16 @@ def _calls_in(records: Sequence[JournalRecord]) -> Iterator[tuple[int, RecordedC
     for record in records:
         body = parse_json(record.body)
         if record.kind is RecordKind.CALL_INTENT:
-            call = bodies.call_begun(body)
+            call = bodies.read_intent(body)
             known[call.intent.key] = (record.sequence, call, "")
         elif record.kind is RecordKind.CALL_OUTCOME:
             key = body["execution"]["key"]
             begun = known.get(key)
-            ended = bodies.call_ended(body, None if begun is None else begun[1])
+            ended = bodies.read_outcome(body, None if begun is None else begun[1])
             known[key] = (begun[0] if begun is not None else record.sequence, ended, str(body.get("source", "")))
         elif record.kind is RecordKind.CALL_SUSPENDED and (key := body["pending"]["key"]) in known:
             at, begun_call, source = known[key]
-            known[key] = (at, bodies.call_suspended(body, begun_call), source)
+            known[key] = (at, bodies.read_suspension(body, begun_call), source)
     yield from known.values()
 
 

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalConflict
-from agentloop.journal.chain import verified
+from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import state_delta
 from agentloop.journal.fold import state_in
 from agentloop.journal.fork_effects import ForkPolicy
@@ -55,7 +55,7 @@ async def fork(
         ValueError: when there is no such policy.
     """
     policy = ForkPolicy(effects)
-    state = state_in(verified(await journal.read(execution_id), execution_id), execution_id, at_step)
+    state = state_in(verify_records(await journal.read(execution_id), execution_id), execution_id, at_step)
     chosen = fork_id or await _free_id(journal, execution_id)
     told = {"of": execution_id, "step": at_step, "effects": policy.value}
     await _begin(journal, state, chosen, {"fork": told}, clock or SystemClock())

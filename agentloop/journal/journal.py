@@ -71,9 +71,9 @@ class Journal(CanJournal, CanRedactRecords):
     def __init__(self, *, secrets: Iterable[str | Secret] = (), secret_fields: Iterable[str] = ()) -> None:
         self._redaction = Redaction(secrets, secret_fields)
 
-    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body of a record, plain JSON data, with what is secret masked; the same object when nothing is."""
-        return self._redaction.redacted(body)
+        return self._redaction.redact(body)
 
     async def conversations(self, *, limit: int | None = None) -> Sequence[Conversation]:
         """Return what is known of all agents; the agent whose last execution began last comes first.
@@ -139,10 +139,10 @@ class Journal(CanJournal, CanRedactRecords):
         Args:
             execution_id: look at this execution only.
         """
-        verified = [one async for one in self.verifying(execution_id)]
+        verified = [one async for one in self.verify_each(execution_id)]
         return tuple([finding for one in verified for finding in one.findings])
 
-    async def verifying(self, execution_id: str | None = None) -> AsyncIterator[VerifiedExecution]:
+    async def verify_each(self, execution_id: str | None = None) -> AsyncIterator[VerifiedExecution]:
         """Look at one execution after the other, and give what was found in each as soon as it is known.
 
         Args:

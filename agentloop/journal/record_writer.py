@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalError
-from agentloop.journal.chain import chained
+from agentloop.journal.chain import chain_record
 from agentloop.journal.redaction import masked_text
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
@@ -62,10 +62,10 @@ class RecordWriter:
             step_count: how many steps are complete now, if that changes.
         """
         if isinstance(self.journal, CanRedactRecords):
-            redacted = self.journal.redacted(body)
+            redacted = self.journal.redact(body)
             body = body if redacted is body else {**redacted, REDACTED: True}
         head = self.head
-        record = chained(
+        record = chain_record(
             head.execution_id,
             head.record_count + 1,
             kind,

@@ -11,12 +11,12 @@ from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.errors import AskedAnew, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
-from agentloop.journal.chain import verified
+from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import ConversationPlaces, request_delta, state_delta
-from agentloop.journal.fold import FoldedExecution, downtime, folded, with_downtime
+from agentloop.journal.fold import FoldedExecution, downtime, fold_records, with_downtime
 from agentloop.journal.fork_effects import ForkEffects
 from agentloop.journal.record_writer import RecordWriter, new_head
-from agentloop.journal.redaction import refusal, same_but_for_masks
+from agentloop.journal.redaction import is_equal_after_masking, refusal
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
@@ -278,18 +278,18 @@ class ExecutionRecorder(ExecutionLog):
         head = await self.journal.head(execution_id)
         if head is None:
             raise UnknownExecution(f"no execution {execution_id!r} is recorded in {self.journal!r}")
-        records = verified(await self.journal.read(execution_id), execution_id)
-        self.recorded = folded(records, execution_id)
+        records = verify_records(await self.journal.read(execution_id), execution_id)
+        self.recorded = fold_records(records, execution_id)
         self._writer = RecordWriter(self.journal, head, self.clock)
         self._state, self._request = self.recorded.state, self.recorded.request
-        self._rendered = self.recorded.offered
+        self._rendered = self.recorded.rendering
         if self.answers is None and "fork" in self.recorded.origin:
             self.answers = await ForkEffects.loaded(self.journal, execution_id, self.recorded.origin["fork"])
 
     async def _read_newest(self, state: AgentState) -> None:
         """Read an execution that is resumed from a state of the caller's, which must be the newest one in the journal."""
         await self._read(state.execution_id)
-        if not same_but_for_masks(state, self._state, self.journal):
+        if not is_equal_after_masking(state, self._state, self.journal):
             raise JournalConflict(
                 f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; go on "
                 "with it by `recover`, or choose another id"

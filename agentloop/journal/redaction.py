@@ -96,7 +96,7 @@ class Redaction:
     def __repr__(self) -> str:
         return f"Redaction({len(self._probes)} secrets)"
 
-    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return plain JSON data with what is secret masked; the same object when nothing is."""
         if not self._probes or not self._may_be_in(format_json(body).decode()):
             return body
@@ -165,18 +165,18 @@ def masked_text(text: str, journal: CanJournal) -> str:
     """Return a text as the journal would hold it."""
     if not isinstance(journal, CanRedactRecords):
         return text
-    masked = journal.redacted({"text": text})
+    masked = journal.redact({"text": text})
     return str(masked.get("text", MASK))
 
 
-def same_but_for_masks(given: Value | None, recorded: Value | None, journal: CanJournal) -> bool:
+def is_equal_after_masking(given: Value | None, recorded: Value | None, journal: CanJournal) -> bool:
     """Say whether a value is the recorded one, or would be if what is secret in it were masked."""
     if given == recorded:
         return True
     if not isinstance(journal, CanRedactRecords):
         return False
     plain: dict[str, Any] = {"value": to_plain(given)}
-    return journal.redacted(plain) == {"value": to_plain(recorded)}
+    return journal.redact(plain) == {"value": to_plain(recorded)}
 
 
 def refusal(intent: CallIntent) -> RecordedCall | None:

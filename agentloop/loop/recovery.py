@@ -13,7 +13,7 @@ from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.errors import DecisionError, UnknownExecution
 from agentloop.journal.recorder import ExecutionRecorder
-from agentloop.journal.redaction import same_but_for_masks
+from agentloop.journal.redaction import is_equal_after_masking
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
@@ -128,7 +128,7 @@ def _waiting(given: AgentState | str, recorded: AgentState, journal: CanJournal)
         )
     if isinstance(given, str):
         return recorded
-    if not same_but_for_masks(given.execution, recorded.execution, journal):
+    if not is_equal_after_masking(given.execution, recorded.execution, journal):
         raise DecisionError(
             f"this state is not the newest of execution {recorded.execution_id!r}: its decisions were used; resume the "
             "execution by its id"

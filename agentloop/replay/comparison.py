@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from agentloop.journal.deltas import same
-from agentloop.journal.fork_effects import equal_calls
+from agentloop.journal.deltas import is_same_json
+from agentloop.journal.fork_effects import is_same_call
 from agentloop.replay.divergence import NOTHING, Difference, Divergence
 from agentloop.replay.guard import Touch
 from agentloop.replay.timeline import Asked, RecordedStep
@@ -117,7 +117,7 @@ def _is_then(name: str, value: Any) -> bool:
 
 def differences(recorded: Any, replayed: Any, path: str = "") -> Iterator[Difference]:
     """Yield where two plain JSON values differ, in their order, each with its path."""
-    if same(recorded, replayed):
+    if is_same_json(recorded, replayed):
         return
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
         for name in dict.fromkeys([*recorded, *replayed]):
@@ -176,7 +176,7 @@ class Traces:
 
     def note(self, interceptor: str, point: str, before: Point, after: Point) -> None:
         """Remember what an interceptor made of a point, if it changed anything."""
-        if not same(after, before):
+        if not is_same_json(after, before):
             self._traces.append(Trace(interceptor, point, before, after))
 
     def writer_of(self, difference: Difference) -> Trace | None:
@@ -240,7 +240,7 @@ def _decided(trace: Trace) -> bool:
     before, after = trace.before, trace.after
     assert isinstance(before, BeforeToolUse)  # noqa: S101  # the stack returns points of the type that they were given
     assert isinstance(after, BeforeToolUse)  # noqa: S101
-    return not same(before.verdict, after.verdict) or before.call != after.call
+    return not is_same_json(before.verdict, after.verdict) or before.call != after.call
 
 
 Mask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -285,7 +285,7 @@ class Comparison:
     def calls(self, recorded: RecordedCall, intent: CallIntent) -> Divergence | None:
         """Compare a call that ran with the one that is to run now."""
         one, other = recorded.intent.call, intent.call
-        if equal_calls(one, other):
+        if is_same_call(one, other):
             return None
         step, index = key_place(intent.key) or (0, 0)
         at = f"calls[{index}]"
@@ -336,7 +336,7 @@ class Comparison:
         )
 
     def _differences(self, recorded: Any, replayed: Any, path: str) -> tuple[Difference, ...]:
-        if same(recorded, replayed):
+        if is_same_json(recorded, replayed):
             return ()
         if self._mask is not None:
             replayed = self._mask({"value": replayed})["value"]

@@ -14,7 +14,7 @@ from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import AgentLoopError, JournalError, UnknownExecution
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
-from agentloop.journal.chain import verified
+from agentloop.journal.chain import verify_records
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.binding import composition_of
 from agentloop.loop.recovery import ReplayContext, run_recorded
@@ -107,10 +107,10 @@ async def replay(journal: CanJournal, execution_id: str, loop: AgentLoop, *, dep
         UnknownExecution: when no execution of this id is recorded.
         JournalCorrupt: when its records are not as they were written.
     """
-    records = verified(await journal.read(execution_id), execution_id)
+    records = verify_records(await journal.read(execution_id), execution_id)
     if not records:
         raise UnknownExecution(f"no execution {execution_id!r} is recorded in {journal!r}")
-    mask: Mask | None = journal.redacted if isinstance(journal, CanRedactRecords) else None
+    mask: Mask | None = journal.redact if isinstance(journal, CanRedactRecords) else None
     timeline, guard = Timeline(records), Guard()
     log = ReplayVerifier(timeline, guard, mask)
     run = _Replaying(timeline, loop, log, dependencies)

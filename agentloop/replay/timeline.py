@@ -107,7 +107,7 @@ class Timeline:
         self._records = iter(records)
         self._execution = FoldedExecution()
         first = next(self._records)
-        self._execution.feed(first)
+        self._execution.apply(first)
         self.start: AgentState = self._state
         self.origin: Mapping[str, Any] = self._execution.origin
         self.started_at: datetime = first.at
@@ -132,10 +132,10 @@ class Timeline:
             body = parse_json(record.body)
             self._note_time(record, turn)
             if "delta" in body:
-                self._execution.feed(record)
+                self._execution.apply(record)
                 turn.closing, turn.state = record.kind, self._state
                 break
-            self._execution.feed(record)
+            self._execution.apply(record)
             self._read(turn, record, body)
         return turn
 
@@ -158,8 +158,8 @@ class Timeline:
                 turn.inferences.append(
                     Asked(
                         request=request,
-                        recorded=bodies.inference_of(body),
-                        offered=self._execution.offered,
+                        recorded=bodies.read_inference(body),
+                        offered=self._execution.rendering,
                         at=record.at - self._down,
                         redacted=REDACTED in body,
                     )

@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.errors import UnknownExecution
-from agentloop.journal.chain import chained
+from agentloop.journal.chain import chain_record
 from agentloop.journal.memory_journal import MemoryJournal
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
@@ -107,7 +107,7 @@ def chain(
     for sequence, body in enumerate(bodies, after + 1):
         kind = tuple(RecordKind)[sequence % len(RecordKind)]
         at = BEGIN + timedelta(seconds=sequence, microseconds=sequence % 3)
-        records.append(chained(execution_id, sequence, kind, body, at=at, previous_hash=previous))
+        records.append(chain_record(execution_id, sequence, kind, body, at=at, previous_hash=previous))
         previous = records[-1].hash
     return records
 

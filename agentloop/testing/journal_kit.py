@@ -162,12 +162,12 @@ class JournalKit(Kit):
         for _ in range(depth):
             nested = {"arguments_json": format_json(nested).decode()}
         body = {"texts": list(bodies), "value": nested}
-        told = format_json(journal.redacted(body)).decode()
+        told = format_json(journal.redact(body)).decode()
         for hidden in (*_spellings(SECRET, depth + 1), "hidden one", "hidden two"):
             require(18, hidden not in told, f"a secret is in what is recorded, as {hidden!r}")
         require(18, MASK in told, "a secret is gone without a mask")
         harmless = {"texts": list(bodies)}
-        require(18, journal.redacted(harmless) is harmless, "what holds no secret was not left as it is")
+        require(18, journal.redact(harmless) is harmless, "what holds no secret was not left as it is")
         require(
             18,
             not any(one in repr(journal) for one in (*_spellings(SECRET, 1), repr(SECRET)[1:-1])),

@@ -16,7 +16,7 @@ from agentloop.errors import ContractViolation, ToolInDoubt
 from agentloop.events.bus import EventBus
 from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal.fixture import Fixture, FixtureOutcome, RecordedLine
+from agentloop.journal.fixture import Fixture, FixtureOutcome, ScriptEntry
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_sync
 from agentloop.values.decisions import CallSuspended
@@ -88,7 +88,7 @@ class StandIn(Tool, CanAccessToolContext):
         outcome = self.outcomes.get(key)
         if outcome is None:
             raise ContractViolation(f"no call {key} of {self.name!r} was recorded, and it was called with {arguments}")
-        begun = [call for call in outcome.waited if call.begun]
+        begun = [call for call in outcome.suspensions if call.begun]
         if self.waits[key] < len(begun):
             self.waits[key] += 1
             call = begun[self.waits[key] - 1]
@@ -120,7 +120,7 @@ class RecordedRules(Interceptor):
             for message in recording.messages.get(state.step_count + 1, ()):
                 state = state.with_message(message)
         if not recording.script:
-            for signal in recording.stops:
+            for signal in recording.stop_signals:
                 state = state.with_stop_signal(signal)
         return point.with_state(state)
 
@@ -129,11 +129,11 @@ class RecordedRules(Interceptor):
         outcome = self.recording.outcomes.get(point.key)
         if outcome is None or self.has_own:
             return point
-        waited = next((call for call in outcome.waited if not call.begun), None)
+        waited = next((call for call in outcome.suspensions if not call.begun), None)
         if waited is not None:
             return point.with_call(waited.call).suspend(waited.reason) if point.decision is None else point.suspend()
-        if outcome.ran is not None and point.decision is None:
-            point = point.with_call(outcome.ran)
+        if outcome.executed_call is not None and point.decision is None:
+            point = point.with_call(outcome.executed_call)
         if outcome.status is ToolStatus.BLOCKED and point.decision is None:
             return point.block("" if outcome.error is None else outcome.error.message)
         return point
@@ -146,7 +146,7 @@ class RecordedRules(Interceptor):
             return point
         ended = evolve(
             execution,
-            call=outcome.ran or execution.call,
+            call=outcome.executed_call or execution.call,
             status=outcome.status,
             value=outcome.value,
             content=outcome.content,
@@ -158,22 +158,22 @@ class RecordedRules(Interceptor):
     def after_step(self, point: AfterStep) -> AfterStep:
         """Go on, or stop, as was recorded."""
         recording, count = self.recording, point.state.step_count
-        if count in recording.continued:
+        if count in recording.continued_steps:
             return point.request_continuation()
         last = recording.state.step_count + len(recording.script)
         if self.has_own or count < last or point.state.open_turn is not None:
             return point
         state = point.state
-        for signal in recording.stops:
+        for signal in recording.stop_signals:
             state = state.with_stop_signal(signal)
         return point.with_state(state)
 
     def on_error(self, point: OnError) -> OnError:
         """Go on after an error after which it went on."""
         last = point.state.last_step
-        held = last is not None and (bool(last.errors) or last.number in self.recording.failed)
+        held = last is not None and (bool(last.errors) or last.number in self.recording.step_errors)
         number = point.state.step_count + (0 if held else 1)
-        return point.recover() if number in self.recording.recovered else point
+        return point.recover() if number in self.recording.recovered_steps else point
 
 
 def play(recording: Fixture, loop: AgentLoop | None = None) -> AgentState:
@@ -233,7 +233,7 @@ class _PlayingDriver(ToolCallingDriver):
 
 def _asking(loop: AgentLoop, script: ScriptedInference, recording: Fixture, legs: int) -> AgentLoop:
     """Return the loop that goes on, and is resumed so many times afterwards."""
-    return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.failed, is_last=not legs))
+    return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.step_errors, is_last=not legs))
 
 
 def _loop(recording: Fixture, own: AgentLoop | None) -> AgentLoop:
@@ -253,5 +253,5 @@ def _stand_ins(specs: Iterable[ToolSpec], recording: Fixture) -> Tools:
     return Tools.of([StandIn(offered=spec, outcomes=recording.outcomes) for spec in specs])
 
 
-def _line(line: RecordedLine) -> InferenceResponse | Exception:
+def _line(line: ScriptEntry) -> InferenceResponse | Exception:
     return line if isinstance(line, InferenceResponse) else recorded_error(line)

@@ -56,7 +56,7 @@ class JournalRecord(Value):
         schema_version: the version of the form of `body`.
         body: what it tells, as the text of a JSON object.
         previous_hash: the hash of the record before it; empty for the first.
-        hash: SHA-256 over all of the above, in hexadecimal; `agentloop.journal.chained` makes it.
+        hash: SHA-256 over all of the above, in hexadecimal; `agentloop.journal.chain_record` makes it.
     """
 
     execution_id: str

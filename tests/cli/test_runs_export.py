@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentloop import from_json
-from agentloop.journal import verified
+from agentloop.journal import verify_records
 from agentloop.values.records import JournalRecord, RecordKind
 from tests.cli.program import Program
 from tests.limits import LONGEST
@@ -34,7 +34,7 @@ def test_records_are_exported_and_read_again(command_line: CommandLine, several:
     """Each line is a document; together they are the chain that was written."""
     out = command_line("runs", "export", "first", "--journal", several.journal).out
     records = [from_json(line, JournalRecord) for line in out.splitlines()]
-    assert verified(records, "first") == records
+    assert verify_records(records, "first") == records
     assert records[-1].kind is RecordKind.EXECUTION_ENDED
 
 

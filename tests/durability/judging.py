@@ -11,8 +11,8 @@ from typing import Any
 from attrs import frozen
 
 from agentloop import ToolExecution
-from agentloop.journal import SqliteJournal, verified
-from agentloop.journal.fold import folded
+from agentloop.journal import SqliteJournal, verify_records
+from agentloop.journal.fold import fold_records
 from agentloop.values import AgentState, JournalRecord, RecordKind, Usage, from_json, to_json
 from agentloop.values.json import parse_json
 from agentloop.values.tool_calls import ToolStatus
@@ -72,7 +72,7 @@ def found_in(folder: Path) -> Found:
     """Read what is there after a trial."""
     place = Place(folder)
     records, findings = asyncio.run(_read(place))
-    states = {one: folded(verified(some, one), one).state for one, some in records.items()}
+    states = {one: fold_records(verify_records(some, one), one).state for one, some in records.items()}
     final = from_json((folder / "final.json").read_bytes(), AgentState)
     return Found(place, final, {one: state for one, state in states.items() if state is not None}, records, findings)
 

@@ -9,7 +9,7 @@ import pytest
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
 from agentloop.journal import MemoryJournal
-from agentloop.journal.fold import folded
+from agentloop.journal.fold import fold_records
 from agentloop.values import (
     AfterInference,
     BeforeExecution,
@@ -113,7 +113,7 @@ async def test_a_recovery_that_ends_early_knows_what_had_begun(where: str, outco
         assert known[key].status is ToolStatus.IN_DOUBT or known[key].name == "idempotent"
     completed = {event.execution.key for event in told if isinstance(event, ToolCallCompleted)}
     assert completed == {one.key for one in known.values()}
-    found = folded(await journal.read(RUN), RUN).state
+    found = fold_records(await journal.read(RUN), RUN).state
     assert found is not None
     assert to_json(found) == to_json(state)
 
@@ -185,7 +185,7 @@ async def test_a_message_is_not_lost_when_a_resumption_is_cancelled_at_once() ->
     journal.cancels = going
     with pytest.raises(asyncio.CancelledError):
         await going
-    found = folded(await journal.read(RUN), RUN).state
+    found = fold_records(await journal.read(RUN), RUN).state
     assert found is not None
     assert found.status is ExecutionStatus.STOPPED
     assert [message.text for message in found.messages].count("a message") == 1

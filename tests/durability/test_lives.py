@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
 from agentloop.errors import DecisionError, JournalConflict
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
-from agentloop.journal import verified
-from agentloop.journal.fold import folded
+from agentloop.journal import verify_records
+from agentloop.journal.fold import fold_records
 from agentloop.values import (
     BeforeStep,
     Decision,
@@ -100,7 +100,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.status == "suspended")
     def decide(self, life: tuple[str, int], *, by_id: bool, data: st.DataObject) -> None:
         """Decide about some of the calls that wait."""
-        state = self.folded(RUN)
+        state = self.fold_records(RUN)
         waiting = [call for call in state.pending if not call.waits_for]
         chosen = data.draw(st.lists(st.sampled_from(waiting), min_size=1, unique_by=lambda call: call.key))
         choices: list[Decision] = [deny("no"), answer("it is done"), edit({"text": "edited"})]
@@ -128,7 +128,7 @@ class Lives(RuleBasedStateMachine):
     def ask_for_it(self) -> None:
         """Recover an execution that has ended, or waits."""
         before = Counter(self.world.runs)
-        assert asyncio.run(self.loop().recover(RUN)) == self.folded(RUN)
+        assert asyncio.run(self.loop().recover(RUN)) == self.fold_records(RUN)
         assert self.world.runs == before
 
     def live(self, doing: Coroutine[Any, Any, AgentState], life: tuple[str, int]) -> None:
@@ -151,7 +151,7 @@ class Lives(RuleBasedStateMachine):
 
         state = asyncio.run(process())
         if state is not None and not self.secret:
-            known = self.folded(RUN)
+            known = self.fold_records(RUN)
             assert known == state
             assert to_json(known) == to_json(state)
 
@@ -206,7 +206,7 @@ class Lives(RuleBasedStateMachine):
         """Go on to the end, and look whether everything is known."""
         for _ in range(20):
             if self.status == "suspended":
-                waiting = [call for call in self.folded(RUN).pending if not call.waits_for]
+                waiting = [call for call in self.fold_records(RUN).pending if not call.waits_for]
                 self.live(self.loop().resume(RUN, {call.key: deny("enough") for call in waiting}), ("ends", 0))
             elif self.status in {"", "in_progress"}:
                 self.run(("ends", 0), stops=False)
@@ -230,7 +230,7 @@ class Lives(RuleBasedStateMachine):
                 assert key in doubts, f"no event told that {key} is in doubt"
             if key in completed and not self.secret:
                 assert completed[key].status is known.status, f"{key} was told to be {completed[key].status}"
-        texts = [message.text for message in self.folded(RUN).messages]
+        texts = [message.text for message in self.fold_records(RUN).messages]
         noted = [text for text in self.sent if any(text in record.body for record in self.records(RUN))]
         assert all(texts.count(text) == 1 for text in noted), (texts, noted)
         super().teardown()
@@ -248,17 +248,17 @@ class Lives(RuleBasedStateMachine):
 
     @property
     def outcomes(self) -> dict[str, ToolExecution]:
-        steps = [step for one in self.executions for step in self.folded(one).steps]
+        steps = [step for one in self.executions for step in self.fold_records(one).steps]
         return {one.key: one for step in steps for one in step.executions}
 
     def records(self, execution_id: str) -> Sequence[JournalRecord]:
-        return verified(asyncio.run(self.journal.read(execution_id)), execution_id)
+        return verify_records(asyncio.run(self.journal.read(execution_id)), execution_id)
 
     def bodies(self, execution_id: str, kind: RecordKind) -> list[dict[str, Any]]:
         return [parse_json(record.body) for record in self.records(execution_id) if record.kind is kind]
 
-    def folded(self, execution_id: str) -> AgentState:
-        state = folded(self.records(execution_id), execution_id).state
+    def fold_records(self, execution_id: str) -> AgentState:
+        state = fold_records(self.records(execution_id), execution_id).state
         assert state is not None
         return state
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentloop import AgentLoop, AgentState
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal import Fixture, MemoryJournal, pytest_source, recording_of
+from agentloop.journal import Fixture, MemoryJournal, build_fixture, pytest_source
 from agentloop.values import Text
 from agentloop.values.decisions import Decision
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
@@ -26,7 +26,7 @@ async def recorded(
         waiting = [one for one in state.pending if not one.waits_for]
         state = await loop.resume(state, {waiting[0].key: decision})
     records = await journal.read("e/1")
-    return recording_of(records, "e/1"), pytest_source(records, "e/1"), state
+    return build_fixture(records, "e/1"), pytest_source(records, "e/1"), state
 
 
 def run(source: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.journal import chained
+from agentloop.journal import chain_record
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 
@@ -20,7 +20,7 @@ def records_of(execution_id: str, *bodies: str, after: Sequence[JournalRecord] =
     for number, body in enumerate(bodies, sequence + 1):
         at = BEGIN + timedelta(seconds=number)
         kind = RecordKind.CALL_INTENT if number % 2 else RecordKind.CALL_OUTCOME
-        record = chained(execution_id, number, kind, body, at=at, previous_hash=previous)
+        record = chain_record(execution_id, number, kind, body, at=at, previous_hash=previous)
         records.append(record)
         previous = record.hash
     return records

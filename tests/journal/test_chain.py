@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import JournalCorrupt, SchemaTooNew
-from agentloop.journal import chained, hash_of, verified
+from agentloop.journal import chain_record, record_hash, verify_records
 from agentloop.values.records import FIRST_HASH, JournalRecord, RecordKind
 from tests.journal.records import records_of
 
@@ -36,9 +36,9 @@ def test_a_changed_field_is_found(name: str, at: int) -> None:
     """Every field goes into the hash, and the error names the record."""
     records = records_of("e", *["{}"] * 5)
     records[at] = changed(records[at], name)
-    assert hash_of(records[at]) != records[at].hash
+    assert record_hash(records[at]) != records[at].hash
     with pytest.raises(JournalCorrupt) as caught:
-        verified(records, "e")
+        verify_records(records, "e")
     assert (caught.value.execution_id, caught.value.sequence) == ("e", at + 1)
 
 
@@ -53,7 +53,7 @@ def test_a_record_that_is_missing_or_elsewhere_is_found(at: int) -> None:
         [*records[:at], others[at], *records[at + 1 :]],
     ):
         with pytest.raises(JournalCorrupt):
-            verified(wrong, "e")
+            verify_records(wrong, "e")
 
 
 def test_a_record_of_a_newer_agentloop_is_refused() -> None:
@@ -61,14 +61,14 @@ def test_a_record_of_a_newer_agentloop_is_refused() -> None:
     (record,) = records_of("e", "{}")
     newer = evolve(record, schema_version=2)
     with pytest.raises(SchemaTooNew):
-        verified([evolve(newer, hash=hash_of(newer))], "e")
+        verify_records([evolve(newer, hash=record_hash(newer))], "e")
 
 
 def test_the_hash_is_what_it_always_was() -> None:
     """A hash that changes with the version of agentloop would make every journal look damaged."""
     at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2)))
-    first = chained("é\n", 1, RecordKind.CALL_INTENT, '{"text":"\ud800"}', at=at, previous_hash=FIRST_HASH)
-    second = chained("é\n", 2, RecordKind.CALL_OUTCOME, "{}", at=at.astimezone(UTC), previous_hash=first.hash)
+    first = chain_record("é\n", 1, RecordKind.CALL_INTENT, '{"text":"\ud800"}', at=at, previous_hash=FIRST_HASH)
+    second = chain_record("é\n", 2, RecordKind.CALL_OUTCOME, "{}", at=at.astimezone(UTC), previous_hash=first.hash)
     assert [record.hash for record in (first, second)] == [
         "6810793867f82cf0c02a02100e270f46b589d420eac15a862cf4ad48aae2ea34",
         "e60044c07e6b5286c2b06915f582a57c04e3d7b31a0050376cd2b699d98459e5",

@@ -15,7 +15,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.errors import RateLimited
 from agentloop.interception import RequireApproval
-from agentloop.journal import MemoryJournal, pytest_source, recording_of
+from agentloop.journal import MemoryJournal, build_fixture, pytest_source
 from agentloop.testing import play
 from agentloop.values import Text, ToolResult, answer, approve, deny, edit
 from agentloop.values.decisions import CallSuspended, Decision
@@ -108,7 +108,7 @@ def test_every_execution_becomes_a_test_that_passes(
         if state.status is ExecutionStatus.SUSPENDED:
             state = asyncio.run(_resumed(loop, state, decision))
     records = asyncio.run(journal.read("e"))
-    played = play(recording_of(records, "e"))
+    played = play(build_fixture(records, "e"))
     assert _account(played) == _account(state)
     run(pytest_source(records, "e"))
 
@@ -150,6 +150,6 @@ async def test_an_execution_that_was_cut_off_becomes_a_test_of_what_there_is() -
     with suppress(asyncio.CancelledError):
         await task
     for records in (middle, await journal.read("e")):
-        played = await asyncio.to_thread(play, recording_of(records, "e"))
+        played = await asyncio.to_thread(play, build_fixture(records, "e"))
         assert played.status is ExecutionStatus.STOPPED
         await asyncio.to_thread(run, pytest_source(records, "e"))

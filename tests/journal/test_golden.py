@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.journal import SqliteJournal, verified
+from agentloop.journal import SqliteJournal, verify_records
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from tests.journal.golden.make import HERE, as_json, executions, make
 
@@ -29,7 +29,7 @@ async def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path, version: 
         head = await journal.head(execution_id)
         assert head is not None
         assert as_json(head) == one["head"]
-        assert [as_json(record) for record in verified(await journal.read(execution_id), execution_id)] == one[
+        assert [as_json(record) for record in verify_records(await journal.read(execution_id), execution_id)] == one[
             "records"
         ]
     assert {head.execution_id for head in await journal.list()} == {one["head"]["execution_id"] for one in told}

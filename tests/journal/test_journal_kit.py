@@ -175,15 +175,15 @@ class DeletesWhatIsClaimed(MemoryJournal):
 class MasksNothing(MemoryJournal):
     """Breaks law 18: bodies stay as they are."""
 
-    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         return body
 
 
 class CopiesAll(MemoryJournal):
     """Breaks law 18: what holds no secret is copied."""
 
-    def redacted(self, body: dict[str, Any]) -> dict[str, Any]:
-        return dict(super().redacted(body))
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
+        return dict(super().redact(body))
 
 
 class ShowsItsSecrets(MemoryJournal):

@@ -155,12 +155,12 @@ async def test_progress_is_told_while_it_is_looked_at(make: Callable[[], Journal
     journal = make()
     for number in range(5):
         await appended(journal, f"e{number}", *["{}"] * (number + 1))
-    verified = [one async for one in journal.verifying()]
+    verified = [one async for one in journal.verify_each()]
     assert [(one.execution_id, one.record_count) for one in verified] == [
         (f"e{number}", number + 1) for number in reversed(range(5))
     ]
     assert not any(one.findings for one in verified)
-    assert [one async for one in journal.verifying("nobody")] == [VerifiedExecution("nobody", 0, ())]
+    assert [one async for one in journal.verify_each("nobody")] == [VerifiedExecution("nobody", 0, ())]
     await journal.aclose()
 
 

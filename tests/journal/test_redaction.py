@@ -49,10 +49,10 @@ def test_a_secret_is_found_in_every_spelling(secret: str, around: str, flags: li
         {"nested": text},
         {"prose": f"I call it: {text}"},
     ):
-        masked = redaction.redacted(body)
+        masked = redaction.redact(body)
         assert "***" in format_json(masked).decode()
         assert not any(secret in one for one in every_text(masked))
-    assert "\\***" not in format_json(redaction.redacted({"nested": text})).decode()
+    assert "\\***" not in format_json(redaction.redact({"nested": text})).decode()
 
 
 def every_text(value: Any) -> list[str]:
@@ -75,10 +75,10 @@ def test_what_holds_no_secret_stays_the_same_object(body: Any) -> None:
     """Without a secret in it, a body is handed back as it is, and what is masked once stays."""
     plain = thaw(body)
     redaction = Redaction([KEY], ["password"])
-    assert redaction.redacted(plain) is plain
-    once = redaction.redacted({"key": KEY, "body": plain, "password": "x"})
+    assert redaction.redact(plain) is plain
+    once = redaction.redact({"key": KEY, "body": plain, "password": "x"})
     assert once == {"key": "***", "body": plain, "password": "***"}
-    assert redaction.redacted(once) is once
+    assert redaction.redact(once) is once
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_fields_are_masked_by_their_names(fields: list[str], body: Any, masked: 
     """A name is masked wherever it stands, a path below any field, in data as in the JSON that a string holds."""
     redaction = Redaction((), fields)
     if not nested:
-        assert redaction.redacted(body) == masked
+        assert redaction.redact(body) == masked
         return
-    inside = redaction.redacted({"arguments_json": json.dumps(body), "deeper": json.dumps({"x": json.dumps(body)})})
+    inside = redaction.redact({"arguments_json": json.dumps(body), "deeper": json.dumps({"x": json.dumps(body)})})
     assert json.loads(inside["arguments_json"]) == masked
     assert json.loads(json.loads(inside["deeper"])["x"]) == masked
 
@@ -121,7 +121,7 @@ def test_fields_are_masked_by_their_names(fields: list[str], body: Any, masked: 
 )
 def test_fields_in_the_middle_of_a_text_are_masked(text: str, masked: str) -> None:
     """A model that writes its calls as text writes its arguments there, too."""
-    found = Redaction((), ["password"]).redacted({"text": text})["text"]
+    found = Redaction((), ["password"]).redact({"text": text})["text"]
     assert found.replace(" ", "") == masked.replace(" ", "")
     assert "hidd" not in found or "no field" in found
 
@@ -129,9 +129,7 @@ def test_fields_in_the_middle_of_a_text_are_masked(text: str, masked: str) -> No
 def test_a_number_may_be_secret() -> None:
     """A secret of digits is masked as a number, and JSON with it stays JSON."""
     redaction = Redaction(["123456789"])
-    masked = redaction.redacted(
-        {"value": 123456789, "arguments_json": '{"pin": 123456789}', "other": [1234, True, None]}
-    )
+    masked = redaction.redact({"value": 123456789, "arguments_json": '{"pin": 123456789}', "other": [1234, True, None]})
     assert masked == {"value": "***", "arguments_json": '{"pin":"***"}', "other": [1234, True, None]}
 
 
@@ -142,7 +140,7 @@ def test_a_number_may_be_secret() -> None:
 def test_hostile_texts_are_masked_in_time(hostile: str) -> None:
     """A text that is made to be slow is not: the test would not end."""
     redaction = Redaction(['s"\\/k', KEY], ["password"])
-    masked = redaction.redacted({"text": f"{hostile} {KEY}"})
+    masked = redaction.redact({"text": f"{hostile} {KEY}"})
     assert KEY not in masked["text"]
 
 
@@ -150,8 +148,8 @@ def test_secrets_do_not_show() -> None:
     """Neither the journal nor an error shows what is declared to it; what is too short is refused, what is empty left out."""
     journal = MemoryJournal(secrets=[Secret(KEY), "other secret", "", " \n"], secret_fields=["password"])
     assert KEY not in f"{journal!r} {journal._redaction!r}"
-    assert journal.redacted({"a": f"x{KEY}y other secret"}) == {"a": "x***y ***"}
+    assert journal.redact({"a": f"x{KEY}y other secret"}) == {"a": "x***y ***"}
     with pytest.raises(ConfigurationError) as caught:
         Redaction(["q7z"])
     assert "q7z" not in str(caught.value)
-    assert Redaction(KEY).redacted({"a": KEY}) == {"a": "***"}
+    assert Redaction(KEY).redact({"a": KEY}) == {"a": "***"}

@@ -10,9 +10,9 @@ from attrs import evolve
 from agentloop import AgentLoop
 from agentloop.interception import after_step
 from agentloop.journal import MemoryJournal
-from agentloop.journal.deltas import same
-from agentloop.journal.fold import folded
-from agentloop.journal.fork_effects import equal_calls
+from agentloop.journal.deltas import is_same_json
+from agentloop.journal.fold import fold_records
+from agentloop.journal.fork_effects import is_same_call
 from agentloop.replay import replay
 from agentloop.values import ToolCall, freeze, to_json
 from agentloop.values.points import AfterStep
@@ -25,29 +25,29 @@ TWINS = [(1, True), (True, 1), (1, 1.0), (1.0, 1), (False, 0), (0, 0.0), (0.0, -
 def test_twins_are_not_the_same(one: object, other: object) -> None:
     """Wherever they stand in plain data and in values."""
     assert one == other
-    assert not same(one, other)
-    assert not same({"a": [1, {"b": one}]}, {"a": [1, {"b": other}]})
-    assert not same(freeze({"a": [one]}), freeze({"a": [other]}))
-    assert same({"a": [1, {"b": one}]}, {"a": [1, {"b": one}]})
+    assert not is_same_json(one, other)
+    assert not is_same_json({"a": [1, {"b": one}]}, {"a": [1, {"b": other}]})
+    assert not is_same_json(freeze({"a": [one]}), freeze({"a": [other]}))
+    assert is_same_json({"a": [1, {"b": one}]}, {"a": [1, {"b": one}]})
 
 
 def test_what_is_written_otherwise_is_not_the_same() -> None:
     """Times of other zones are not; the order of keys tells only who asks for it."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert same(noon, datetime(2026, 1, 1, 12, tzinfo=UTC))
-    assert not same(noon, noon.astimezone(timezone(timedelta(hours=1))))
+    assert is_same_json(noon, datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert not is_same_json(noon, noon.astimezone(timezone(timedelta(hours=1))))
     one, other = {"a": 1, "b": {"c": 1, "d": 2}}, {"a": 1, "b": {"d": 2, "c": 1}}
-    assert same(one, other)
-    assert not same(one, other, ordered=True)
-    assert not same(one, {"a": 1})
+    assert is_same_json(one, other)
+    assert not is_same_json(one, other, ordered=True)
+    assert not is_same_json(one, {"a": 1})
 
 
 @pytest.mark.parametrize(("one", "other"), TWINS)
 def test_calls_with_twins_are_two_calls(one: object, other: object) -> None:
     """A fork gives the outcome of one to the other only when they are written alike."""
     calls = [ToolCall("id", "look").with_arguments({"a": value}) for value in (one, other)]
-    assert not equal_calls(calls[0], calls[1])
-    assert equal_calls(calls[0], evolve(calls[0], arguments_json=calls[0].arguments_json.replace(":", " : ")))
+    assert not is_same_call(calls[0], calls[1])
+    assert is_same_call(calls[0], evolve(calls[0], arguments_json=calls[0].arguments_json.replace(":", " : ")))
 
 
 def flagging(first: object, then: object, journal: MemoryJournal | None = None) -> AgentLoop:
@@ -66,7 +66,7 @@ async def test_a_state_that_becomes_its_twin_is_recorded_and_compared(one: objec
     """The fold of the records is the state to the letter, and a replay tells which of the two was written."""
     journal = MemoryJournal()
     state = await flagging(one, other, journal).execute("What about my orders?", execution_id="run")
-    known = folded(await journal.read("run"), "run").state
+    known = fold_records(await journal.read("run"), "run").state
     assert known is not None
     assert to_json(known) == to_json(state)
     assert (await replay(journal, "run", flagging(one, other))).is_equal

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentloop.errors import JournalBusy, JournalConflict
-from agentloop.journal import SqliteJournal, verified
+from agentloop.journal import SqliteJournal, verify_records
 from tests.journal.processes import line, process, tell
 from tests.journal.records import appended
 
@@ -27,7 +27,7 @@ async def test_what_was_appended_survives_kill_9(tmp_path: Path, group: int) -> 
             child.kill()
             for told in iter(lambda: line(child), ""):  # it is read out before the next one starts
                 acknowledged = int(told)
-        records = verified(await journal.read("e"), "e")
+        records = verify_records(await journal.read("e"), "e")
         assert len(records) >= acknowledged
         assert len(records) % group == 0
         assert await journal.verify() == ()
@@ -44,7 +44,7 @@ async def test_two_processes_append_to_one_execution(tmp_path: Path) -> None:
             tell(child)
         told = {name: list(iter(lambda one=child: line(one), "")) for name, child in (("ada", ada), ("bob", bob))}  # type: ignore[misc]  # the default binds it
     journal = SqliteJournal(path)
-    records = verified(await journal.read("e"), "e")
+    records = verify_records(await journal.read("e"), "e")
     for name, places in told.items():
         assert [str(record.sequence) for record in records if f'"{name}"' in record.body] == places
     assert len(records) == sum(len(places) for places in told.values()) == count

@@ -20,8 +20,8 @@ from agentloop.errors import (
 from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
 from agentloop.interception import RequireApproval, before_tool_use
 from agentloop.journal import MemoryJournal
-from agentloop.journal.chain import verified
-from agentloop.journal.fold import folded
+from agentloop.journal.chain import verify_records
+from agentloop.journal.fold import fold_records
 from agentloop.values import (
     AfterStep,
     BeforeToolUse,
@@ -91,7 +91,7 @@ async def test_the_state_is_the_fold_of_the_records() -> None:
     """After every step, and at the end, what the journal tells is the state in memory, to the byte (law 15)."""
     journal = MemoryJournal()
     async for state in loop_for(World(), journal).iterate("Go.", execution_id="run"):
-        told = folded(verified(await journal.read("run"), "run"), "run").state
+        told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
         assert told is not None
         assert to_json(told) == to_json(state)
     head = await journal.head("run")
@@ -117,7 +117,7 @@ async def test_recovery_from_every_record_boundary() -> None:
         check_recovered(records[:count], state, again, events)
         assert state.final_text == final.final_text
         assert state.usage == final.usage
-        assert folded(verified(await loop_journal(loop).read("run"), "run"), "run").state == state
+        assert fold_records(verify_records(await loop_journal(loop).read("run"), "run"), "run").state == state
 
 
 def loop_journal(loop: AgentLoop) -> MemoryJournal:
@@ -417,7 +417,7 @@ async def test_cancelling_writes_down_how_it_ended() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
-    told = folded(verified(await journal.read("run"), "run"), "run").state
+    told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
     assert told == caught.value.agent_state  # type: ignore[attr-defined]
     assert told is not None
     assert told.steps[0].executions[0].status is ToolStatus.CANCELLED

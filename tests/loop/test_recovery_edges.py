@@ -13,7 +13,7 @@ from agentloop.contracts.can_journal import Claim
 from agentloop.errors import InboxClosed, JournalConflict
 from agentloop.events import EventBus
 from agentloop.journal import MemoryJournal
-from agentloop.journal.fold import folded
+from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
 from agentloop.values import (
     AfterInference,
@@ -42,7 +42,7 @@ async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> No
         left = await chronicle.crashed_after(count)
         state = await loop.with_journal(left).recover("run")
         assert [message.text for message in state.messages] == ["go", "first", "and more?", "second"]
-        assert folded(await left.read("run"), "run").state == state
+        assert fold_records(await left.read("run"), "run").state == state
 
 
 async def test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_crash() -> None:
@@ -161,7 +161,7 @@ async def test_a_run_that_has_not_come_to_a_step_passes_the_point_before_the_exe
     loop = AgentLoop(ToolCallingDriver(Model("done")), journal=chronicle, interceptors=[Tenant()])
     await loop.execute("go", execution_id="run")
     left = await chronicle.crashed_after(1)
-    begun = folded(await left.read("run"), "run").state
+    begun = fold_records(await left.read("run"), "run").state
     assert begun is not None
     state = await loop.with_journal(left).execute(begun)
     assert state.context.metadata["tenant"] == "acme"

@@ -23,8 +23,8 @@ from agentloop import (
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.interception import RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
-from agentloop.journal.chain import verified
-from agentloop.journal.fold import folded
+from agentloop.journal.chain import verify_records
+from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
 from agentloop.values import AfterToolUse, ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
 from tests.loop.recovery_bench import Model, Turn, World
@@ -74,7 +74,9 @@ async def crashes(
         state = await loop.recover(execution_id)
         monitor.check()
         for head in await journal.list():
-            told = folded(verified(await journal.read(head.execution_id), head.execution_id), head.execution_id)
+            told = fold_records(
+                verify_records(await journal.read(head.execution_id), head.execution_id), head.execution_id
+            )
             assert told.state is not None
             assert told.state.status is head.status
         found.append((state, world, loop))

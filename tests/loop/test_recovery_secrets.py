@@ -9,7 +9,7 @@ import pytest
 from agentloop import AgentLoop, TimeLimit, ToolCallingDriver, ToolContext, tool
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
-from agentloop.journal.fold import folded
+from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle, ManualClock
 from agentloop.values import ExecutionStatus, RecordKind, ToolStatus, approve, edit
 from tests.loop.recovery_bench import Model, World
@@ -117,4 +117,4 @@ async def test_the_time_that_a_program_was_down_does_not_count() -> None:
     assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, steps)
     assert state.execution is not None
     assert timedelta(seconds=state.execution.waited_seconds) > timedelta(hours=1)
-    assert folded(await left.read("run"), "run").state == state
+    assert fold_records(await left.read("run"), "run").state == state

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from agentloop.journal import SqliteJournal, chained
+from agentloop.journal import SqliteJournal, chain_record
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
@@ -33,7 +33,7 @@ def records_of(execution_id: str) -> list[JournalRecord]:
             body |= {"result": "a long result " * 30, "again": "a long result " * 30, "number": sequence}
         if sequence == len(RecordKind):
             body["values"] = list(range(200))
-        record = chained(
+        record = chain_record(
             execution_id,
             sequence,
             kind,
