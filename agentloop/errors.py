@@ -40,7 +40,8 @@
         └── SchemaTooNew
 
 A message says what was wrong, where, and what to do about it; what a program may want to act on is an attribute. Errors
-that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchFailed`) stand beside that value in `agentloop.values`.
+that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchInterrupted`, `StepInterrupted`) are defined in
+`agentloop.values`.
 """
 
 from __future__ import annotations
@@ -245,7 +246,14 @@ class InboxClosed(AgentLoopError):
 
 
 class JournalError(AgentLoopError):
-    """Something is wrong with a recorded run."""
+    """Something is wrong with a recorded run.
+
+    Attributes:
+        state: the last `AgentState` of the execution that the error ended; None on any other error. `interrupted_state`
+            in `agentloop.values` returns it with its type.
+    """
+
+    state: object | None = None
 
 
 class UnknownExecution(JournalError):

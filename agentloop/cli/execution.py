@@ -16,6 +16,7 @@ from agentloop.cli.errors import Interrupted
 from agentloop.errors import MalformedArguments
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import format_json
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall
@@ -155,6 +156,6 @@ async def _interruptible(execution: Coroutine[object, object, AgentState]) -> Ag
     try:
         return await execution
     except asyncio.CancelledError as cancelled:  # asyncio makes Ctrl-C of the first signal a cancellation
-        state = getattr(cancelled, "agent_state", None)
-        account = printable(state.explain()) if isinstance(state, AgentState) else "nothing was done yet"
+        state = interrupted_state(cancelled)
+        account = printable(state.explain()) if state is not None else "nothing was done yet"
         raise Interrupted(account) from None

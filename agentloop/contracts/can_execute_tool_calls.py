@@ -38,8 +38,7 @@ class CanExecuteToolCalls(ABC):
             One execution per settled call, the calls that wait, and the state after the batch's interceptors.
 
         Raises:
-            BatchFailed: when the executor is told to raise on failure; the whole batch is settled before, and carried.
-            AgentStop: when a tool or an interceptor asked to stop; carries the settled batch as `tool_executions`.
-            Exception: an interceptor's error; carries the settled batch as `tool_executions`.
-            asyncio.CancelledError: after the open calls were settled; carries the batch as `tool_executions`.
+            BatchInterrupted: after every call was settled, with the batch. Its cause is the error of an interceptor or of
+                the journal, an `AgentStop`, or a `BatchFailed` of an executor that raises when a tool fails.
+            asyncio.CancelledError: after the open calls were settled; raised from a `BatchInterrupted`.
         """

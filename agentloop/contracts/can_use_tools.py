@@ -26,9 +26,6 @@ class CanUseTools(ABC):
     async def use_tools(self, state: AgentState) -> AgentState:
         """Take one step.
 
-        An exception that leaves this method may carry, as its attribute `agent_state`, the state so far with the step
-        as far as it came; the loop goes on from there, so that nothing done is lost.
-
         Args:
             state: a state whose execution is in progress.
 
@@ -36,6 +33,9 @@ class CanUseTools(ABC):
             The state after the step.
 
         Raises:
+            StepInterrupted: with the state so far and the cause. The loop continues from that state, so that nothing done
+                is lost; the cause is handled as if it had been raised itself.
             AgentStop: to stop the execution for a reason.
             Exception: anything else becomes a step of kind `error`.
+            asyncio.CancelledError: when cancelled; raised from a `StepInterrupted` where there is a state to carry.
         """

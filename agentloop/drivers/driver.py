@@ -33,6 +33,7 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.interruptions import BatchInterrupted, StepInterrupted, cause_of
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, AgentStep, SuspendedTurn
@@ -71,6 +72,7 @@ class StepDraft:
         usage: tokens of all inferences so far.
         response: the latest response.
         errors: what went wrong so far.
+        outcome: what came of the calls; None before they are settled.
     """
 
     state: AgentState
@@ -82,6 +84,7 @@ class StepDraft:
     usage: Usage = NO_USAGE
     response: InferenceResponse | None = None
     errors: tuple[ErrorInfo, ...] = ()
+    outcome: ToolExecutions | None = None
 
     @classmethod
     def begin(cls, state: AgentState, scope: ExecutionScope) -> StepDraft:
@@ -199,17 +202,14 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
     async def use_tools(self, state: AgentState) -> AgentState:
         """Take one step: settle calls that waited and are decided, or decide anew and have the calls executed.
 
-        What goes wrong leaves with the state so far as its attribute `agent_state`.
-
         Raises:
-            AgentStop: when an interceptor asks to stop.
-            Exception: whatever the inference or an interceptor raises.
+            StepInterrupted: with the state so far; its cause is what the inference, the executor or an interceptor raised.
+            asyncio.CancelledError: when cancelled; raised from a `StepInterrupted`.
         """
         last = state.last_step
         if last is not None and last.open_turn is not None:
             return await self._settle(state, last.open_turn)
         draft = StepDraft.begin(state, self.scope)
-        outcome: ToolExecutions | None = None
         try:
             messages = self.compile(draft.state)
             await self._epochs.tell(self.compiler, draft.state, self.events)
@@ -217,11 +217,12 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             calls = [part for part in draft.parts if isinstance(part, ToolCall)]
             if calls:
                 draft.calls = ToolCalls.of(calls, draft.state)
-                outcome = await self.execute(draft.calls, draft)
-        except (Exception, asyncio.CancelledError) as error:
-            _attach(error, self._rescued(draft, error))
-            raise
-        return self.finish(draft, outcome)
+                draft.outcome = await self.execute(draft.calls, draft)
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from StepInterrupted(self._rescued(draft, cancelled))
+        except Exception as error:
+            raise _interrupted(self._rescued(draft, error), error) from error
+        return self.finish(draft, draft.outcome)
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model shall see."""
@@ -252,11 +253,12 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     def _rescued(self, draft: StepDraft, error: BaseException) -> AgentState:
         """Return the state with the step as far as it came."""
-        outcome = getattr(error, "tool_executions", None)
-        if not isinstance(outcome, ToolExecutions):
-            outcome = unknown(draft.calls, draft.state, error, self.scope) if draft.calls is not None else None
-        if isinstance(error, Exception) and not isinstance(error, AgentStop):
-            draft.errors = (*draft.errors, ErrorInfo.of(error))
+        outcome = draft.outcome
+        if outcome is None and draft.calls is not None:
+            outcome = self._outcome(draft.calls, draft.state, error)
+        cause = cause_of(error)
+        if isinstance(cause, Exception) and not isinstance(cause, AgentStop):
+            draft.errors = (*draft.errors, ErrorInfo.of(cause))
         if outcome is None and draft.response is None and not draft.errors:
             return draft.state
         return draft.finished(outcome, self.scope.clock.now())
@@ -270,15 +272,20 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             raise ContractViolation("the step waits for decisions and none was made; pass them to AgentLoop.resume")
         try:
             outcome = await self.executor.execute_tools(calls, state)
-        except (Exception, asyncio.CancelledError) as error:
-            found = getattr(error, "tool_executions", None)
-            if not isinstance(found, ToolExecutions):
-                found = unknown(calls, state, error, self.scope)
-            _attach(error, apply_outcomes(found, self.scope.clock.now()))
-            raise
+        except asyncio.CancelledError as cancelled:
+            outcome = self._outcome(calls, state, cancelled)
+            raise cancelled from StepInterrupted(apply_outcomes(outcome, self.scope.clock.now()))
+        except Exception as error:
+            outcome = self._outcome(calls, state, error)
+            raise _interrupted(apply_outcomes(outcome, self.scope.clock.now()), error) from error
         return apply_outcomes(outcome, self.scope.clock.now())
 
+    def _outcome(self, calls: ToolCalls, state: AgentState, error: BaseException) -> ToolExecutions:
+        """Return the outcome of the calls that an error carries, or one that says that it is unknown."""
+        carrier = BatchInterrupted.find_in(error)
+        return carrier.executions if carrier is not None else unknown(calls, state, error, self.scope)
 
-def _attach(error: BaseException, state: AgentState) -> None:
-    """Let an error carry the state so far, as the contract of drivers says."""
-    error.agent_state = state  # type: ignore[attr-defined]  # read with getattr where it is caught
+
+def _interrupted(state: AgentState, error: Exception) -> StepInterrupted:
+    cause = cause_of(error)
+    return StepInterrupted(state, cause if isinstance(cause, Exception) else error)

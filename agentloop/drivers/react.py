@@ -74,7 +74,7 @@ def given_up(
         started_at=now,
         ended_at=now,
     )
-    error.tool_executions = ToolExecutions((execution,), (), draft.state)  # type: ignore[union-attr]  # for the template of drivers
+    draft.outcome = ToolExecutions((execution,), (), draft.state)
     return error
 
 

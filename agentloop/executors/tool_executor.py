@@ -16,7 +16,8 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.events.bus import EventBus
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.batches import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
+from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolStatus
 
@@ -39,7 +40,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
     other.
 
     Attributes:
-        raise_on_tool_failure: settle the whole batch and then raise `BatchFailed` when a tool failed or timed out.
+        raise_on_tool_failure: settle the whole batch and then raise it, interrupted by a `BatchFailed`, when a tool failed or timed out.
         stop_on_tool_block: do not admit the calls after a blocked one; those admitted run.
         max_concurrency: the most calls that run at once; None for all.
         default_timeout: seconds for tools that name no timeout; None for no limit.
@@ -83,9 +84,9 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         """Execute a batch.
 
         Raises:
-            BatchFailed: under `raise_on_tool_failure`, after the whole batch was settled; carries it.
-            InterceptorFailed: when an interceptor failed; carries the settled batch as `tool_executions`.
-            asyncio.CancelledError: after the open calls were settled; carries the batch as `tool_executions`.
+            BatchInterrupted: after every call was settled. Its cause is the `InterceptorFailed` of an interceptor, the
+                `JournalError` of the journal or, under `raise_on_tool_failure`, a `BatchFailed`.
+            asyncio.CancelledError: after the open calls were settled; raised from a `BatchInterrupted`.
         """
         if self._scope is not None:
             return await self._execute(tool_calls, state, self._scope)
@@ -105,16 +106,15 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             reason = "the execution was cancelled"
             await shielded(batch.abandon(reason), self.cancel_grace)
             batch.close(reason)
-            cancelled.tool_executions = batch.answer()  # type: ignore[attr-defined]  # as the contract says
-            raise
+            raise cancelled from BatchInterrupted(batch.answer())
         answer = batch.answer()
         if batch.failure is not None:
-            batch.failure.tool_executions = answer  # type: ignore[attr-defined]  # as the contract says
-            raise batch.failure
+            raise BatchInterrupted(answer, batch.failure) from batch.failure
         if self.raise_on_tool_failure:
             failed = next((one for one in answer.executions if one.status in _FAILURES), None)
             if failed is not None:
-                raise BatchFailed(answer, failed)
+                error = BatchFailed(failed)
+                raise BatchInterrupted(answer, error) from error
         return answer
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:

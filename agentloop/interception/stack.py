@@ -99,6 +99,19 @@ Layer: TypeAlias = tuple[str, Callable[..., Any]]
 
 
 @frozen
+class Passage(Generic[P]):
+    """How far a point came through the layers.
+
+    Attributes:
+        point: the point as the layers before the error left it; without an error, as all layers left it.
+        error: what a layer raised; None when none did.
+    """
+
+    point: P
+    error: Exception | None = None
+
+
+@frozen
 class InterceptorStack(CanIntercept):
     """Interceptors in the order of their priority, behaving as one.
 
@@ -166,11 +179,11 @@ class InterceptorStack(CanIntercept):
 
     async def before_step(self, point: BeforeStep) -> BeforeStep:
         """Pass the point through the layers, outermost first, until one stops the execution for good."""
-        return await self._pass("before_step", point, _is_stopped)
+        return await self._pass("before_step", point)
 
     async def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Pass the point through the layers, outermost first, until one answers."""
-        return await self._pass("before_inference", point, lambda made: made.response is not None)
+        return await self._pass("before_inference", point)
 
     async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
         """Ask the model inside of the layers."""
@@ -182,7 +195,7 @@ class InterceptorStack(CanIntercept):
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Pass the point through the layers, outermost first, until one gives a verdict."""
-        return await self._pass("before_tool_use", point, lambda made: made.verdict is not None)
+        return await self._pass("before_tool_use", point)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the tool inside of the layers."""
@@ -208,15 +221,21 @@ class InterceptorStack(CanIntercept):
         """Pass the point through the layers, outermost first."""
         return await self._pass("on_error", point)
 
-    async def _pass(self, name: str, point: P, until: Callable[[P], bool] | None = None) -> P:
+    async def pass_layers(self, name: str, point: P) -> Passage[P]:
+        """Pass a point through the layers and return how far it came, also when a layer raises.
+
+        Args:
+            name: the name of the point, such as `before_step`.
+            point: the point.
+        """
+        until: Callable[[Any], bool] | None = _ENDS.get(name)
         for interceptor, method in self._compiled.get(name, ()):
             if self._witness is not None:
                 self._witness.entering(interceptor, name)
             try:
                 made = await _run(interceptor, name, method, point)
-            except Exception as error:
-                error.agent_state = point.state  # type: ignore[attr-defined]  # what the layers before have made of it
-                raise
+            except Exception as error:  # noqa: BLE001  # returned, so that what the layers before have changed is not lost
+                return Passage(point, error)
             if self._witness is not None:
                 self._witness.passed(interceptor, name, point, made)
             if self._events is not None:
@@ -224,7 +243,13 @@ class InterceptorStack(CanIntercept):
             point = made
             if until is not None and until(point):
                 break
-        return point
+        return Passage(point)
+
+    async def _pass(self, name: str, point: P) -> P:
+        passage = await self.pass_layers(name, point)
+        if passage.error is not None:
+            raise passage.error
+        return passage.point
 
     async def _around(self, kind: Around[T], point: Point, proceed: Callable[[], Awaitable[T]]) -> T:
         call = proceed
@@ -238,6 +263,22 @@ class InterceptorStack(CanIntercept):
 def _is_stopped(point: BeforeStep) -> bool:
     execution = point.state.execution
     return execution is not None and execution.continuation.hard_signal is not None
+
+
+def _is_answered(point: BeforeInference) -> bool:
+    return point.response is not None
+
+
+def _is_decided(point: BeforeToolUse) -> bool:
+    return point.verdict is not None
+
+
+_ENDS: Mapping[str, Callable[[Any], bool]] = {
+    "before_step": _is_stopped,
+    "before_inference": _is_answered,
+    "before_tool_use": _is_decided,
+}
+"""Whether a layer has made the layers after it superfluous, by point."""
 
 
 async def _run(interceptor: str, name: str, method: Callable[..., Any], point: P) -> P:

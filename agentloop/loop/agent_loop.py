@@ -204,7 +204,8 @@ class AgentLoop:
         Raises:
             ToolDefinitionError: if a tool's parameters are not a valid JSON Schema.
             DecisionError: if the state is suspended; see `resume`.
-            asyncio.CancelledError: if the task was cancelled; its attribute `agent_state` is the last state.
+            JournalError: if the journal failed; `interrupted_state` returns the last state.
+            asyncio.CancelledError: if the task was cancelled; `interrupted_state` returns the last state.
         """
         return await _run_to_end(self._start(input, execution_id, dependencies))
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.values.event import Event
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.state import AgentState
 
 _BUFFER = 64
@@ -100,7 +101,7 @@ class _Reading:
         try:
             self.state = await self._run()
         except asyncio.CancelledError as cancelled:
-            self.state = getattr(cancelled, "agent_state", None)
+            self.state = interrupted_state(cancelled)
             raise
         finally:
             await self._queue.put(None)

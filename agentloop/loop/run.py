@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Sequence
 
 from attrs import define, field
 
@@ -27,8 +26,9 @@ from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
-    attached,
     checked,
+    settled_calls,
+    state_of_error,
     status_of,
     tell_end,
     tell_interrupted,
@@ -38,11 +38,12 @@ from agentloop.loop.settlement import (
     with_typed_output,
 )
 from agentloop.values.batches import close_open_turn
+from agentloop.values.interruptions import ExecutionInterrupted, cause_of
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.state import AgentState
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
-from agentloop.values.tool_calls import ErrorInfo
+from agentloop.values.tool_calls import ErrorInfo, ToolExecution
 
 
 async def opened(log: ExecutionLog | None, state: AgentState, inboxes: Inboxes) -> None:
@@ -160,8 +161,6 @@ class RunSignals:
         self.state = close_open_turn(self.state, reason, self.scope.clock.now(), self.scope.ids)
 
 
-P = TypeVar("P", bound=StatePoint)
-
 _GRACE_SECONDS = 5.0
 
 
@@ -227,7 +226,8 @@ class Run(RunSignals):
         """Run: yield the state after each step, and the final one.
 
         Raises:
-            asyncio.CancelledError: with the last state as its attribute `agent_state`.
+            JournalError: when the journal failed; `interrupted_state` returns the last state.
+            asyncio.CancelledError: when cancelled; `interrupted_state` returns the last state.
         """
         try:
             await self._begin()
@@ -242,10 +242,9 @@ class Run(RunSignals):
             await self._end()
         except asyncio.CancelledError as cancelled:
             await shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
-            cancelled.agent_state = self.state  # type: ignore[attr-defined]  # as the contract of the loop says
-            raise
+            raise cancelled from ExecutionInterrupted(self.state)
         except JournalError as error:  # what cannot be written down is not done
-            error.agent_state = self.state  # type: ignore[attr-defined]  # as the contract of the loop says
+            error.state = self.state
             raise
         finally:
             await self._leave()
@@ -264,7 +263,7 @@ class Run(RunSignals):
             self.state = self.state.with_continuation_requested()  # a message is not left without an answer
         self.parts = await self.parts.hold_groups(self.scope)
         if self.at_start:
-            await self._pass(BeforeExecution, "before_execution", self.parts.interceptor.before_execution)
+            await self._pass(BeforeExecution, "before_execution")
 
     async def _leave(self) -> None:
         """Let go of everything that the execution has opened."""
@@ -289,7 +288,7 @@ class Run(RunSignals):
             self.state = self.state.with_continuation_cleared()
             self.signals_told = 0
             steps = self.state.step_count
-            await self._pass(BeforeStep, "before_step", self.parts.interceptor.before_step)
+            await self._pass(BeforeStep, "before_step")
             if self.must_stop or self.state.step_count == steps:
                 return not self.must_stop
 
@@ -316,24 +315,31 @@ class Run(RunSignals):
             self.state = checked(before, await self.parts.driver.use_tools(before), self.parts.driver)
             self._step_taken = True
             self.parts.check_output(self.state, self.continuation)
-        except AgentStop as stop:
-            self._rescue(stop, before)
-            self.state = self.state.with_stop_signal(stop.signal)
-        except AskedAnew:
-            self.state = before
-            await self._close_calls("the answer that it was made in is not at hand")
-        except (asyncio.CancelledError, JournalError) as error:
-            self._rescue(error, before)
+        except asyncio.CancelledError as cancelled:
+            self._rescue(cancelled, before)
             raise
         except Exception as error:  # noqa: BLE001  # whatever goes wrong in a driver ends the execution with its state
-            self._rescue(error, before)
-            await self._fail(error)
+            await self._interrupt_step(error, before)
         if self._step_taken:
-            await self._pass(AfterStep, "after_step", self.parts.interceptor.after_step)
+            await self._pass(AfterStep, "after_step")
             await self._complete_step()
         else:  # stopped before it came to anything: there is no step to complete
             await self.tell_signals()
         self._driving = False
+
+    async def _interrupt_step(self, error: Exception, before: AgentState) -> None:
+        """Continue from the state that an error of the driver carries, as the cause of the error demands."""
+        self._rescue(error, before)
+        match cause_of(error):
+            case AgentStop() as stop:
+                self.state = self.state.with_stop_signal(stop.signal)
+            case AskedAnew():
+                self.state, self._step_taken = before, False
+                await self._close_calls("the answer that it was made in is not at hand")
+            case JournalError() as failure:
+                raise failure from failure.__cause__  # the carrier has served, and does not leave the loop
+            case Exception() as failure:
+                await self._fail(failure, settled_calls(error))
 
     async def _hand_over(self) -> None:
         """Go on with the parts of another loop, if the step has handed the conversation over to it."""
@@ -351,11 +357,11 @@ class Run(RunSignals):
             await self.events.emit(ConversationHandedOver(head, execution))
 
     async def _end(self) -> None:
-        await self._pass(OnStop, "on_stop", self.parts.interceptor.on_stop)
+        await self._pass(OnStop, "on_stop")
         if status_of(self.state.stop_signal).is_terminal:
             await self._close_calls("the execution has ended")
             await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
-            await self._pass(AfterExecution, "after_execution", self.parts.interceptor.after_execution)
+            await self._pass(AfterExecution, "after_execution")
         await self._tell_end()
 
     async def _cut_off(self, reason: str) -> None:
@@ -423,24 +429,23 @@ class Run(RunSignals):
 
     def _rescue(self, error: BaseException, before: AgentState) -> None:
         """Go on from the state that an error carries."""
-        self.state = attached(error, before)
+        self.state = state_of_error(error, before)
         self._step_taken = self.state.step_count > before.step_count or self.state.last_step is not before.last_step
 
     # --- points and signals -------------------------------------------------------------------------------------
 
-    async def _pass(self, kind: type[P], name: str, point: Callable[[P], Awaitable[P]]) -> None:
+    async def _pass(self, kind: type[StatePoint], name: str) -> None:
         if name not in self.parts.interceptor.points:
             return
-        try:
-            self.state = (await point(kind(self.state))).state
-        except AgentStop as stop:
-            self.state = attached(stop, self.state).with_stop_signal(stop.signal)
-        except Exception as error:  # noqa: BLE001  # an interceptor's error is an error of the execution
-            self.state = attached(error, self.state)
-            await self._fail(error)
+        passage = await self.parts.interceptor.pass_layers(name, kind(self.state))
+        self.state = passage.point.state
+        if isinstance(passage.error, AgentStop):
+            self.state = self.state.with_stop_signal(passage.error.signal)
+        elif passage.error is not None:
+            await self._fail(passage.error)
         await self.tell_signals()
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: Exception, executions: Sequence[ToolExecution] = ()) -> None:
         """Record an error: in the step that it happened in, or in a step of its own; then stop, unless one recovers."""
         raised, recovered = error, False
         if "on_error" in self.parts.interceptor.points:
@@ -454,7 +459,9 @@ class Run(RunSignals):
         if not self._in_step:
             await self._close_calls("the execution has failed")
             await self._start_step()
-        self.state = with_error(self.state, raised, error, self.scope, step_taken=self._step_taken)
+        self.state = with_error(
+            self.state, raised, error, self.scope, step_taken=self._step_taken, executions=executions
+        )
         self._step_taken = True
         if recovered:
             self.state = self.state.with_continuation_requested()

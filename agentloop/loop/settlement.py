@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -17,7 +17,8 @@ from agentloop.events.execution import (
     AgentExecutionSuspended,
 )
 from agentloop.events.tool_calls import Recovery, ToolCallCompleted, ToolCallRecovered
-from agentloop.values.batches import ToolExecutions, close_open_turn
+from agentloop.values.batches import close_open_turn
+from agentloop.values.interruptions import BatchInterrupted, StepInterrupted
 from agentloop.values.messages import Message
 from agentloop.values.records import RecordedCall
 from agentloop.values.state import AgentState
@@ -70,17 +71,29 @@ async def tell_end(events: CanHandleEvents, state: AgentState) -> None:
         await events.emit(AgentExecutionStopped(head, signal, steps, usage))
 
 
-def attached(error: BaseException, before: AgentState) -> AgentState:
-    """Return the state that an error carries; where a driver attached none, what it was, with the batch that it carries."""
-    state = getattr(error, "agent_state", None)
-    if isinstance(state, AgentState):
-        return state
-    outcome = getattr(error, "tool_executions", None)
-    return outcome.state if isinstance(outcome, ToolExecutions) else before
+def state_of_error(error: BaseException, before: AgentState) -> AgentState:
+    """Return the state that an error of a driver carries; that of its batch, or the state before, where it carries none."""
+    step = StepInterrupted.find_in(error)
+    if step is not None:
+        return step.state
+    batch = BatchInterrupted.find_in(error)
+    return batch.executions.state if batch is not None else before
+
+
+def settled_calls(error: BaseException) -> Sequence[ToolExecution]:
+    """Return the calls that were settled before an error of a driver, where it did not put them into a step."""
+    batch = BatchInterrupted.find_in(error) if StepInterrupted.find_in(error) is None else None
+    return batch.executions.executions if batch is not None else ()
 
 
 def with_error(
-    state: AgentState, raised: Exception, error: Exception, scope: ExecutionScope, *, step_taken: bool
+    state: AgentState,
+    raised: Exception,
+    error: Exception,
+    scope: ExecutionScope,
+    *,
+    step_taken: bool,
+    executions: Sequence[ToolExecution] = (),
 ) -> AgentState:
     """Return the state with an error in its last step, when that is the one that went wrong, or else in a step of its own.
 
@@ -90,6 +103,7 @@ def with_error(
         error: what is to be recorded: the same, or what an interceptor made of it.
         scope: where id and time come from.
         step_taken: whether the last step is the one that went wrong.
+        executions: calls that were settled before the error, for a step of its own.
     """
     info = ErrorInfo.of(error)
     last = state.last_step
@@ -100,7 +114,7 @@ def with_error(
     step = AgentStep(
         id=scope.ids.new_id("step"),
         number=state.step_count + 1,
-        message=_salvaged(error),
+        message=_message_of(executions) if executions else None,
         errors=(info,),
         started_at=now,
         ended_at=now,
@@ -129,12 +143,8 @@ def checked(before: AgentState, after: object, driver: object) -> AgentState:
     return after
 
 
-def _salvaged(error: Exception) -> Message | None:
-    """Make the message of the calls that were settled before the error, where a driver did not make one."""
-    outcome = getattr(error, "tool_executions", None)
-    if not isinstance(outcome, ToolExecutions) or not outcome.executions:
-        return None
-    return Message.assistant(*[ToolExchange(execution.call, execution) for execution in outcome.executions])
+def _message_of(executions: Iterable[ToolExecution]) -> Message:
+    return Message.assistant(*[ToolExchange(execution.call, execution) for execution in executions])
 
 
 _CUT_SHORT = "the program was interrupted while this call ran, and it was not gone on with"
@@ -190,9 +200,10 @@ def with_interrupted(
     state = close_open_turn(state, reason, now, scope.ids, in_turn)
     if not others:
         return state
-    message = Message.assistant(*[ToolExchange(execution.call, execution) for execution in others])
     number = state.step_count + 1
-    step = AgentStep(id=scope.ids.new_id("step"), number=number, message=message, started_at=now, ended_at=now)
+    step = AgentStep(
+        id=scope.ids.new_id("step"), number=number, message=_message_of(others), started_at=now, ended_at=now
+    )
     return state.with_step(step)
 
 

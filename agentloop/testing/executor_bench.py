@@ -25,6 +25,7 @@ from agentloop.testing.toy_tools import Ledger, toys
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
+from agentloop.values.interruptions import BatchInterrupted
 from agentloop.values.json import parse_json
 from agentloop.values.records import InDoubt, RecordKind
 from agentloop.values.state import AgentState
@@ -160,10 +161,10 @@ async def _executed(
     try:
         answer = await ExecutorBench(toys(ledger), make(), clock=clock, log=log).run(*calls, state=state)
     except Exception as error:
-        carried = getattr(error, "tool_executions", None)
-        if not isinstance(carried, ToolExecutions):
+        carrier = BatchInterrupted.find_in(error)
+        if carrier is None:
             raise
-        answer = carried
+        answer = carrier.executions
     finally:
         await log.aclose()
     return _Executed(answer, ledger)

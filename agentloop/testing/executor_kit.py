@@ -21,6 +21,7 @@ from agentloop.testing.toy_tools import BATCHES, PARAMETERS, PLAIN_BATCHES, Gate
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.event import Event
+from agentloop.values.interruptions import BatchInterrupted
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
@@ -76,8 +77,8 @@ class _Trial:
             answer = await _cancelled_after(bench.run(*calls, state=state), cancel_after)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001  # whatever it raises is looked at by the laws
             error = raised
-            carried = getattr(raised, "tool_executions", None)
-            answer = carried if isinstance(carried, ToolExecutions) else None
+            carrier = BatchInterrupted.find_in(raised)
+            answer = carrier.executions if carrier is not None else None
         return BatchRun(answer, error, bench.events, ledger, state, state_before)
 
 

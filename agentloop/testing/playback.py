@@ -21,6 +21,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_sync
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.inference import InferenceResponse
+from agentloop.values.interruptions import StepInterrupted
 from agentloop.values.json import JsonObject
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
 from agentloop.values.records import recorded_error
@@ -221,14 +222,13 @@ class _PlayingDriver(ToolCallingDriver):
         """Take a step.
 
         Raises:
-            Exception: as was recorded; with the state so far as its attribute `agent_state`.
+            StepInterrupted: with the state so far; its cause is as was recorded.
         """
         after = await super().use_tools(state)
         if after.step_count not in self.failed or (after.open_turn is not None and not self.is_last):
             return after
         error = recorded_error(self.failed[after.step_count])
-        error.agent_state = after  # type: ignore[attr-defined]  # as the contract of drivers says
-        raise error
+        raise StepInterrupted(after, error) from error
 
 
 def _asking(loop: AgentLoop, script: ScriptedInference, recording: Fixture, legs: int) -> AgentLoop:

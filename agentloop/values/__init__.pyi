@@ -1,4 +1,3 @@
-from agentloop.values.batches import BatchFailed as BatchFailed
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
 from agentloop.values.decisions import Answer as Answer
@@ -26,6 +25,11 @@ from agentloop.values.inference import ReasoningEffort as ReasoningEffort
 from agentloop.values.inference import ResponseFormat as ResponseFormat
 from agentloop.values.inference import ToolChoice as ToolChoice
 from agentloop.values.inference import Usage as Usage
+from agentloop.values.interruptions import BatchFailed as BatchFailed
+from agentloop.values.interruptions import BatchInterrupted as BatchInterrupted
+from agentloop.values.interruptions import ExecutionInterrupted as ExecutionInterrupted
+from agentloop.values.interruptions import StepInterrupted as StepInterrupted
+from agentloop.values.interruptions import interrupted_state as interrupted_state
 from agentloop.values.json import JsonObject as JsonObject
 from agentloop.values.json import JsonValue as JsonValue
 from agentloop.values.json import freeze as freeze

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import ContractViolation, DecisionError, ToolFailed
+from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import FrozenDict
 from agentloop.values.state import AgentState
@@ -110,18 +110,6 @@ class ToolExecutions(Value):
     def with_state(self, state: AgentState) -> ToolExecutions:
         """Return the same outcomes with another state."""
         return evolve(self, state=state)
-
-
-class BatchFailed(ToolFailed):
-    """A tool failed under an executor that raises on failure; the whole batch was settled before.
-
-    Attributes:
-        tool_executions: the outcome of every call of the batch.
-    """
-
-    def __init__(self, tool_executions: ToolExecutions, failed: ToolExecution) -> None:
-        super().__init__(f"the tool {failed.name!r} {failed.status.value}: {failed.error_message}")
-        self.tool_executions = tool_executions
 
 
 def ready_calls(turn: SuspendedTurn) -> ToolCalls:

@@ -22,6 +22,7 @@ from agentloop.values import (
     ToolStatus,
     approve,
 )
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import parse_json
 from tests.durability.world import RUN, MortalJournal, World, loop_of
 from tests.loop.recovery_bench import cut
@@ -77,7 +78,7 @@ async def ended(loop: AgentLoop, ending: Ending) -> AgentState:
     going.cancel()
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await going
-    state = cancelled.value.agent_state  # type: ignore[attr-defined]  # as the contract of the loop says
+    state = interrupted_state(cancelled.value)
     assert isinstance(state, AgentState)
     return state
 

@@ -15,7 +15,8 @@ from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InterceptorFailed, ToolDefinitionError
 from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
 from agentloop.testing import ExecutorBench, Ledger, call, run_virtual, toys
-from agentloop.values import BatchFailed, Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
+from agentloop.values import Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
+from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.tool_calls import ToolExecution
 from tests.limits import LONGEST, jump
@@ -356,9 +357,10 @@ def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
 def test_raising_on_failure_settles_the_whole_batch_first() -> None:
     """The error carries every outcome, also those of the siblings."""
     bench = ExecutorBench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
-    with pytest.raises(BatchFailed, match="the tool 'fail' failed: the toy fails on 1") as caught:
+    with pytest.raises(BatchInterrupted, match="the tool 'fail' failed: the toy fails on 1") as caught:
         run_virtual(bench.run(call("fail", 1), call("echo", 2, seconds=2)))
-    assert statuses(caught.value.tool_executions) == ["failed", "succeeded"]
+    assert isinstance(caught.value.cause, BatchFailed)
+    assert statuses(caught.value.executions) == ["failed", "succeeded"]
 
 
 class Blocking(Interceptor):
@@ -472,9 +474,10 @@ class Raising(Interceptor):
 def test_an_interceptor_that_raises_fails_closed(at: str, expected: list[str], ran: list[int]) -> None:
     """The guarded call does not count as run, every call has an outcome, and the error names the interceptor."""
     ledger = Ledger()
-    with pytest.raises(InterceptorFailed, match=f"the interceptor Raising failed at {at}_tool_use") as caught:
+    with pytest.raises(BatchInterrupted, match=f"the interceptor Raising failed at {at}_tool_use") as caught:
         run_virtual(ExecutorBench(toys(ledger), interceptors=[Raising(at)]).run(*[call("echo", n) for n in (1, 2, 3)]))
-    outcome = caught.value.tool_executions  # type: ignore[attr-defined]  # as the contract says
+    assert isinstance(caught.value.cause, InterceptorFailed)
+    outcome = caught.value.executions
     assert statuses(outcome) == expected
     assert [arguments["value"] for _, arguments in ledger.used] == ran
     assert outcome.executions[1].value is None
@@ -524,7 +527,7 @@ def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> No
     """Whenever the task is cancelled, the error carries an outcome for each call."""
     bench = ExecutorBench(toys(Ledger()))
 
-    async def cancelled() -> Any:
+    async def cancelled() -> BatchInterrupted | None:
         task = asyncio.ensure_future(
             bench.run(call("echo", 1, seconds=1), call("alone", 2, seconds=1), call("echo", 3, seconds=1))
         )
@@ -532,9 +535,11 @@ def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
-        return caught.value.tool_executions  # type: ignore[attr-defined]  # as the contract says
+        return BatchInterrupted.find_in(caught.value)
 
-    outcome = run_virtual(cancelled())
+    carrier = run_virtual(cancelled())
+    assert carrier is not None
+    outcome = carrier.executions
     finished = int(after)
     assert statuses(outcome) == ["succeeded"] * finished + ["cancelled"] * (3 - finished)
     assert not outcome.executions[-1].may_have_run or after > 2

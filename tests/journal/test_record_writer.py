@@ -11,6 +11,7 @@ import pytest
 
 from agentloop.errors import JournalError
 from agentloop.journal import MemoryJournal
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.records import ExecutionHead, JournalRecord
 from tests.replay.bench import loop_of
 
@@ -38,7 +39,7 @@ async def test_any_error_of_a_journal_is_raised_as_a_journal_error(at: int) -> N
     with pytest.raises(JournalError, match="its journal raised OSError: the disk is gone") as raised:
         await loop_of(journal=journal).execute("What about my orders?", execution_id="run")
     assert raised.value.__cause__ is journal.error
-    assert hasattr(raised.value, "agent_state")
+    assert interrupted_state(raised.value) is not None
     claim = await journal.claim("run")
     await claim.release()
     del raised

@@ -51,6 +51,7 @@ from agentloop.values import (
     approve,
     deny,
 )
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import BeforeStep, BeforeToolUse, OnError
 from tests.limits import LONGEST
 
@@ -497,7 +498,8 @@ async def cancelled_after(loop: AgentLoop, seconds: float) -> AgentState:
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
-    state: AgentState = caught.value.agent_state  # type: ignore[attr-defined]  # as the contract says
+    state = interrupted_state(caught.value)
+    assert state is not None
     return state
 
 

@@ -55,6 +55,7 @@ from agentloop.values import (
     deny,
 )
 from agentloop.values.batches import close_open_turn
+from agentloop.values.interruptions import interrupted_state
 
 ROOT = Path(__file__).parents[2]
 final, calls = ScenarioStep.final, ScenarioStep.tool_calls
@@ -440,7 +441,8 @@ async def test_cancelling_the_caller_ends_its_agents() -> None:
     run.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await run
-    state = raised.value.agent_state  # type: ignore[attr-defined]  # as the loop says
+    state = interrupted_state(raised.value)
+    assert state is not None
     assert state.execution_id == "run"
     assert state.steps[0].executions[0].status is ToolStatus.CANCELLED
     assert asyncio.all_tasks() == before
@@ -727,7 +729,8 @@ async def test_cancelling_beside_an_agent_that_waits_leaves_nothing_open() -> No
     run.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await run
-    state = raised.value.agent_state  # type: ignore[attr-defined]  # as the loop says
+    state = interrupted_state(raised.value)
+    assert state is not None
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
     assert state.steps[0].executions[0].may_have_run
     monitor.check()

@@ -20,6 +20,7 @@ from agentloop import (
 from agentloop.events import ToolCallCompleted
 from agentloop.testing import LoopClock, run_virtual
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
+from agentloop.values.interruptions import interrupted_state
 
 EXECUTIONS, STEPS = 200, 4
 NAMES = ("slow", "quick", "threaded", "failing", "hasty", "missing")
@@ -165,7 +166,8 @@ def test_cancelling_some_executions_leaves_the_others_as_they_are() -> None:
             assert_own(one, number)
             continue
         assert isinstance(one, asyncio.CancelledError)
-        state: AgentState = vars(one)["agent_state"]
+        state = interrupted_state(one)
+        assert state is not None
         assert state.messages[0].text == f"user {number}"
         assert state.status is ExecutionStatus.STOPPED
         assert all(call.call.arguments["owner"] == f"user {number}" for step in state.steps for call in step.executions)

@@ -39,6 +39,7 @@ from agentloop.values import (
     did_not_happen,
     happened,
 )
+from agentloop.values.interruptions import interrupted_state
 from agentloop.values.records import Reconciliation
 from tests.loop.recovery_bench import Model, Turn, World, cut
 
@@ -375,7 +376,7 @@ async def test_what_cannot_be_written_down_is_not_done() -> None:
         world, journal = World(), Failing(appends)
         with pytest.raises(JournalFull) as caught:
             await loop_for(world, journal).execute("Go.", execution_id="run")
-        assert isinstance(getattr(caught.value, "agent_state", None), AgentState)
+        assert interrupted_state(caught.value) is not None
         intents = [r.body for r in await journal.read("run") if r.kind is RecordKind.CALL_INTENT]
         assert all(any(f'"{key}"' in body for body in intents) for key in world.effects)
         if appends:
@@ -418,7 +419,7 @@ async def test_cancelling_writes_down_how_it_ended() -> None:
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
-    assert told == caught.value.agent_state  # type: ignore[attr-defined]
+    assert told == interrupted_state(caught.value)
     assert told is not None
     assert told.steps[0].executions[0].status is ToolStatus.CANCELLED
     assert told.steps[0].executions[0].may_have_run

@@ -36,6 +36,7 @@ from agentloop.interception import RequireApproval, after_execution, after_step,
 from agentloop.loop import Inbox
 from agentloop.testing import Ledger, call, run_virtual, toys
 from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
+from agentloop.values.interruptions import interrupted_state
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
@@ -235,7 +236,8 @@ def test_a_cancelled_execution_keeps_the_message() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
-        state: AgentState = caught.value.agent_state  # type: ignore[attr-defined]  # as the contract says
+        state = interrupted_state(caught.value)
+        assert state is not None
         return state
 
     assert conversation(run_virtual(cut())) == ["u:go", "a:1", "u:more"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ContractViolation, ToolError
-from agentloop.values.batches import BatchFailed, ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
 from agentloop.values.decisions import Approve, Deny, PendingCall
+from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep
@@ -109,7 +110,10 @@ def test_a_failed_batch_carries_all_of_its_outcomes() -> None:
     """The error names the call that failed and has every execution with it."""
     failed = execution(ToolStatus.TIMED_OUT, "slow")
     outcome = ToolExecutions((execution(ToolStatus.SUCCEEDED), failed), (), begun())
-    error = BatchFailed(outcome, failed)
-    assert str(error) == "the tool 'slow' timed_out: slow is broken"
-    assert error.tool_executions is outcome
-    assert isinstance(error, ToolError)
+    cause = BatchFailed(failed)
+    error = BatchInterrupted(outcome, cause)
+    assert str(cause) == "the tool 'slow' timed_out: slow is broken"
+    assert str(error) == "BatchFailed: the tool 'slow' timed_out: slow is broken"
+    assert error.executions is outcome
+    assert error.cause is cause
+    assert isinstance(cause, ToolError)

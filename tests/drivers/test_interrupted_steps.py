@@ -1,0 +1,131 @@
+"""A step that is interrupted leaves with what was done, whatever stands between the executor and the caller of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from attrs import frozen
+
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.tools import Tools
+from agentloop.drivers import StepDraft
+from agentloop.testing import Ledger, call, run_virtual, toys
+from agentloop.testing.executor_bench import begun_state
+from agentloop.tools import tool
+from agentloop.values import ExecutionStatus, StepInterrupted, ToolCalls, ToolExecutions, ToolStatus, interrupted_state
+
+
+@frozen(kw_only=True)
+class LimitedDriver(ToolCallingDriver):
+    """Gives the calls of a step one second."""
+
+    async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
+        async with asyncio.timeout(1):
+            return await super().execute(calls, draft)
+
+
+def test_a_timeout_of_a_driver_keeps_the_outcomes_of_the_batch() -> None:
+    """The calls that ended in time have their results; the timeout is the error of the step."""
+    loop = AgentLoop(LimitedDriver(ScriptedInference([call("echo", 1), call("echo", 2, seconds=9)])), toys(Ledger()))
+
+    async def run() -> AgentState:
+        return await loop.execute("go")
+
+    state = run_virtual(run())
+    assert state.status is ExecutionStatus.FAILED
+    (step,) = state.steps
+    assert [execution.status for execution in step.executions] == [ToolStatus.SUCCEEDED, ToolStatus.CANCELLED]
+    assert [error.type for error in step.errors] == ["TimeoutError"]
+
+
+def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() -> None:
+    """`asyncio.timeout` and `asyncio.wait_for` work as around any coroutine; the state is behind the cancellation."""
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([call("echo", 1, seconds=9)])), toys(Ledger()))
+
+    async def limited() -> AgentState | None:
+        try:
+            async with asyncio.timeout(1):
+                await loop.execute("go")
+        except TimeoutError as error:
+            return interrupted_state(error)
+        return None
+
+    async def waited() -> AgentState | None:
+        with pytest.raises(TimeoutError) as raised:
+            await asyncio.wait_for(loop.execute("go"), 1)
+        return interrupted_state(raised.value)
+
+    for work in (limited, waited):
+        state = run_virtual(work())
+        assert state is not None
+        assert state.status is ExecutionStatus.STOPPED
+        assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
+
+
+async def test_a_cancelled_task_group_is_cancelled_as_with_any_coroutine() -> None:
+    """An execution in a task group that fails is cancelled, and the group raises the failure alone."""
+    started = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def fail() -> None:
+        await started.wait()
+        raise ValueError("the sibling failed")
+
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("", "wait")])), [wait])
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012  # the group is what raises
+        async with asyncio.TaskGroup() as group:
+            group.create_task(loop.execute("go"))
+            group.create_task(fail())
+    assert [str(error) for error in raised.value.exceptions] == ["the sibling failed"]
+
+
+@frozen
+class WrappingDriver(CanUseTools):
+    """Raises an error of its own from whatever goes wrong in a driver."""
+
+    driver: CanUseTools
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await self.driver.use_tools(state)
+        except Exception as error:
+            raise RuntimeError("wrapped") from error
+
+
+def test_a_driver_that_wraps_an_error_loses_no_step() -> None:
+    """The step is in the state, with the error of the inner driver and that of the outer one."""
+    tools = Tools.of(toys(Ledger()))
+    executor = ToolExecutor(raise_on_tool_failure=True).with_tools(tools)
+    inference = ScriptedInference([call("echo", 1), call("fail", 2)])
+    driver = ToolCallingDriver(inference, tools=tools, executor=executor)
+    state = AgentLoop(WrappingDriver(driver)).execute_sync("go")
+    (step,) = state.steps
+    assert [execution.status for execution in step.executions] == [ToolStatus.SUCCEEDED, ToolStatus.FAILED]
+    assert [error.type for error in step.errors] == ["BatchFailed", "RuntimeError"]
+
+
+class BrokenExecutor(CanExecuteToolCalls):
+    """Fails without saying what came of the calls."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        raise OSError("no executor")
+
+
+async def test_a_driver_raises_one_error_with_the_state_and_the_cause() -> None:
+    """What leaves a driver is a `StepInterrupted`; calls whose outcome is unknown are failed and may have run."""
+    driver = ToolCallingDriver(ScriptedInference([call("echo", 1)]), executor=BrokenExecutor())
+    with pytest.raises(StepInterrupted, match="OSError: no executor") as raised:
+        await driver.use_tools(begun_state("agent", "run"))
+    assert isinstance(raised.value.cause, OSError)
+    assert raised.value.__cause__ is raised.value.cause
+    (execution,) = raised.value.state.steps[0].executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
