@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Self
 
 from attrs import evolve, field, frozen
@@ -27,10 +27,6 @@ def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
     return tuple(inferences)
 
 
-def _as_kinds(kinds: Iterable[type[InferenceError]]) -> tuple[type[InferenceError], ...]:
-    return tuple(kinds)
-
-
 @frozen(eq=False)
 class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
     """Asks the first of several models, and the next one when it fails.
@@ -48,7 +44,9 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
     """
 
     inferences: tuple[CanInfer, ...] = field(converter=_as_inferences)
-    on: tuple[type[InferenceError], ...] = field(default=(InferenceError,), kw_only=True, converter=_as_kinds)
+    on: tuple[type[InferenceError], ...] = field(
+        default=(InferenceError,), kw_only=True, converter=tuple[type[InferenceError], ...]
+    )
     _report: RetryReport = field(default=_nobody, kw_only=True, repr=False)
 
     @property

@@ -189,10 +189,6 @@ class JournalFinding(Value):
     problem: str
 
 
-def _as_findings(findings: Iterable[JournalFinding]) -> tuple[JournalFinding, ...]:
-    return tuple(findings)
-
-
 @frozen(eq=False, repr=False)
 class VerifiedExecution(Value):
     """An execution whose records were looked at.
@@ -205,7 +201,7 @@ class VerifiedExecution(Value):
 
     execution_id: str
     record_count: int
-    findings: tuple[JournalFinding, ...] = field(converter=_as_findings)
+    findings: tuple[JournalFinding, ...] = field(converter=tuple[JournalFinding, ...])
 
 
 def findings_in(

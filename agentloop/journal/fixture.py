@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
+from attrs.converters import optional
 
 from agentloop.errors import JournalCorrupt, ToolBlocked, ToolDefinitionError
 from agentloop.journal import bodies
@@ -14,7 +15,7 @@ from agentloop.journal.record_writer import REDACTED
 from agentloop.tools.validation import validator_of
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import FinishReason, InferenceResponse
-from agentloop.values.json import FrozenDict, JsonValue, freeze, freeze_object, parse_json
+from agentloop.values.json import JsonValue, as_frozen_dict, freeze, freeze_object, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.records import JournalRecord, RecordedInference, RecordKind
 from agentloop.values.serialization import from_plain
@@ -38,14 +39,6 @@ ScriptEntry: TypeAlias = InferenceResponse | ErrorInfo
 """What a step began with: the model's answer, or why there was none."""
 
 
-def _as_tuple(items: Iterable[Any] | None) -> tuple[Any, ...] | None:
-    return None if items is None else tuple(items)
-
-
-def _as_table(entries: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return FrozenDict(entries)
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class FixtureOutcome(Value):
     """What came of a call.
@@ -63,11 +56,11 @@ class FixtureOutcome(Value):
 
     value: JsonValue = field(default=None, converter=freeze)
     status: ToolStatus = field(default=ToolStatus.SUCCEEDED, converter=ToolStatus)
-    content: tuple[ContentPart, ...] | None = field(default=None, converter=_as_tuple)
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
     error: ErrorInfo | None = None
     may_have_run: bool = False
     executed_call: ToolCall | None = None
-    suspensions: tuple[PendingCall, ...] = field(default=(), converter=_as_tuple)
+    suspensions: tuple[PendingCall, ...] = field(default=(), converter=tuple[PendingCall, ...])
     forced: bool = False
 
 
@@ -91,15 +84,15 @@ class Fixture(Value):
 
     execution_id: str
     state: AgentState
-    script: tuple[ScriptEntry, ...] = field(converter=_as_tuple)
-    tools: tuple[ToolSpec, ...] = field(default=(), converter=_as_tuple)
-    outcomes: Mapping[str, FixtureOutcome] = field(factory=dict, converter=_as_table)
-    decisions: tuple[Mapping[str, Decision], ...] = field(default=(), converter=_as_tuple)
-    messages: Mapping[int, tuple[Message, ...]] = field(factory=dict, converter=_as_table)
-    step_errors: Mapping[int, ErrorInfo] = field(factory=dict, converter=_as_table)
-    recovered_steps: tuple[int, ...] = field(default=(), converter=_as_tuple)
-    continued_steps: tuple[int, ...] = field(default=(), converter=_as_tuple)
-    stop_signals: tuple[StopSignal, ...] = field(default=(), converter=_as_tuple)
+    script: tuple[ScriptEntry, ...] = field(converter=tuple[ScriptEntry, ...])
+    tools: tuple[ToolSpec, ...] = field(default=(), converter=tuple[ToolSpec, ...])
+    outcomes: Mapping[str, FixtureOutcome] = field(factory=dict, converter=as_frozen_dict)
+    decisions: tuple[Mapping[str, Decision], ...] = field(default=(), converter=tuple[Mapping[str, Decision], ...])
+    messages: Mapping[int, tuple[Message, ...]] = field(factory=dict, converter=as_frozen_dict)
+    step_errors: Mapping[int, ErrorInfo] = field(factory=dict, converter=as_frozen_dict)
+    recovered_steps: tuple[int, ...] = field(default=(), converter=tuple[int, ...])
+    continued_steps: tuple[int, ...] = field(default=(), converter=tuple[int, ...])
+    stop_signals: tuple[StopSignal, ...] = field(default=(), converter=tuple[StopSignal, ...])
 
 
 _OF_TOOLS = {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.IN_DOUBT}

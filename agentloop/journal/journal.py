@@ -20,10 +20,6 @@ from agentloop.values.state import AgentState
 from agentloop.values.value import Value
 
 
-def _as_heads(heads: Iterable[ExecutionHead]) -> tuple[ExecutionHead, ...]:
-    return tuple(heads)
-
-
 @frozen(eq=False, repr=False)
 class Conversation(Value):
     """What an agent was asked and did, over all its executions.
@@ -36,7 +32,7 @@ class Conversation(Value):
 
     agent_id: str
     parent_agent_id: str | None
-    executions: tuple[ExecutionHead, ...] = field(converter=_as_heads)
+    executions: tuple[ExecutionHead, ...] = field(converter=tuple[ExecutionHead, ...])
 
 
 def conversations_of(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:

@@ -52,10 +52,6 @@ Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
 
 
-def _as_interceptors(interceptors: Iterable[CanIntercept]) -> tuple[CanIntercept, ...]:
-    return tuple(interceptors)
-
-
 def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
     return Tools.of(tools)
 
@@ -110,7 +106,7 @@ class AgentLoop:
         validator=instance_of(CanExecuteToolCalls),  # type: ignore[type-abstract]  # any implementer
         kw_only=True,
     )
-    interceptors: tuple[CanIntercept, ...] = field(default=(), converter=_as_interceptors, kw_only=True)
+    interceptors: tuple[CanIntercept, ...] = field(default=(), converter=tuple[CanIntercept, ...], kw_only=True)
     compiler: CanCompileMessages | None = field(
         default=None,
         validator=optional(instance_of(CanCompileMessages)),  # type: ignore[type-abstract]  # any implementer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -14,10 +14,6 @@ from attrs import field, frozen
 from agentloop.errors import ConfigurationError, InvalidDocument
 from agentloop.values.json import parse_json
 from agentloop.values.value import Value
-
-
-def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(texts)
 
 
 def _names_only(secrets: Mapping[str, str]) -> str:
@@ -55,7 +51,7 @@ class StdioServer(Value):
     """
 
     command: str
-    args: tuple[str, ...] = field(default=(), converter=_as_texts)
+    args: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
     env: Mapping[str, str] = field(factory=dict, repr=_names_only)
     cwd: str | os.PathLike[str] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -43,10 +43,6 @@ class ReActCall:
     args: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
-def _as_calls(calls: Iterable[ReActCall]) -> tuple[ReActCall, ...]:
-    return tuple(calls)
-
-
 @frozen
 class ReActDecision:
     """A thought, and then calls of tools or the answer.
@@ -68,7 +64,7 @@ class ReActDecision:
     tool: str = ""
     args: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     answer: str = ""
-    calls: tuple[ReActCall, ...] = field(default=(), converter=_as_calls)
+    calls: tuple[ReActCall, ...] = field(default=(), converter=tuple[ReActCall, ...])
 
     @property
     def all_calls(self) -> tuple[ReActCall, ...]:

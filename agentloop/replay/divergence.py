@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -42,14 +41,6 @@ class Difference(Value):
         return f"{self.path} differs: {_shown(self.recorded, self.replayed)} → {_shown(self.replayed, self.recorded)}"
 
 
-def _as_differences(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    return tuple(differences)
-
-
-def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(texts)
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class Divergence(Value):
     """The first place where today's code does something else than is recorded.
@@ -76,8 +67,8 @@ class Divergence(Value):
     interceptor: str = ""
     point: str = ""
     reason: str = ""
-    differences: tuple[Difference, ...] = field(default=(), converter=_as_differences)
-    changes: tuple[str, ...] = field(default=(), converter=_as_texts)
+    differences: tuple[Difference, ...] = field(default=(), converter=tuple[Difference, ...])
+    changes: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
     @property
     def where(self) -> str:

@@ -24,19 +24,11 @@ from agentloop.replay.guard import Guard, Touch, WorldTouched, guarded
 from agentloop.replay.timeline import Timeline
 from agentloop.replay.verifier import ReplayEnded, ReplayVerifier
 from agentloop.values.batches import apply_decisions
-from agentloop.values.json import FrozenDict
+from agentloop.values.json import as_frozen_dict
 from agentloop.values.records import ExecutionHead
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.value import Value
-
-
-def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(texts)
-
-
-def _as_touches(touches: Iterable[Touch]) -> tuple[Touch, ...]:
-    return tuple(touches)
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -64,9 +56,9 @@ class Replay(Value):
     steps: int = 0
     inferences: int = 0
     calls: int = 0
-    left_out: tuple[str, ...] = field(default=(), converter=_as_texts)
-    touches: tuple[Touch, ...] = field(default=(), converter=_as_touches)
-    changes: tuple[str, ...] = field(default=(), converter=_as_texts)
+    left_out: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
+    touches: tuple[Touch, ...] = field(default=(), converter=tuple[Touch, ...])
+    changes: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
     @property
     def is_equal(self) -> bool:
@@ -254,14 +246,6 @@ OnProgress: TypeAlias = Callable[[int, int, Replay | None], object]
 """Is told, plain or async, after each execution: how many are done, how many there are, and what it came to."""
 
 
-def _as_replays(replays: Iterable[Replay]) -> tuple[Replay, ...]:
-    return tuple(replays)
-
-
-def _as_reasons(reasons: Mapping[str, str]) -> Mapping[str, str]:
-    return FrozenDict(reasons)
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class ReplaySummary(Value):
     """What the replays of many executions come to.
@@ -271,8 +255,8 @@ class ReplaySummary(Value):
         not_replayed: the others by their ids, and why.
     """
 
-    replays: tuple[Replay, ...] = field(default=(), converter=_as_replays)
-    not_replayed: Mapping[str, str] = field(factory=dict, converter=_as_reasons)
+    replays: tuple[Replay, ...] = field(default=(), converter=tuple[Replay, ...])
+    not_replayed: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
 
     @property
     def equal(self) -> tuple[Replay, ...]:

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from attrs import evolve, field, frozen
 
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
-from agentloop.values.json import FrozenDict
+from agentloop.values.json import as_frozen_dict
 from agentloop.values.state import AgentState
 from agentloop.values.steps import SuspendedTurn
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
-
-
-def _as_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    return tuple(calls)
-
-
-def _as_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(keys)
-
-
-def _as_decisions(decisions: Mapping[str, Decision]) -> Mapping[str, Decision]:
-    return FrozenDict(decisions)
-
-
-def _as_begun(begun: Mapping[str, PendingCall]) -> Mapping[str, PendingCall]:
-    return FrozenDict(begun)
-
-
-def _as_executions(executions: Iterable[ToolExecution]) -> tuple[ToolExecution, ...]:
-    return tuple(executions)
-
-
-def _as_pending(pending: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
-    return tuple(pending)
 
 
 @frozen(eq=False, repr=False)
@@ -52,10 +28,10 @@ class ToolCalls(Value):
         begun: those of the calls whose tools have begun and suspended them, as they waited, by key.
     """
 
-    calls: tuple[ToolCall, ...] = field(converter=_as_calls)
-    keys: tuple[str, ...] = field(converter=_as_keys)
-    decisions: Mapping[str, Decision] = field(factory=dict, converter=_as_decisions)
-    begun: Mapping[str, PendingCall] = field(factory=dict, converter=_as_begun)
+    calls: tuple[ToolCall, ...] = field(converter=tuple[ToolCall, ...])
+    keys: tuple[str, ...] = field(converter=tuple[str, ...])
+    decisions: Mapping[str, Decision] = field(factory=dict, converter=as_frozen_dict)
+    begun: Mapping[str, PendingCall] = field(factory=dict, converter=as_frozen_dict)
 
     def __attrs_post_init__(self) -> None:
         if len(self.calls) != len(self.keys):
@@ -92,8 +68,8 @@ class ToolExecutions(Value):
         state: the state after the batch's interceptors, from which a driver goes on.
     """
 
-    executions: tuple[ToolExecution, ...] = field(converter=_as_executions)
-    pending: tuple[PendingCall, ...] = field(converter=_as_pending)
+    executions: tuple[ToolExecution, ...] = field(converter=tuple[ToolExecution, ...])
+    pending: tuple[PendingCall, ...] = field(converter=tuple[PendingCall, ...])
     state: AgentState
 
     def __len__(self) -> int:

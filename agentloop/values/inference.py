@@ -13,16 +13,12 @@ from attrs.converters import optional
 
 from agentloop.errors import ConfigurationError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.messages import Message, ResponsePart, as_messages, as_response_parts
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 from agentloop.values.value import Value
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-def _as_specs(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    return tuple(tools)
 
 
 def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
@@ -126,9 +122,9 @@ class InferenceRequest(Value):
         options: model, sampling and limits.
     """
 
-    messages: tuple[Message, ...] = field(converter=as_messages)
+    messages: tuple[Message, ...] = field(converter=tuple[Message, ...])
     system_prompt: str = ""
-    tools: tuple[ToolSpec, ...] = field(default=(), converter=_as_specs)
+    tools: tuple[ToolSpec, ...] = field(default=(), converter=tuple[ToolSpec, ...])
     tool_choice: ToolChoice = _AUTO
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -233,7 +229,7 @@ class InferenceResponse(Value):
         wants_to_continue: whether the model has neither called a tool nor answered, but wants to think on.
     """
 
-    parts: tuple[ResponsePart, ...] = field(converter=as_response_parts)
+    parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
     finish_reason: FinishReason = field(default=FinishReason.STOP, converter=FinishReason)
     usage: Usage = Usage()  # immutable
     model: str = ""

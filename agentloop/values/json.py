@@ -67,6 +67,11 @@ class FrozenDict(dict[K, V]):
     update: Callable[..., NoReturn] = _refuse
 
 
+def as_frozen_dict(entries: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
+    """Convert a mapping to one that cannot be changed; the attrs converter of fields that hold mappings."""
+    return FrozenDict(entries)
+
+
 MOST_LEVELS = 200
 """How deeply JSON may be nested. With a limit of its own, what was accepted can also be written, wherever that happens."""
 

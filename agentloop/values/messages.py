@@ -114,16 +114,6 @@ class Message(EncodeOnce):
         return Message(self.role, self.parts, self.metadata.plus(**entries))
 
 
-def as_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Convert to a tuple; a converter with a type that checkers can see."""
-    return tuple(messages)
-
-
-def as_response_parts(parts: Iterable[ResponsePart]) -> tuple[ResponsePart, ...]:
-    """Convert to a tuple; a converter with a type that checkers can see."""
-    return tuple(parts)
-
-
 def _why_not(role: str, part: Any) -> str:
     if isinstance(part, ToolCall):
         return (

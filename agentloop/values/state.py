@@ -12,7 +12,7 @@ from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze, freeze_object, json_in_text
-from agentloop.values.messages import Message, as_messages
+from agentloop.values.messages import Message
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -94,7 +94,7 @@ class AgentContext(Value):
     """
 
     system_prompt: str = ""
-    messages: tuple[Message, ...] = field(default=(), converter=as_messages)
+    messages: tuple[Message, ...] = field(default=(), converter=tuple[Message, ...])
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     response_format: ResponseFormat | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors import ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import FinishReason, Usage
-from agentloop.values.messages import Message, ResponsePart, as_response_parts
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.stop import NO_SIGNALS, Continuation
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 from agentloop.values.value import Value
@@ -21,14 +21,6 @@ NO_USAGE = Usage.none()
 
 Slot: TypeAlias = ToolExecution | PendingCall
 """The place of one call in an open turn: settled, or waiting."""
-
-
-def _as_slots(slots: Iterable[Slot]) -> tuple[Slot, ...]:
-    return tuple(slots)
-
-
-def _as_errors(errors: Iterable[ErrorInfo]) -> tuple[ErrorInfo, ...]:
-    return tuple(errors)
 
 
 class StepKind(StrEnum):
@@ -48,8 +40,8 @@ class SuspendedTurn(Value):
         slots: one for each call among the parts, in call order.
     """
 
-    parts: tuple[ResponsePart, ...] = field(converter=as_response_parts)
-    slots: tuple[Slot, ...] = field(converter=_as_slots)
+    parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
+    slots: tuple[Slot, ...] = field(converter=tuple[Slot, ...])
 
     def __attrs_post_init__(self) -> None:
         calls = sum(type(part) is ToolCall for part in self.parts)
@@ -133,7 +125,7 @@ class AgentStep(Value):
     model: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage = NO_USAGE
-    errors: tuple[ErrorInfo, ...] = field(default=(), converter=_as_errors)
+    errors: tuple[ErrorInfo, ...] = field(default=(), converter=tuple[ErrorInfo, ...])
     started_at: datetime
     ended_at: datetime
 
@@ -200,10 +192,6 @@ class Totals(Value):
 NO_TOTALS = Totals()
 
 
-def _as_steps(steps: Iterable[AgentStep]) -> tuple[AgentStep, ...]:
-    return tuple(steps)
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class ExecutionState(Value):
     """One run of the loop, from a new input to a terminal status.
@@ -222,7 +210,7 @@ class ExecutionState(Value):
 
     id: str
     status: ExecutionStatus = ExecutionStatus.PENDING
-    steps: tuple[AgentStep, ...] = field(default=(), converter=_as_steps)
+    steps: tuple[AgentStep, ...] = field(default=(), converter=tuple[AgentStep, ...])
     continuation: Continuation = NO_SIGNALS
     totals: Totals = NO_TOTALS
     history_length: int = 0

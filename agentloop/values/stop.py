@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
@@ -71,10 +70,6 @@ class StopSignal(Value):
     context: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
-def _as_signals(signals: Iterable[StopSignal]) -> tuple[StopSignal, ...]:
-    return tuple(signals)
-
-
 @frozen(eq=False, repr=False)
 class Continuation(Value):
     """What speaks for stopping and for going on, after a step.
@@ -84,7 +79,7 @@ class Continuation(Value):
         requested: whether somebody asked to go on; that overrides soft signals and never hard ones.
     """
 
-    signals: tuple[StopSignal, ...] = field(default=(), converter=_as_signals)
+    signals: tuple[StopSignal, ...] = field(default=(), converter=tuple[StopSignal, ...])
     requested: bool = False
 
     @property

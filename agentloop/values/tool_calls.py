@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -57,10 +57,6 @@ class ToolSpec(EncodeOnce):
 _SHOWN = 200
 
 
-def _as_tuple(repairs: Sequence[str]) -> tuple[str, ...]:
-    return tuple(repairs)
-
-
 @frozen(eq=False, repr=False)
 class ToolCall(Value):
     """One call of a tool, as the model made it.
@@ -77,7 +73,7 @@ class ToolCall(Value):
     name: str
     arguments_json: str = "{}"
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
-    repairs: tuple[str, ...] = field(default=(), converter=_as_tuple, kw_only=True)
+    repairs: tuple[str, ...] = field(default=(), converter=tuple[str, ...], kw_only=True)
 
     @property
     def arguments(self) -> JsonObject:
@@ -168,11 +164,6 @@ ContentPart: TypeAlias = Text | Image | Audio | Document
 """A part that a user or a tool can put before a model."""
 
 
-def as_content(content: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
-    """Convert to a tuple; a converter with a type that checkers can see."""
-    return tuple(content)
-
-
 class ToolStatus(StrEnum):
     """How a tool call ended."""
 
@@ -232,7 +223,7 @@ class ToolExecution(Value):
     call: ToolCall
     status: ToolStatus = field(converter=ToolStatus)
     value: JsonValue = field(default=None, converter=freeze)
-    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
     error: ErrorInfo | None = None
     may_have_run: bool = False
     started_at: datetime
@@ -331,7 +322,7 @@ class ToolResult(Value):
     """
 
     value: JsonValue = field(default=None, converter=freeze)
-    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(as_content))
+    content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
 
 
 MALFORMED = "malformed_arguments"

@@ -15,6 +15,7 @@ from attrs.validators import ge, optional
 from agentloop.errors import ConfigurationError
 from agentloop.interception.budgets.amounts import parts_of_dollar
 from agentloop.values.inference import Usage
+from agentloop.values.json import as_frozen_dict
 
 _MILLION = 1_000_000
 
@@ -86,10 +87,6 @@ class Prices(ABC):
         return ASSUMED_PRICE
 
 
-def _as_rows(rows: Mapping[str, Price]) -> dict[str, Price]:
-    return dict(rows)
-
-
 @frozen
 class PriceTable(Prices):
     """Prices that a program gives.
@@ -98,7 +95,7 @@ class PriceTable(Prices):
         rows: a price for each model, by name or pattern as in `gpt-5*`; the first that matches counts.
     """
 
-    rows: Mapping[str, Price] = field(converter=_as_rows)
+    rows: Mapping[str, Price] = field(converter=as_frozen_dict)
 
     def price(self, model: str, input_tokens: int = 0) -> Price | None:  # noqa: ARG002  # a row has one price for all sizes
         """Return the first row that matches the model."""

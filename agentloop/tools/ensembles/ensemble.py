@@ -22,20 +22,12 @@ from agentloop.tools.ensembles.lifecycle import Hook, Lifecycle
 from agentloop.tools.ensembles.overrides import AS_IT_IS, ToolOverride, closest, overridden, with_defaults
 from agentloop.tools.signature import Signature
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, as_frozen_dict, freeze_object
 from agentloop.values.policies import Deduplicator, Similarity
 
 
 def _as_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     return tuple(Tools.of(tools))
-
-
-def _as_interceptors(interceptors: Iterable[CanIntercept]) -> tuple[CanIntercept, ...]:
-    return tuple(interceptors)
-
-
-def _as_overrides(overrides: Mapping[str, ToolOverride]) -> Mapping[str, ToolOverride]:
-    return dict(overrides)
 
 
 @frozen(eq=False)
@@ -63,10 +55,10 @@ class EnsembleParts(ToolGroup):
     start: Hook | None = field(default=None, kw_only=True, repr=False)
     stop: Hook | None = field(default=None, kw_only=True, repr=False)
     description: str = field(default="", kw_only=True)
-    overrides: Mapping[str, ToolOverride] = field(factory=dict, converter=_as_overrides, kw_only=True, repr=False)
+    overrides: Mapping[str, ToolOverride] = field(factory=dict, converter=as_frozen_dict, kw_only=True, repr=False)
     policy: Mapping[str, Any] = field(factory=dict, kw_only=True, repr=False)
     given_interceptors: tuple[CanIntercept, ...] = field(
-        default=(), converter=_as_interceptors, kw_only=True, repr=False, alias="interceptors"
+        default=(), converter=tuple[CanIntercept, ...], kw_only=True, repr=False, alias="interceptors"
     )
     failure: str = field(default="", kw_only=True)
     _lifecycle: Lifecycle = field(factory=Lifecycle, kw_only=True, repr=False)
