@@ -19,7 +19,7 @@ from measuring import Row, cpu_each, loopback, micros, ratio_row, show, wall
 
 from agentloop import AgentLoop, HttpInference, LLMConfig, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import EventBus, ToolCallStarted
-from agentloop.interception import InterceptorStack, StepLimit
+from agentloop.interception import AfterToolUse, InterceptorStack, StepLimit
 
 QUESTION = "What is 17 + 25?"
 
@@ -104,7 +104,7 @@ def small_things() -> list[Row]:
     bus = EventBus().for_execution()
     event = micros(lambda: bus.due(ToolCallStarted))
     stack = InterceptorStack.of([StepLimit(5)])
-    point = micros(lambda: "after_tool_use" in stack.points)
+    point = micros(lambda: stack.handles(AfterToolUse))
     return [
         Row("construct a loop with 10 ready tools", f"{construct:7.1f} µs", "<= 50 µs", construct <= 50),
         Row("an event that nobody listens for", f"{event:7.2f} µs", "<= 0.20 µs", event <= 0.2),

@@ -17,7 +17,7 @@ from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
 from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
 from agentloop.contracts.can_infer import RetryReport as RetryReport
 from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
-from agentloop.contracts.can_intercept import Plain as Plain
+from agentloop.contracts.can_intercept import MaybeAwaitable as MaybeAwaitable
 from agentloop.contracts.can_journal import CanJournal as CanJournal
 from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords
 from agentloop.contracts.can_journal import Claim as Claim

@@ -6,90 +6,67 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import TypeAlias, TypeVar
 
-from agentloop.values.inference import InferenceResponse
-from agentloop.values.points import (
-    AfterExecution,
-    AfterInference,
-    AfterStep,
-    AfterToolUse,
-    AroundInference,
-    AroundToolUse,
-    BeforeExecution,
-    BeforeInference,
-    BeforeStep,
-    BeforeToolUse,
-    OnError,
-    OnStop,
-    ProceedInference,
-    ProceedToolUse,
-)
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.points import AroundPoint, Proceed, StatePoint
 
 T = TypeVar("T")
-Plain: TypeAlias = T | Awaitable[T]
-"""What a point returns: the value, or something to await it from."""
+S = TypeVar("S", bound=StatePoint)
+MaybeAwaitable: TypeAlias = T | Awaitable[T]
+"""What a plain or an async function returns."""
 
 
 class CanIntercept(ABC):
-    """Stands in the loop and may change what happens.
+    """Observes an execution and may change it, at the points of `agentloop.values.points.POINTS`.
 
     An implementer keeps these laws:
 
-    - A point returns a context of the type that it was given; what may change there is what the context has methods for.
-    - It keeps nothing of an execution, unless it says so; one interceptor serves any number of executions (law 9).
-    - One that raises stops what it guards: the call or the inference does not happen (law 11).
-    - `points` names every point that it does anything at; the others cost nothing.
+    - `points` names every point that it handles; the loop calls it at no other, and those cost nothing.
+    - It returns a context of the type that it received; only what the context has methods for may change.
+    - It keeps no state of an execution unless it documents that: one interceptor serves any number of executions (law 9).
+    - If it raises, the guarded operation is not performed: the call or the inference does not happen (law 11).
     """
 
     @property
     @abstractmethod
     def points(self) -> frozenset[str]:
-        """The names of the points at which it does anything, such as `before_step`."""
+        """The names of the points that it handles, such as `before_step`."""
+
+    @property
+    @abstractmethod
+    def priority(self) -> int:
+        """The position among other interceptors: higher runs first on the way in and last on the way out."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in events, errors and stop signals."""
 
     @abstractmethod
-    def before_execution(self, point: BeforeExecution) -> Plain[BeforeExecution]:
-        """An execution has begun."""
+    def handle(self, point: S) -> MaybeAwaitable[S]:
+        """Handle a point at which the state may change.
+
+        Args:
+            point: the context of the point.
+
+        Returns:
+            The same context or a changed copy, or an awaitable of it.
+
+        Raises:
+            AgentStop: to stop the execution.
+            Exception: anything else fails the execution.
+        """
 
     @abstractmethod
-    def before_step(self, point: BeforeStep) -> Plain[BeforeStep]:
-        """A step is about to begin."""
+    def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> Awaitable[T]:
+        """Wrap an inference or a tool call.
 
-    @abstractmethod
-    def before_inference(self, point: BeforeInference) -> Plain[BeforeInference]:
-        """A model is about to be asked."""
+        Args:
+            point: the context of the point.
+            proceed: runs the inner layers and the operation; may be awaited any number of times, or not at all.
 
-    @abstractmethod
-    def around_inference(self, point: AroundInference, proceed: ProceedInference) -> Awaitable[InferenceResponse]:
-        """A model is being asked: await `proceed()` for its answer, or return one without it."""
+        Returns:
+            What `proceed` returned, or another value of `point.outcome_type`.
 
-    @abstractmethod
-    def after_inference(self, point: AfterInference) -> Plain[AfterInference]:
-        """A model has answered."""
-
-    @abstractmethod
-    def before_tool_use(self, point: BeforeToolUse) -> Plain[BeforeToolUse]:
-        """A valid call is about to run."""
-
-    @abstractmethod
-    def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> Awaitable[ToolExecution]:
-        """A tool is running: await `proceed()` for its execution, or return one without it."""
-
-    @abstractmethod
-    def after_tool_use(self, point: AfterToolUse) -> Plain[AfterToolUse]:
-        """A call has been settled."""
-
-    @abstractmethod
-    def after_step(self, point: AfterStep) -> Plain[AfterStep]:
-        """A step has been taken."""
-
-    @abstractmethod
-    def on_stop(self, point: OnStop) -> Plain[OnStop]:
-        """The execution is going to stop."""
-
-    @abstractmethod
-    def after_execution(self, point: AfterExecution) -> Plain[AfterExecution]:
-        """The execution has stopped."""
-
-    @abstractmethod
-    def on_error(self, point: OnError) -> Plain[OnError]:
-        """Something other than a tool went wrong."""
+        Raises:
+            AgentStop: to stop the execution.
+            Exception: what `proceed` raised, which counts as the operation's failure; anything else fails the execution.
+        """

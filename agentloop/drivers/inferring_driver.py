@@ -161,16 +161,16 @@ class InferenceCall:
             Exception: whatever the inference or an interceptor raises.
         """
         draft, response = self.draft, None
-        if "before_inference" in self.interceptor.points:
-            before = await self.interceptor.before_inference(BeforeInference(draft.state, request))
+        if self.interceptor.handles(BeforeInference):
+            before = await self.interceptor.handle(BeforeInference(draft.state, request))
             draft.state, request, response = before.state, before.request, before.response
         try:
             if response is None:
                 response = await self._asked_once(request)
             else:
                 draft.count(response)
-            if "after_inference" in self.interceptor.points:
-                after = await self.interceptor.after_inference(AfterInference(draft.state, request, response))
+            if self.interceptor.handles(AfterInference):
+                after = await self.interceptor.handle(AfterInference(draft.state, request, response))
                 draft.state, response = after.state, after.response
             draft.response = response
         except BaseException as error:
@@ -218,7 +218,7 @@ class InferenceCall:
         inference = self.inference
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(lambda failed: self._tell_retry(draft.state, failed))
-        if "around_inference" in self.interceptor.points:
+        if self.interceptor.handles(AroundInference):
             return await self._asked_inside(request, inference)
         response = await self._answered(request, inference)
         draft.count(response)
@@ -241,7 +241,7 @@ class InferenceCall:
             draft.count(response)
             return response
 
-        response = await self.interceptor.around_inference(AroundInference(draft.state, request), proceed)
+        response = await self.interceptor.around(AroundInference(draft.state, request), proceed)
         if draft.usage is counted:
             draft.count(response)
         return response

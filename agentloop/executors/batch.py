@@ -214,7 +214,7 @@ class Batch(BatchOutcomes):
             self.block(slot, slot.decision.reason or "denied")
         elif isinstance(slot.decision, Answer):
             self.settle_with(slot, slot.decision)
-        elif "before_tool_use" in self.settings.interceptor.points:
+        elif self.settings.interceptor.handles(BeforeToolUse):
             await self._pass_before(slot)
 
     async def _pass_before(self, slot: CallState) -> None:
@@ -231,7 +231,7 @@ class Batch(BatchOutcomes):
             ensemble=self.toolbox.ensemble(slot.call.name),
         )
         try:
-            point = await self.settings.interceptor.before_tool_use(before)
+            point = await self.settings.interceptor.handle(before)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
             await self.refuse(slot, str(stop))
@@ -323,7 +323,7 @@ class Batch(BatchOutcomes):
             await self._settle_suspended(slot, slot.pending)
             return
         slot.settled = True
-        if "after_tool_use" in self.settings.interceptor.points:
+        if self.settings.interceptor.handles(AfterToolUse):
             await self._pass_after(slot)
         execution = _execution(slot)
         events = self.settings.events
@@ -340,7 +340,7 @@ class Batch(BatchOutcomes):
         spec = slot.tool.spec if slot.tool is not None else None
         before = AfterToolUse(self.state, _execution(slot), spec)
         try:
-            point = await self.settings.interceptor.after_tool_use(before)
+            point = await self.settings.interceptor.handle(before)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
         except AgentLoopError as error:

@@ -118,13 +118,13 @@ class ToolInvocation:
         if settings.events.due(ToolCallStarted):
             head = settings.events.head(self._state, step_number=slot.step)
             await settings.events.emit(ToolCallStarted(head, slot.key, slot.call))
-        if "around_tool_use" not in settings.interceptor.points:
+        if not settings.interceptor.handles(AroundToolUse):
             slot.execution = await self._attempt()
             return
         point = AroundToolUse(
             self._state, slot.call, self._tool.spec, slot.key, slot.id, started_at, self._tool.tool.policy
         )
-        execution = await settings.interceptor.around_tool_use(point, self._attempt)
+        execution = await settings.interceptor.around(point, self._attempt)
         slot.execution = slot.finished(execution, settings.scope.clock.now())
 
     async def _attempt(self) -> ToolExecution:

@@ -1,18 +1,20 @@
-"""What users subclass to change what happens."""
+"""The base class of interceptors, and interceptors made of one function."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from agentloop.contracts.can_intercept import CanIntercept, Plain
+from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
+    POINTS,
     AfterExecution,
     AfterInference,
     AfterStep,
     AfterToolUse,
     AroundInference,
+    AroundPoint,
     AroundToolUse,
     BeforeExecution,
     BeforeInference,
@@ -20,39 +22,29 @@ from agentloop.values.points import (
     BeforeToolUse,
     OnError,
     OnStop,
+    Point,
+    Proceed,
     ProceedInference,
     ProceedToolUse,
+    StatePoint,
 )
 from agentloop.values.tool_calls import ToolExecution
 
-POINTS: tuple[str, ...] = (
-    "before_execution",
-    "before_step",
-    "before_inference",
-    "around_inference",
-    "after_inference",
-    "before_tool_use",
-    "around_tool_use",
-    "after_tool_use",
-    "after_step",
-    "on_stop",
-    "after_execution",
-    "on_error",
-)
-"""The names of all points, in the order in which a step passes them."""
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
 
 
 class Interceptor(CanIntercept):
-    """Stands in the loop and may change what happens: subclass it and override the points you need.
+    """The base class of interceptors: subclass it and override the points you need.
 
-    A point may be a plain or an async method. It returns the context it was given, or a changed copy of it; an `around`
-    point awaits `proceed()` and returns what came of it.
+    A point may be a plain or an async method. It returns the context it received, or a changed copy of it; an `around`
+    point awaits `proceed()` and returns its result or another one.
 
     Attributes:
-        priority: higher goes first on the way in and last on the way out; equal ones keep the order in which they were
-            given.
-        touches_world: whether it reads or writes anything beside the run: a file, a network, another program. A replay
-            leaves it out, since it must not do so again.
+        priority: higher runs first on the way in and last on the way out; equal priorities keep the order of
+            registration.
+        touches_world: whether it reads or writes anything outside the run, such as a file or a network. A replay leaves
+            such an interceptor out, because it must not do that again.
     """
 
     priority: int = 0
@@ -71,151 +63,178 @@ class Interceptor(CanIntercept):
 
     @property
     def name(self) -> str:
-        """The name in events and errors: that of the class."""
+        """The name in events, errors and stop signals: that of the class."""
         return type(self).__name__
 
-    def before_execution(self, point: BeforeExecution) -> Plain[BeforeExecution]:
+    def handle(self, point: S) -> MaybeAwaitable[S]:
+        """Call the method of the point."""
+        method: Callable[[S], MaybeAwaitable[S]] = getattr(self, point.point_name)
+        return method(point)
+
+    def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> Awaitable[T]:
+        """Call the method of the point."""
+        method: Callable[[AroundPoint[T], Proceed[T]], Awaitable[T]] = getattr(self, point.point_name)
+        return method(point, proceed)
+
+    def before_execution(self, point: BeforeExecution) -> MaybeAwaitable[BeforeExecution]:
         """An execution has begun: change the state, or stop."""
         return point
 
-    def before_step(self, point: BeforeStep) -> Plain[BeforeStep]:
+    def before_step(self, point: BeforeStep) -> MaybeAwaitable[BeforeStep]:
         """A step is about to begin: change the state, or stop."""
         return point
 
-    def before_inference(self, point: BeforeInference) -> Plain[BeforeInference]:
-        """A model is about to be asked: change the request or the state, or answer in the model's place."""
+    def before_inference(self, point: BeforeInference) -> MaybeAwaitable[BeforeInference]:
+        """A request is about to be sent to the model: change the request or the state, or answer in the model's place."""
         return point
 
     def around_inference(self, point: AroundInference, proceed: ProceedInference) -> Awaitable[InferenceResponse]:
-        """A model is being asked: await `proceed()`, as often as it takes, or return a response without it."""
+        """A request is being sent: await `proceed()`, any number of times, or return a response without it."""
         return proceed()
 
-    def after_inference(self, point: AfterInference) -> Plain[AfterInference]:
-        """A model has answered: change the response or the state."""
+    def after_inference(self, point: AfterInference) -> MaybeAwaitable[AfterInference]:
+        """The model has answered: change the response or the state."""
         return point
 
-    def before_tool_use(self, point: BeforeToolUse) -> Plain[BeforeToolUse]:
+    def before_tool_use(self, point: BeforeToolUse) -> MaybeAwaitable[BeforeToolUse]:
         """A valid call is about to run: change the call or the state, block, answer or suspend."""
         return point
 
     def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> Awaitable[ToolExecution]:
-        """A tool is running: await `proceed()`, as often as it takes, or return an execution without it."""
+        """A tool is running: await `proceed()`, any number of times, or return an execution without it."""
         return proceed()
 
-    def after_tool_use(self, point: AfterToolUse) -> Plain[AfterToolUse]:
-        """A call has been settled: change the outcome or the state."""
+    def after_tool_use(self, point: AfterToolUse) -> MaybeAwaitable[AfterToolUse]:
+        """A call is settled: change the outcome or the state."""
         return point
 
-    def after_step(self, point: AfterStep) -> Plain[AfterStep]:
-        """A step has been taken: change the state, stop, or ask to go on."""
+    def after_step(self, point: AfterStep) -> MaybeAwaitable[AfterStep]:
+        """A step is complete: change the state, stop, or request another step."""
         return point
 
-    def on_stop(self, point: OnStop) -> Plain[OnStop]:
-        """The execution is going to stop: change the state."""
+    def on_stop(self, point: OnStop) -> MaybeAwaitable[OnStop]:
+        """The execution is about to stop: change the state."""
         return point
 
-    def after_execution(self, point: AfterExecution) -> Plain[AfterExecution]:
+    def after_execution(self, point: AfterExecution) -> MaybeAwaitable[AfterExecution]:
         """The execution has stopped: change the state."""
         return point
 
-    def on_error(self, point: OnError) -> Plain[OnError]:
-        """Something other than a tool went wrong: change the error, or recover."""
+    def on_error(self, point: OnError) -> MaybeAwaitable[OnError]:
+        """Something other than a tool has failed: change the error, or recover."""
         return point
 
 
-def name_of(interceptor: CanIntercept) -> str:
-    """Return the name of an interceptor in events and errors."""
-    return interceptor.name if isinstance(interceptor, Interceptor) else type(interceptor).__name__
+class FunctionInterceptor(CanIntercept):
+    """An interceptor that calls one function at one point."""
 
-
-class FunctionInterceptor(Interceptor):
-    """One function at one point."""
-
-    def __init__(self, point: str, function: Callable[..., Any], priority: int) -> None:
+    def __init__(self, point: type[Point], function: Callable[..., Any], priority: int) -> None:
         if not callable(function):
-            raise TypeError(f"{point}() takes a function, not {function!r}")
-        self._point = point
+            raise TypeError(f"{point.point_name}() takes a function, not {function!r}")
+        self._point_name = point.point_name
         self._function = function
-        self.priority = priority
-        setattr(self, point, function)
+        self._priority = priority
 
     @property
     def points(self) -> frozenset[str]:
-        """The one point."""
-        return frozenset({self._point})
+        """The name of the point."""
+        return frozenset({self._point_name})
+
+    @property
+    def priority(self) -> int:
+        """The position among other interceptors: higher runs first on the way in and last on the way out."""
+        return self._priority
 
     @property
     def name(self) -> str:
         """The function's name."""
         return getattr(self._function, "__name__", None) or repr(self._function)
 
+    def handle(self, point: S) -> MaybeAwaitable[S]:
+        """Call the function."""
+        result: MaybeAwaitable[S] = self._function(point)
+        return result
+
+    def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> Awaitable[T]:
+        """Call the function."""
+        result: Awaitable[T] = self._function(point, proceed)
+        return result
+
     def __repr__(self) -> str:
-        return f"{self._point}({self.name}, priority={self.priority})"
+        return f"{self._point_name}({self.name}, priority={self.priority})"
 
 
 def before_execution(
-    function: Callable[[BeforeExecution], Plain[BeforeExecution]], *, priority: int = 0
-) -> Interceptor:
+    function: Callable[[BeforeExecution], MaybeAwaitable[BeforeExecution]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function when an execution has begun."""
-    return FunctionInterceptor("before_execution", function, priority)
+    return FunctionInterceptor(BeforeExecution, function, priority)
 
 
-def before_step(function: Callable[[BeforeStep], Plain[BeforeStep]], *, priority: int = 0) -> Interceptor:
+def before_step(function: Callable[[BeforeStep], MaybeAwaitable[BeforeStep]], *, priority: int = 0) -> CanIntercept:
     """Call the function before each step."""
-    return FunctionInterceptor("before_step", function, priority)
+    return FunctionInterceptor(BeforeStep, function, priority)
 
 
 def before_inference(
-    function: Callable[[BeforeInference], Plain[BeforeInference]], *, priority: int = 0
-) -> Interceptor:
+    function: Callable[[BeforeInference], MaybeAwaitable[BeforeInference]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function before each inference."""
-    return FunctionInterceptor("before_inference", function, priority)
+    return FunctionInterceptor(BeforeInference, function, priority)
 
 
 def around_inference(
     function: Callable[[AroundInference, ProceedInference], Awaitable[InferenceResponse]], *, priority: int = 0
-) -> Interceptor:
+) -> CanIntercept:
     """Wrap each inference in the function."""
-    return FunctionInterceptor("around_inference", function, priority)
+    return FunctionInterceptor(AroundInference, function, priority)
 
 
-def after_inference(function: Callable[[AfterInference], Plain[AfterInference]], *, priority: int = 0) -> Interceptor:
+def after_inference(
+    function: Callable[[AfterInference], MaybeAwaitable[AfterInference]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function after each inference."""
-    return FunctionInterceptor("after_inference", function, priority)
+    return FunctionInterceptor(AfterInference, function, priority)
 
 
-def before_tool_use(function: Callable[[BeforeToolUse], Plain[BeforeToolUse]], *, priority: int = 0) -> Interceptor:
+def before_tool_use(
+    function: Callable[[BeforeToolUse], MaybeAwaitable[BeforeToolUse]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function before each tool call."""
-    return FunctionInterceptor("before_tool_use", function, priority)
+    return FunctionInterceptor(BeforeToolUse, function, priority)
 
 
 def around_tool_use(
     function: Callable[[AroundToolUse, ProceedToolUse], Awaitable[ToolExecution]], *, priority: int = 0
-) -> Interceptor:
+) -> CanIntercept:
     """Wrap each tool call in the function."""
-    return FunctionInterceptor("around_tool_use", function, priority)
+    return FunctionInterceptor(AroundToolUse, function, priority)
 
 
-def after_tool_use(function: Callable[[AfterToolUse], Plain[AfterToolUse]], *, priority: int = 0) -> Interceptor:
+def after_tool_use(
+    function: Callable[[AfterToolUse], MaybeAwaitable[AfterToolUse]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function after each tool call."""
-    return FunctionInterceptor("after_tool_use", function, priority)
+    return FunctionInterceptor(AfterToolUse, function, priority)
 
 
-def after_step(function: Callable[[AfterStep], Plain[AfterStep]], *, priority: int = 0) -> Interceptor:
+def after_step(function: Callable[[AfterStep], MaybeAwaitable[AfterStep]], *, priority: int = 0) -> CanIntercept:
     """Call the function after each step."""
-    return FunctionInterceptor("after_step", function, priority)
+    return FunctionInterceptor(AfterStep, function, priority)
 
 
-def on_stop(function: Callable[[OnStop], Plain[OnStop]], *, priority: int = 0) -> Interceptor:
-    """Call the function when the execution is going to stop."""
-    return FunctionInterceptor("on_stop", function, priority)
+def on_stop(function: Callable[[OnStop], MaybeAwaitable[OnStop]], *, priority: int = 0) -> CanIntercept:
+    """Call the function when the execution is about to stop."""
+    return FunctionInterceptor(OnStop, function, priority)
 
 
-def after_execution(function: Callable[[AfterExecution], Plain[AfterExecution]], *, priority: int = 0) -> Interceptor:
+def after_execution(
+    function: Callable[[AfterExecution], MaybeAwaitable[AfterExecution]], *, priority: int = 0
+) -> CanIntercept:
     """Call the function when the execution has stopped."""
-    return FunctionInterceptor("after_execution", function, priority)
+    return FunctionInterceptor(AfterExecution, function, priority)
 
 
-def on_error(function: Callable[[OnError], Plain[OnError]], *, priority: int = 0) -> Interceptor:
-    """Call the function when something other than a tool went wrong."""
-    return FunctionInterceptor("on_error", function, priority)
+def on_error(function: Callable[[OnError], MaybeAwaitable[OnError]], *, priority: int = 0) -> CanIntercept:
+    """Call the function when something other than a tool has failed."""
+    return FunctionInterceptor(OnError, function, priority)

@@ -23,7 +23,6 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
-from agentloop.interception.interceptor import name_of
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.resources import discover_tools, has_discovery, hold_groups
@@ -164,7 +163,7 @@ def composition_of(loop: LoopParts, state: AgentState) -> dict[str, Any]:
         "compiler": type(loop.compiler or getattr(driver, "compiler", None)).__name__,
         "executor": type(loop.executor).__name__,
         "tools": list(loop.tools.names),
-        "interceptors": [name_of(layer) for layer in loop.stack.layers],
+        "interceptors": [layer.name for layer in loop.stack.layers],
         "own_prompt": state.execution_count == 1 and state.context.system_prompt == loop.system_prompt,
         "typed": loop.output_form is not None,
     }

@@ -263,7 +263,7 @@ class Run(RunSignals):
             self.state = self.state.with_continuation_requested()  # a message is not left without an answer
         self.parts = await self.parts.hold_groups(self.scope)
         if self.at_start:
-            await self._pass(BeforeExecution, "before_execution")
+            await self._pass(BeforeExecution)
 
     async def _leave(self) -> None:
         """Let go of everything that the execution has opened."""
@@ -288,7 +288,7 @@ class Run(RunSignals):
             self.state = self.state.with_continuation_cleared()
             self.signals_told = 0
             steps = self.state.step_count
-            await self._pass(BeforeStep, "before_step")
+            await self._pass(BeforeStep)
             if self.must_stop or self.state.step_count == steps:
                 return not self.must_stop
 
@@ -321,7 +321,7 @@ class Run(RunSignals):
         except Exception as error:  # noqa: BLE001  # whatever goes wrong in a driver ends the execution with its state
             await self._interrupt_step(error, before)
         if self._step_taken:
-            await self._pass(AfterStep, "after_step")
+            await self._pass(AfterStep)
             await self._complete_step()
         else:  # stopped before it came to anything: there is no step to complete
             await self.tell_signals()
@@ -357,11 +357,11 @@ class Run(RunSignals):
             await self.events.emit(ConversationHandedOver(head, execution))
 
     async def _end(self) -> None:
-        await self._pass(OnStop, "on_stop")
+        await self._pass(OnStop)
         if status_of(self.state.stop_signal).is_terminal:
             await self._close_calls("the execution has ended")
             await self._take(self.inboxes.close(self.state.execution_id), self.step_number)
-            await self._pass(AfterExecution, "after_execution")
+            await self._pass(AfterExecution)
         await self._tell_end()
 
     async def _cut_off(self, reason: str) -> None:
@@ -434,10 +434,10 @@ class Run(RunSignals):
 
     # --- points and signals -------------------------------------------------------------------------------------
 
-    async def _pass(self, kind: type[StatePoint], name: str) -> None:
-        if name not in self.parts.interceptor.points:
+    async def _pass(self, kind: type[StatePoint]) -> None:
+        if not self.parts.interceptor.handles(kind):
             return
-        passage = await self.parts.interceptor.pass_layers(name, kind(self.state))
+        passage = await self.parts.interceptor.pass_layers(kind(self.state))
         self.state = passage.point.state
         if isinstance(passage.error, AgentStop):
             self.state = self.state.with_stop_signal(passage.error.signal)
@@ -448,9 +448,9 @@ class Run(RunSignals):
     async def _fail(self, error: Exception, executions: Sequence[ToolExecution] = ()) -> None:
         """Record an error: in the step that it happened in, or in a step of its own; then stop, unless one recovers."""
         raised, recovered = error, False
-        if "on_error" in self.parts.interceptor.points:
+        if self.parts.interceptor.handles(OnError):
             try:
-                point = await self.parts.interceptor.on_error(OnError(self.state, error))
+                point = await self.parts.interceptor.handle(OnError(self.state, error))
                 self.state, error, recovered = point.state, point.error, point.recovered
             except AgentStop as stop:
                 self.state = self.state.with_stop_signal(stop.signal)

@@ -10,7 +10,6 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.contracts.tools import Tools
 from agentloop.errors import JournalError
-from agentloop.interception.interceptor import name_of
 from agentloop.journal.bodies import rendered_form
 from agentloop.replay.comparison import Comparison, Mask, touched
 from agentloop.replay.divergence import Divergence
@@ -243,8 +242,8 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
     def admits(self, interceptor: CanIntercept) -> bool:
         """Leave out what touches the world."""
         touches = bool(getattr(interceptor, "touches_world", False))
-        if touches and name_of(interceptor) not in self.left_out:
-            self.left_out = (*self.left_out, name_of(interceptor))
+        if touches and interceptor.name not in self.left_out:
+            self.left_out = (*self.left_out, interceptor.name)
         return not touches
 
     def entering(self, interceptor: str, point: str) -> None:

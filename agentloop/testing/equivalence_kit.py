@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from attrs import field, fields, frozen
 from hypothesis import strategies as st
 
+from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.events.bus import EventBus
 from agentloop.events.inference import InferenceDeltaReceived
-from agentloop.interception.interceptor import Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
 from agentloop.testing.kit import Kit, require
@@ -21,25 +21,23 @@ from agentloop.testing.toy_tools import Ledger, toys
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
-    AfterExecution,
+    POINTS,
     AfterInference,
-    AfterStep,
     AfterToolUse,
     AroundInference,
+    AroundPoint,
     AroundToolUse,
-    BeforeExecution,
     BeforeInference,
-    BeforeStep,
     BeforeToolUse,
     OnError,
-    OnStop,
     Point,
-    ProceedInference,
-    ProceedToolUse,
+    Proceed,
+    StatePoint,
 )
 from agentloop.values.tool_calls import ToolCall, ToolExecution
 
-P = TypeVar("P", bound=Point)
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
 
 _SCENARIOS = valid_scenarios("stop")
 
@@ -70,71 +68,52 @@ class Account:
 
 
 @frozen
-class Witness(Interceptor):
-    """Stands at every point and writes down what it sees.
+class Witness(CanIntercept):
+    """An interceptor that records every point and what is to be seen there.
 
     Attributes:
-        seen: the name of each point that was passed, with what was to be seen there.
+        seen: the name of each point that was passed, the number of steps, and the details of the point.
     """
 
     seen: list[Any] = field(factory=list)
+    points: frozenset[str] = field(default=frozenset(POINTS), init=False)
+    priority: int = field(default=0, init=False)
+    name: str = field(default="Witness", init=False)
 
-    def before_execution(self, point: BeforeExecution) -> BeforeExecution:
-        """Note it."""
-        return self._noted("before_execution", point)
-
-    def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Note it."""
-        return self._noted("before_step", point)
-
-    def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Note the tools on offer and the length of the conversation."""
-        request = point.request
-        return self._noted("before_inference", point, [spec.name for spec in request.tools], len(request.messages))
-
-    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
-        """Note the tools on offer, and the calls and the answer that come back."""
-        self._noted("around_inference", point, [spec.name for spec in point.request.tools])
-        response = await proceed()
-        self._noted("around_inference", point, *_said(response))
-        return response
-
-    def after_inference(self, point: AfterInference) -> AfterInference:
-        """Note the calls and the answer."""
-        return self._noted("after_inference", point, *_said(point.response))
-
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Note the call."""
-        return self._noted("before_tool_use", point, *_call(point.call))
-
-    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Note the call."""
-        self._noted("around_tool_use", point, *_call(point.call))
-        return await proceed()
-
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Note the outcome."""
-        return self._noted("after_tool_use", point, *_outcome(point.execution))
-
-    def after_step(self, point: AfterStep) -> AfterStep:
-        """Note it."""
-        return self._noted("after_step", point)
-
-    def on_stop(self, point: OnStop) -> OnStop:
-        """Note it."""
-        return self._noted("on_stop", point)
-
-    def after_execution(self, point: AfterExecution) -> AfterExecution:
-        """Note it."""
-        return self._noted("after_execution", point)
-
-    def on_error(self, point: OnError) -> OnError:
-        """Note the error."""
-        return self._noted("on_error", point, str(point.error))
-
-    def _noted(self, name: str, point: P, *details: Any) -> P:
-        self.seen.append((name, point.state.step_count, *details))
+    def handle(self, point: S) -> S:
+        """Record the point."""
+        self._record(point, _details(point))
         return point
+
+    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
+        """Record the point, and the response of an inference."""
+        self._record(point, _details(point))
+        outcome = await proceed()
+        if isinstance(outcome, InferenceResponse):
+            self._record(point, _said(outcome))
+        return outcome
+
+    def _record(self, point: Point, details: Sequence[Any]) -> None:
+        self.seen.append((point.point_name, point.state.step_count, *details))
+
+
+def _details(point: Point) -> Sequence[Any]:
+    """Return what an interceptor sees at a point besides the state."""
+    details: Sequence[Any] = ()
+    match point:
+        case BeforeInference(request=request):
+            details = [spec.name for spec in request.tools], len(request.messages)
+        case AroundInference(request=request):
+            details = ([spec.name for spec in request.tools],)
+        case AfterInference(response=response):
+            details = _said(response)
+        case BeforeToolUse(call=call) | AroundToolUse(call=call):
+            details = _call(call)
+        case AfterToolUse(execution=execution):
+            details = _outcome(execution)
+        case OnError(error=error):
+            details = (str(error),)
+    return details
 
 
 class EquivalenceKit(Kit):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.drivers.tool_calling import ToolCallingDriver
-from agentloop.interception.interceptor import POINTS, FunctionInterceptor
+from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
 from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.toy_tools import Ledger, toys
-from agentloop.values.points import Point
+from agentloop.values.points import POINTS, Point, StatePoint
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 
@@ -75,8 +75,8 @@ def _recorders(seen: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
         seen.append((point.state, to_json(point.state)))
         return point
 
-    names = [name for name in POINTS if not name.startswith("around_")]
-    return [FunctionInterceptor(name, record, priority) for name in names for priority in (10**6, -(10**6))]
+    kinds = [kind for kind in POINTS.values() if issubclass(kind, StatePoint)]
+    return [FunctionInterceptor(kind, record, priority) for kind in kinds for priority in (10**6, -(10**6))]
 
 
 async def _travel(scenario: Scenario, *interceptors: CanIntercept, agent: str = "agent") -> AgentState:

@@ -1,10 +1,15 @@
-"""The contexts of the interceptor points: each offers exactly the changes that are allowed there."""
+"""The interceptor points: what an interceptor sees at each, and exactly the changes that are allowed there.
+
+Each point is a frozen context. A change is a method that returns a changed copy; what must not change has no method.
+`POINTS` is the table of all points.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Self, TypeAlias
+from types import MappingProxyType
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
@@ -17,29 +22,47 @@ from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import Value
 
-ProceedInference: TypeAlias = Callable[[], Awaitable[InferenceResponse]]
-"""Goes on to the inner layers and asks the model; may be awaited more than once."""
-ProceedToolUse: TypeAlias = Callable[[], Awaitable[ToolExecution]]
-"""Goes on to the inner layers and runs the tool; failures of the tool come as its execution, not as exceptions."""
+T = TypeVar("T")
+Proceed: TypeAlias = Callable[[], Awaitable[T]]
+"""Runs the inner layers and what they wrap; may be awaited more than once."""
+ProceedInference: TypeAlias = Proceed[InferenceResponse]
+"""Runs the inner layers and sends the request to the model."""
+ProceedToolUse: TypeAlias = Proceed[ToolExecution]
+"""Runs the inner layers and the tool; a failure of the tool is returned as an execution, not raised."""
+
+# --- the kinds of points ----------------------------------------------------------------------------------------
 
 
 @frozen(eq=False, repr=False)
 class Point(Value):
-    """A place in the loop where interceptors stand.
+    """A place in the loop at which interceptors run.
 
     Attributes:
         state: the agent's state at this point.
+        point_name: the name of the point, which is also the name of its method in `Interceptor`.
     """
 
     state: AgentState
+    point_name: ClassVar[str]
 
 
 @frozen(eq=False, repr=False)
 class StatePoint(Point):
-    """A point at which the state may change."""
+    """A point that each layer handles in turn, and at which the state may change.
+
+    Attributes:
+        innermost_first: whether layers of low priority come first.
+    """
+
+    innermost_first: ClassVar[bool] = False
+
+    @property
+    def is_short_circuited(self) -> bool:
+        """Whether the remaining layers are skipped."""
+        return False
 
     def with_state(self, state: AgentState) -> Self:
-        """Go on with this state."""
+        """Continue with this state."""
         return evolve(self, state=state)
 
     def stop(
@@ -50,98 +73,163 @@ class StatePoint(Point):
         source: str = "",
         context: JsonObject = EMPTY_OBJECT,
     ) -> Self:
-        """Give a reason to stop the execution; it stops after the points that have begun.
+        """Request that the execution stops; it stops after the points that have begun.
 
         Args:
             message: the reason in words.
-            reason: what kind of reason it is; soft ones give way to a requested continuation.
-            source: who says so; the interceptor's name when left out.
+            reason: the kind of reason; a requested continuation overrides a soft one.
+            source: who requests it; defaults to the interceptor's name.
             context: details as JSON.
         """
         return self.with_state(self.state.with_stop_signal(StopSignal(reason, message, source, context)))
+
+
+@frozen(eq=False, repr=False)
+class AroundPoint(Point, Generic[T]):
+    """A point whose layers wrap an operation: each awaits `proceed()`, any number of times, or returns without it.
+
+    Attributes:
+        outcome_type: the class of what the operation returns.
+    """
+
+    outcome_type: ClassVar[type]
+
+
+# --- executions and steps ---------------------------------------------------------------------------------------
 
 
 class BeforeExecution(StatePoint):
     """An execution has begun."""
 
     __slots__ = ()
+    point_name = "before_execution"
 
 
 class BeforeStep(StatePoint):
     """A step is about to begin."""
 
     __slots__ = ()
+    point_name = "before_step"
+
+    @property
+    def is_short_circuited(self) -> bool:
+        """Whether a layer has stopped the execution for a reason that a continuation cannot override."""
+        execution = self.state.execution
+        return execution is not None and execution.continuation.hard_signal is not None
 
 
 class AfterStep(StatePoint):
-    """A step has been taken; whether another follows is decided next."""
+    """A step is complete; the loop decides next whether another follows."""
 
     __slots__ = ()
+    point_name = "after_step"
+    innermost_first = True
 
     def request_continuation(self) -> Self:
-        """Ask for another step even though the model has answered; limits cannot be overridden."""
+        """Request another step even though the model has answered; limits cannot be overridden."""
         return self.with_state(self.state.with_continuation_requested())
 
 
 class OnStop(StatePoint):
-    """The execution is going to stop."""
+    """The execution is about to stop."""
 
     __slots__ = ()
+    point_name = "on_stop"
 
 
 class AfterExecution(StatePoint):
-    """The execution has stopped; its status is still to be set."""
+    """The execution has stopped; its status is not set yet."""
 
     __slots__ = ()
+    point_name = "after_execution"
+    innermost_first = True
+
+
+@frozen(eq=False, repr=False)
+class OnError(StatePoint):
+    """Something other than a tool has failed in a step.
+
+    Attributes:
+        error: the exception that was raised.
+        recovered: whether the execution continues; the step is recorded as failed either way.
+    """
+
+    point_name = "on_error"
+    error: Exception
+    recovered: bool = False
+
+    def with_error(self, error: Exception) -> Self:
+        """Record this error instead."""
+        return evolve(self, error=error)
+
+    def recover(self) -> Self:
+        """Continue the execution with the next step."""
+        return evolve(self, recovered=True)
+
+
+# --- inferences -------------------------------------------------------------------------------------------------
 
 
 @frozen(eq=False, repr=False)
 class BeforeInference(StatePoint):
-    """A model is about to be asked.
+    """A request is about to be sent to the model.
 
     Attributes:
-        request: what it will be asked.
-        response: an answer that makes asking needless; set by `answer`.
+        request: the request.
+        response: a response that replaces the inference; set by `answer`.
     """
 
+    point_name = "before_inference"
     request: InferenceRequest
     response: InferenceResponse | None = None
 
+    @property
+    def is_short_circuited(self) -> bool:
+        """Whether a layer has answered in place of the model."""
+        return self.response is not None
+
     def with_request(self, request: InferenceRequest) -> Self:
-        """Ask this instead."""
+        """Send this request instead."""
         return evolve(self, request=request)
 
     def answer(self, response: InferenceResponse) -> Self:
-        """Do not ask the model: take this as its answer."""
+        """Use this response and send no request."""
         return evolve(self, response=response)
 
 
 @frozen(eq=False, repr=False)
-class AroundInference(Point):
-    """A model is being asked; the layer may time, repeat or replace the inference.
+class AroundInference(AroundPoint[InferenceResponse]):
+    """A request is being sent; the layer may time, repeat or replace the inference.
 
     Attributes:
-        request: what is asked.
+        request: the request.
     """
 
+    point_name = "around_inference"
+    outcome_type = InferenceResponse
     request: InferenceRequest
 
 
 @frozen(eq=False, repr=False)
 class AfterInference(StatePoint):
-    """A model has answered.
+    """The model has answered.
 
     Attributes:
-        request: what was asked.
-        response: the answer.
+        request: the request that was sent.
+        response: the model's response.
     """
 
+    point_name = "after_inference"
+    innermost_first = True
     request: InferenceRequest
     response: InferenceResponse
 
     def with_response(self, response: InferenceResponse) -> Self:
-        """Go on with this answer instead."""
+        """Continue with this response instead."""
         return evolve(self, response=response)
+
+
+# --- tool calls -------------------------------------------------------------------------------------------------
 
 
 @frozen(eq=False, repr=False)
@@ -152,13 +240,14 @@ class BeforeToolUse(StatePoint):
         call: the call; its arguments satisfy the tool's schema.
         tool: the tool.
         key: the idempotency key of the call.
-        index: the place of the call among the calls of its step, from 0.
-        verdict: what has been said about the call; None lets it run.
-        decision: what was decided about the call, when it waited; it does not wait again.
-        decided: the call that the decision was made about, as it shall run; None without a decision.
-        ensemble: the name of the group that the tool came in; empty for a tool of its own.
+        index: 0-based index of the call among the calls of its step.
+        verdict: an interceptor's ruling on the call; None lets it run.
+        decision: the decision on the call if it was suspended; it is not suspended again.
+        decided: the call as the decision allows it to run; None without a decision.
+        ensemble: the name of the group that the tool belongs to; empty for a tool without a group.
     """
 
+    point_name = "before_tool_use"
     call: ToolCall
     tool: ToolSpec
     key: str
@@ -167,6 +256,11 @@ class BeforeToolUse(StatePoint):
     decision: Decision | None = None
     decided: ToolCall | None = None
     ensemble: str = ""
+
+    @property
+    def is_short_circuited(self) -> bool:
+        """Whether a layer has blocked, answered or suspended the call."""
+        return self.verdict is not None
 
     @property
     def arguments(self) -> JsonObject:
@@ -182,33 +276,36 @@ class BeforeToolUse(StatePoint):
         return evolve(self, call=self.call.with_arguments(arguments))
 
     def block(self, reason: str) -> Self:
-        """Keep the call from running and tell the model why."""
+        """Keep the call from running; the model gets the reason."""
         return evolve(self, verdict=Block(reason))
 
     def answer(self, value: object) -> Self:
-        """Settle the call with this value, without running the tool."""
+        """Settle the call with this value without running the tool."""
         return evolve(self, verdict=Answer(value))
 
     def suspend(self, reason: str = "") -> Self:
-        """Let the call wait for a decision. One that is decided goes on, as it was when it was decided about."""
+        """Suspend the call until a decision is made; a call with a decision runs as it was decided."""
         if self.decision is None:
             return evolve(self, verdict=Suspend(reason))
+        # A decision holds for the arguments that were shown: later changes by interceptors are taken back.
         return self if self.decided is None or self.call == self.decided else evolve(self, call=self.decided)
 
 
 @frozen(eq=False, repr=False)
-class AroundToolUse(Point):
-    """A tool is running; calls of one batch stand here at the same time.
+class AroundToolUse(AroundPoint[ToolExecution]):
+    """A tool is running; calls of one batch reach this point concurrently.
 
     Attributes:
         call: the call.
         tool: the tool.
         key: the idempotency key of the call.
-        id: the id of the execution that comes of it.
+        id: the id of the resulting execution.
         started_at: when the call reached the outermost layer.
-        policy: what the tool asks for.
+        policy: the policy that the tool declares.
     """
 
+    point_name = "around_tool_use"
+    outcome_type = ToolExecution
     call: ToolCall
     tool: ToolSpec
     key: str
@@ -222,11 +319,11 @@ class AroundToolUse(Point):
         return self.call.arguments
 
     def succeed(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
-        """Make an execution that succeeded with this value, to return without proceeding."""
+        """Create a successful execution with this value, to return without proceeding."""
         return self.fail("", status=ToolStatus.CANCELLED).with_value(value, content)
 
     def fail(self, message: str, *, type: str = "ToolFailed", status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:  # noqa: A002  # names the ErrorInfo field
-        """Make an execution that did not succeed, to return without proceeding or in place of what proceeding gave."""
+        """Create an unsuccessful execution, to return without proceeding or in place of what `proceed()` returned."""
         return ToolExecution(
             id=self.id,
             key=self.key,
@@ -240,13 +337,15 @@ class AroundToolUse(Point):
 
 @frozen(eq=False, repr=False)
 class AfterToolUse(StatePoint):
-    """A call has been settled: it ran, or was rejected, blocked, answered or cancelled.
+    """A call is settled: it ran, or was rejected, blocked, answered or cancelled.
 
     Attributes:
         execution: the outcome.
         tool: the tool; None when the model called one that is not offered.
     """
 
+    point_name = "after_tool_use"
+    innermost_first = True
     execution: ToolExecution
     tool: ToolSpec | None = None
 
@@ -256,34 +355,37 @@ class AfterToolUse(StatePoint):
         return self.execution.call
 
     def with_execution(self, execution: ToolExecution) -> Self:
-        """Go on with this outcome instead."""
+        """Continue with this outcome instead."""
         return evolve(self, execution=execution)
 
     def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> Self:
-        """Let the call succeed with this value; with `content`, the model is shown that instead of the value."""
+        """Make the call succeed with this value; with `content`, the model gets that instead of the value."""
         return evolve(self, execution=self.execution.with_value(value, content))
 
     def with_error(self, message: str, *, type: str = "ToolFailed") -> Self:  # noqa: A002  # names the ErrorInfo field
-        """Let the call fail with this error."""
+        """Make the call fail with this error."""
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
 
 
-@frozen(eq=False, repr=False)
-class OnError(StatePoint):
-    """Something other than a tool went wrong in a step.
+# --- the table --------------------------------------------------------------------------------------------------
 
-    Attributes:
-        error: what was raised.
-        recovered: whether the execution goes on; the step stays recorded as failed either way.
-    """
-
-    error: Exception
-    recovered: bool = False
-
-    def with_error(self, error: Exception) -> Self:
-        """Record this error instead."""
-        return evolve(self, error=error)
-
-    def recover(self) -> Self:
-        """Let the execution go on with the next step."""
-        return evolve(self, recovered=True)
+POINTS: Mapping[str, type[Point]] = MappingProxyType(
+    {
+        point.point_name: point
+        for point in (
+            BeforeExecution,
+            BeforeStep,
+            BeforeInference,
+            AroundInference,
+            AfterInference,
+            BeforeToolUse,
+            AroundToolUse,
+            AfterToolUse,
+            AfterStep,
+            OnStop,
+            AfterExecution,
+            OnError,
+        )
+    }
+)
+"""All points by name, in the order in which an execution passes them."""

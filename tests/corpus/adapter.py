@@ -20,19 +20,10 @@ from agentloop import (
 )
 from agentloop.contracts import CanInfer, Tool, Tools
 from agentloop.errors import MalformedArguments
+from agentloop.interception import BeforeInference
 from agentloop.text_calls import read_calls
 from agentloop.tools import SchemaValidator
-from agentloop.values import (
-    BeforeInference,
-    Effect,
-    InferenceRequest,
-    InferenceResponse,
-    Text,
-    ToolCalls,
-    ToolSpec,
-    Usage,
-    thaw,
-)
+from agentloop.values import Effect, InferenceRequest, InferenceResponse, Text, ToolCalls, ToolSpec, Usage, thaw
 from agentloop.values.policies import RetryPolicy
 
 ONCE = RetryPolicy(max_attempts=1)

@@ -12,18 +12,9 @@ from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolC
 from agentloop.contracts import CanInfer
 from agentloop.errors import InvalidResponse
 from agentloop.events import InferenceDeltaReceived, InferenceResponseReceived, InferenceRetried
+from agentloop.interception import AroundInference, ProceedInference
 from agentloop.testing import CountingIds, ManualClock
-from agentloop.values import (
-    AgentState,
-    AroundInference,
-    Event,
-    InferenceDelta,
-    InferenceRequest,
-    InferenceResponse,
-    ProceedInference,
-    Text,
-    to_json,
-)
+from agentloop.values import AgentState, Event, InferenceDelta, InferenceRequest, InferenceResponse, Text, to_json
 
 
 @tool(effect="pure")

@@ -8,20 +8,10 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
+from agentloop.interception import AfterInference, BeforeExecution, BeforeStep, BeforeToolUse
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
-from agentloop.values import (
-    AfterInference,
-    BeforeExecution,
-    BeforeStep,
-    BeforeToolUse,
-    Event,
-    ExecutionStatus,
-    InDoubt,
-    RecordKind,
-    ToolStatus,
-    approve,
-)
+from agentloop.values import Event, ExecutionStatus, InDoubt, RecordKind, ToolStatus, approve
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import parse_json
 from tests.durability.world import RUN, MortalJournal, World, loop_of

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
 from agentloop.errors import DecisionError, JournalConflict
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
+from agentloop.interception import BeforeStep
 from agentloop.journal import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.values import (
-    BeforeStep,
     Decision,
     Event,
     InDoubt,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.contracts import Tool, ToolPolicy
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop.contracts import CanIntercept, Tool, ToolPolicy
 from agentloop.interception import before_step
 from agentloop.testing import ExecutorBench, Ledger, Toy, call, run_virtual
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
@@ -254,7 +254,7 @@ def test_an_execution_fails_with_an_error_that_cannot_be_told() -> None:
     def broken(point: BeforeStep) -> BeforeStep:
         raise Untellable
 
-    interceptors: list[list[Interceptor]] = [[], [broken]]
+    interceptors: list[list[CanIntercept]] = [[], [broken]]
     for chosen in interceptors:
         loop = AgentLoop(ToolCallingDriver(ScriptedInference(Untellable())), interceptors=chosen)
         state = loop.execute_sync("go")

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, AgentState, Permissions, ScenarioStep, ScriptedDriver, from_json, to_json, tool
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
-from agentloop.interception import RequireApproval, Rule, before_tool_use
+from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
 from agentloop.testing import Ledger, toys
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
-    BeforeToolUse,
     Decision,
     ExecutionStatus,
     PendingCall,

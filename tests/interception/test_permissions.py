@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
-from agentloop.interception import RequireApproval, Rule
+from agentloop.interception import BeforeToolUse, RequireApproval, Rule
 from agentloop.testing import Ledger, call, toys
 from agentloop.tools.ensembles import Ensemble
-from agentloop.values import BeforeToolUse, Event, answer, approve
+from agentloop.values import Event, answer, approve
 from agentloop.values.secrets import MASK, SecretFields
 
 

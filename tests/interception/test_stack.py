@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
 
@@ -17,7 +17,9 @@ from agentloop import (
     StopSignal,
     ToolCall,
     ToolCallingDriver,
+    interception,
 )
+from agentloop.contracts import CanIntercept
 from agentloop.events import InterceptorRan
 from agentloop.interception import (
     POINTS,
@@ -37,10 +39,22 @@ from agentloop.interception import (
 )
 from agentloop.testing import Ledger, toys
 from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
-from agentloop.values.points import AroundInference, BeforeStep, OnError, Point, ProceedInference
+from agentloop.values.points import (
+    AroundInference,
+    AroundPoint,
+    BeforeStep,
+    OnError,
+    Point,
+    Proceed,
+    ProceedInference,
+    StatePoint,
+)
+
+S = TypeVar("S", bound=StatePoint)
+T = TypeVar("T")
 
 
-def loop_with(*interceptors: Interceptor, lines: Any = None) -> AgentLoop:
+def loop_with(*interceptors: CanIntercept, lines: Any = None) -> AgentLoop:
     script = lines or ([ToolCall("c", "echo", '{"value": 1}')], "done")
     return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toys(Ledger()), interceptors=interceptors)
 
@@ -114,7 +128,7 @@ def test_points_are_passed_outside_in_and_left_inside_out() -> None:
 def test_equal_priorities_keep_the_order_of_registration() -> None:
     """Interceptors of one priority are passed as they were given."""
     notes: list[str] = []
-    made = [before_step(noting(notes, label)[POINTS.index("before_step")]) for label in "abc"]
+    made = [before_step(noting(notes, label)[list(POINTS).index("before_step")]) for label in "abc"]
     loop_with(*made, lines=("done",)).execute_sync("go")
     assert notes == ["a before_step", "b before_step", "c before_step"]
 
@@ -154,7 +168,7 @@ def test_an_interceptor_that_raises_fails_the_execution_by_name(name: str) -> No
     def raise_plain(point: Point) -> Point:
         raise ValueError("no luck")
 
-    form = FORMS[POINTS.index(name)]
+    form = FORMS[list(POINTS).index(name)]
     state = loop_with(form(raise_around if name.startswith("around") else raise_plain)).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.errors[-1].type == "InterceptorFailed"
@@ -173,7 +187,7 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
     def stop_here(point: Point) -> Point:
         raise AgentStop("enough")
 
-    form = FORMS[POINTS.index(name)]
+    form = FORMS[list(POINTS).index(name)]
     state = loop_with(form(stop_around if name.startswith("around") else stop_here)).execute_sync("go")
     assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.COMPLETED}
     signals = state.execution.continuation.signals if state.execution is not None else ()
@@ -297,6 +311,51 @@ def test_what_is_not_an_interceptor_is_refused() -> None:
     """A plain function in the list is refused with what to do."""
     with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):
         AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[lambda point: point])  # type: ignore[list-item]  # the mistake under test
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_each_point_of_the_table_has_a_method_and_a_function(name: str) -> None:
+    """`Interceptor` has a method for each point, and the package a function that makes an interceptor for it alone."""
+    context: Any = POINTS[name]
+    method = get_type_hints(getattr(Interceptor, name))
+    form = getattr(interception, name)
+    assert context.point_name == name
+    assert method["point"] is context
+    assert get_args(get_type_hints(form)["function"])[0][0] is context
+    assert form(lambda point: point).points == {name}
+    if issubclass(context, AroundPoint):
+        assert method["return"] == Awaitable[context.outcome_type]
+    else:
+        assert method["return"] == context | Awaitable[context]
+    assert getattr(interception, context.__name__) is context
+
+
+def test_the_table_lists_every_point_method_of_the_base_class() -> None:
+    """`Interceptor` has no point that is missing from the table."""
+    methods = {name for name, value in vars(Interceptor).items() if callable(value) and not name.startswith("_")}
+    assert methods - {"handle", "around"} == set(POINTS)
+
+
+def test_an_interceptor_needs_only_the_contract() -> None:
+    """A class that implements `CanIntercept` alone takes part in a run, at the points that it names."""
+    passed: list[str] = []
+
+    class Minimal(CanIntercept):
+        points = frozenset({"before_step", "around_inference"})
+        priority = 3
+        name = "minimal"
+
+        def handle(self, point: S) -> S:
+            passed.append(point.point_name)
+            return point
+
+        async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
+            passed.append(point.point_name)
+            return await proceed()
+
+    state = loop_with(Minimal(), lines=("done",)).execute_sync("go")
+    assert state.final_text == "done"
+    assert passed == ["before_step", "around_inference"]
 
 
 def test_contexts_offer_only_what_may_change() -> None:

@@ -13,20 +13,11 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, 
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
 from agentloop.inference import LLMConfig, wire_format
-from agentloop.interception import ToolSearch, ToolSelection, before_inference
+from agentloop.interception import BeforeInference, ToolSearch, ToolSelection, before_inference
 from agentloop.interception.tool_search import ToolRanking
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, call, run_virtual, toys
 from agentloop.tools import Ensemble
-from agentloop.values import (
-    BeforeInference,
-    InferenceRequest,
-    InferenceResponse,
-    Text,
-    ToolSpec,
-    ToolStatus,
-    from_json,
-    to_json,
-)
+from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolSpec, ToolStatus, from_json, to_json
 
 CONFIG = LLMConfig(model="m", base_url="http://localhost")
 SUBJECTS = ["invoice", "customer", "order", "shipment", "refund", "ticket", "calendar", "contact", "document", "image"]

@@ -33,11 +33,10 @@ from agentloop import (
 from agentloop.contracts import ToolPolicy
 from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
-from agentloop.interception import before_tool_use
+from agentloop.interception import BeforeToolUse, before_tool_use
 from agentloop.interception.resilience import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_virtual
 from agentloop.values import (
-    BeforeToolUse,
     CallSuspended,
     Effect,
     Event,

@@ -24,13 +24,11 @@ from agentloop import (
     tool,
 )
 from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
-from agentloop.interception import before_inference, before_step
+from agentloop.interception import BeforeInference, BeforeStep, before_inference, before_step
 from agentloop.loop import handed_over_by
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
-    BeforeInference,
-    BeforeStep,
     Event,
     ExecutionStatus,
     FinishReason,

@@ -18,13 +18,11 @@ from agentloop.errors import (
     UnknownExecution,
 )
 from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
-from agentloop.interception import RequireApproval, before_tool_use
+from agentloop.interception import AfterStep, BeforeToolUse, RequireApproval, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.values import (
-    AfterStep,
-    BeforeToolUse,
     Effect,
     Event,
     ExecutionHead,

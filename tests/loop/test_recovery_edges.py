@@ -12,19 +12,11 @@ from agentloop import AgentLoop, Interceptor, ToolCallingDriver, tool
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import InboxClosed, JournalConflict
 from agentloop.events import EventBus
+from agentloop.interception import AfterInference, BeforeExecution
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
-from agentloop.values import (
-    AfterInference,
-    BeforeExecution,
-    ExecutionStatus,
-    InferenceRequest,
-    InferenceResponse,
-    RecordKind,
-    Text,
-    ToolStatus,
-)
+from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus
 from tests.loop.recovery_bench import Model, cut
 
 

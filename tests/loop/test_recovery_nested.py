@@ -21,12 +21,12 @@ from agentloop import (
     tool,
 )
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
-from agentloop.interception import RequireApproval, Resilience
+from agentloop.interception import AfterToolUse, RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
-from agentloop.values import AfterToolUse, ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
+from agentloop.values import ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
 from tests.loop.recovery_bench import Model, Turn, World
 
 

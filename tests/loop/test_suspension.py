@@ -38,10 +38,9 @@ from agentloop.events import (
     EventBus,
     ToolCallCompleted,
 )
-from agentloop.interception import InterceptorStack, RequireApproval, before_execution, before_tool_use
+from agentloop.interception import BeforeExecution, InterceptorStack, RequireApproval, before_execution, before_tool_use
 from agentloop.testing import Ledger, ManualClock, toys
 from agentloop.values import (
-    BeforeExecution,
     Decision,
     Event,
     ExecutionStatus,

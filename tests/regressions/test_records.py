@@ -44,18 +44,15 @@ from agentloop.events.execution import (
     AgentExecutionStopped,
     AgentExecutionSuspended,
 )
-from agentloop.interception import Resilience
+from agentloop.interception import AroundToolUse, BeforeStep, ProceedToolUse, Resilience
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from agentloop.values import (
-    AroundToolUse,
-    BeforeStep,
     Event,
     ExecutionHead,
     ExecutionStatus,
     InDoubt,
     JournalRecord,
-    ProceedToolUse,
     RateLimit,
     ToolStatus,
     approve,

@@ -10,22 +10,19 @@ from attrs import evolve, frozen
 
 from agentloop import AgentLoop, Interceptor, ReActDriver, ToolCallingDriver, tool
 from agentloop.compilers import SlidingWindow
-from agentloop.interception import Permissions
-from agentloop.journal import MemoryJournal
-from agentloop.replay import NOTHING, replay
-from agentloop.values import (
+from agentloop.interception import (
     AfterInference,
     AfterStep,
     AfterToolUse,
     BeforeInference,
     BeforeStep,
     BeforeToolUse,
-    InferenceOptions,
     OnStop,
-    StopReason,
-    Text,
-    ToolChoice,
+    Permissions,
 )
+from agentloop.journal import MemoryJournal
+from agentloop.replay import NOTHING, replay
+from agentloop.values import InferenceOptions, StopReason, Text, ToolChoice
 from tests.loop.recovery_bench import Model
 from tests.replay.bench import SCRIPT, Ledger, loop_of, recorded, tools
 

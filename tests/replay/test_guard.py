@@ -19,13 +19,11 @@ from attrs import frozen
 from agentloop import AgentLoop, Interceptor, ToolCallingDriver
 from agentloop.compilers import WholeConversation
 from agentloop.contracts import CanExecuteToolCalls, CanInfer
-from agentloop.interception import AuditLog
+from agentloop.interception import AfterStep, AuditLog, BeforeStep
 from agentloop.journal import MemoryJournal
 from agentloop.replay import WorldTouched, replay
 from agentloop.values import (
-    AfterStep,
     AgentState,
-    BeforeStep,
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,

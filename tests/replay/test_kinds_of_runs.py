@@ -13,23 +13,20 @@ from agentloop import AgentLoop, CancellationToken, Interceptor, ReActDriver, To
 from agentloop.contracts import CanIntercept, CanUseTools
 from agentloop.errors import RateLimited
 from agentloop.inference import ScriptedInference
-from agentloop.interception import Budget, RequireApproval, Resilience, StopOnRepeatedCalls, SummarizeHistory
+from agentloop.interception import (
+    AfterStep,
+    Budget,
+    OnError,
+    RequireApproval,
+    Resilience,
+    StopOnRepeatedCalls,
+    SummarizeHistory,
+)
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.replay import replay
 from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, ScriptedTurn
 from agentloop.testing.toy_tools import Ledger, call, toys
-from agentloop.values import (
-    AfterStep,
-    AgentStop,
-    ExecutionStatus,
-    OnError,
-    RecordKind,
-    StopReason,
-    ToolCall,
-    approve,
-    deny,
-    edit,
-)
+from agentloop.values import AgentStop, ExecutionStatus, RecordKind, StopReason, ToolCall, approve, deny, edit
 from tests.loop.recovery_bench import Model
 from tests.replay.bench import SCRIPT, loop_of, recorded, tools
 from tests.replay.bench import Ledger as Done

@@ -9,9 +9,10 @@ import pytest
 from agentloop import Interceptor, ToolCallingDriver
 from agentloop.contracts import CanInfer
 from agentloop.errors import UnknownExecution
+from agentloop.interception import BeforeStep
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
-from agentloop.values import BeforeStep, InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
 from tests.replay.bench import Ledger, loop_of, recorded
 
 

@@ -54,7 +54,7 @@ class SkipsAPoint(ReActDriver):
         self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
     ) -> InferenceResponse:
         stack = self.interceptor
-        some = InterceptorStack.of([before_inference(stack.before_inference), around_inference(stack.around_inference)])
+        some = InterceptorStack.of([before_inference(stack.handle), around_inference(stack.around)])
         without = evolve(self, interceptor=some)
         return await super(SkipsAPoint, without).infer(draft, request, inference=inference)
 

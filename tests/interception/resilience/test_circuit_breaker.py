@@ -19,12 +19,13 @@ from agentloop.events.resilience import (
     ToolCallDecided,
     ToolCallShortCircuited,
 )
+from agentloop.interception import AroundToolUse
 from agentloop.interception.resilience import CircuitBreaker
 from agentloop.interception.stack import InterceptorStack
 from agentloop.testing import ManualClock
 from agentloop.testing.clocks import VirtualTimeLoop
 from agentloop.testing.executor_bench import begun_state
-from agentloop.values import AroundToolUse, CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values import CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
 from tests.interception.resilience.at_work import Run, Worker, seen, use
 
 SPEC = ToolSpec("work", "Works.", {"type": "object"})
@@ -90,7 +91,7 @@ class BreakerFollowsItsAutomaton(RuleBasedStateMachine):
             status = await ending
             return point.succeed(1) if status is ToolStatus.SUCCEEDED else point.fail("no", status=status)
 
-        task = asyncio.create_task(self.stack.around_tool_use(point, proceed))
+        task = asyncio.create_task(self.stack.around(point, proceed))
         await asyncio.sleep(0.001)  # virtual: until nothing can go on
         if not begun:
             outcome = task.result()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentloop import tool as tool_of
 from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallDeduplicated
-from agentloop.interception import Resilience, around_tool_use
+from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use
 from agentloop.interception.resilience import (
     Deduplicate,
     Deduplicator,
@@ -25,7 +25,7 @@ from agentloop.interception.resilience import (
     any_caller,
 )
 from agentloop.testing import run_virtual
-from agentloop.values import AroundToolUse, CallPolicy, DeduplicatePolicy, Effect, ProceedToolUse, ToolExecution, thaw
+from agentloop.values import CallPolicy, DeduplicatePolicy, Effect, ToolExecution, thaw
 from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallRateLimited
-from agentloop.interception import around_tool_use
+from agentloop.interception import AroundToolUse, ProceedToolUse, around_tool_use
 from agentloop.interception.resilience import MemoryStore, RateLimiter, Retry
 from agentloop.testing import run_virtual
-from agentloop.values import AroundToolUse, Effect, ProceedToolUse, RateLimit, RetryPolicy, ToolExecution
+from agentloop.values import Effect, RateLimit, RetryPolicy, ToolExecution
 from tests.interception.resilience.at_work import Run, Worker, looped, seen, use, watched
 
 LIMITS = st.builds(
