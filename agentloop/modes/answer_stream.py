@@ -1,4 +1,4 @@
-"""Decisions while they are being written: what can be shown of the answer before all of it is there."""
+"""Streaming of answers that are written in a notation: the answer's text is shown as soon as it is certainly one."""
 
 from __future__ import annotations
 
@@ -9,113 +9,130 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ModeStream
-from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, labels_in
-from agentloop.values.inference import InferenceDelta, InferenceResponse, told_in_pieces
-
-_SURE: Final = re.compile(r"\s*[^\s*_]")
-_OTHER_NOTATION: Final = re.compile(r"[{\[<`|◁]")
-_NOTATION: Final = re.compile(r"[\s*_#>]*(?:[{\[<`◁]|thought|action|observation|final answer)", re.IGNORECASE)
-_LONGEST_LABEL: Final = 32
+from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, find_labels
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, told_in_pieces
 
 
 class AnswerSearch:
-    """Looks for the place from which on a growing text is certainly the answer; by itself it never finds one."""
+    """Searches growing text for the position from which it is certainly the answer.
 
-    def begins(self, text: str) -> int:  # noqa: ARG002  # a JSON object is known when it is whole
-        """Return that place, or -1 as long as it is not known."""
+    This class never finds one, for notations such as a JSON object that can be read only as a whole.
+    """
+
+    def find(self, text: str) -> int:  # noqa: ARG002  # for searches that look at it
+        """Return the position, or -1 while it is unknown.
+
+        Args:
+            text: the text so far; it extends the text of the previous call.
+        """
         return -1
 
 
 class LabelSearch(AnswerSearch):
-    """Finds the answer behind `Final Answer:`, where nothing that may be a call stands before."""
+    """Finds the answer behind `Final Answer:` unless something that may be a call precedes it."""
 
     def __init__(self) -> None:
-        """Begin a text."""
-        self._line = 0
-        self._hopeless = False
+        self._line_start = 0
+        self._is_hopeless = False
 
-    def begins(self, text: str) -> int:
-        """Return where the answer begins, or -1."""
-        if self._hopeless:
+    def find(self, text: str) -> int:
+        """Return the position behind the label, or -1."""
+        if self._is_hopeless:
             return -1
-        for label in labels_in(text, start=self._line):
+        for label in find_labels(text, start=self._line_start):
             if label.name in {ACTION, INPUT}:
-                self._hopeless = True
+                self._is_hopeless = True
                 return -1
             if label.name == ANSWER:
-                self._hopeless = _OTHER_NOTATION.search(text, 0, label.start) is not None
-                found = _SURE.match(text, label.end)
-                return found.end() - 1 if found is not None and not self._hopeless else -1
-        self._line = max(self._line, text.rfind("\n") + 1)
+                self._is_hopeless = _CALL_CHARACTER.search(text, 0, label.start) is not None
+                content = _CONTENT_START.match(text, label.end)
+                return content.end() - 1 if content is not None and not self._is_hopeless else -1
+        self._line_start = max(self._line_start, text.rfind("\n") + 1)
         return -1
 
 
+# A call in another notation may begin with one of these.
+_CALL_CHARACTER: Final = re.compile(r"[{\[<`|◁]")
+# White space and emphasis may still belong to the label.
+_CONTENT_START: Final = re.compile(r"\s*[^\s*_]")
+
+
 class PlainSearch(AnswerSearch):
-    """Takes the whole text for the answer, unless it begins as a decision does."""
+    """Treats the whole text as the answer unless it begins as a notation does."""
 
-    def begins(self, text: str) -> int:
-        """Return the beginning, once it is certain."""
-        if _NOTATION.match(text):
+    def find(self, text: str) -> int:
+        """Return 0 once that is certain, or -1."""
+        if begins_notation(text):
             return -1
-        return 0 if len(text.lstrip()) >= _LONGEST_LABEL else -1
+        return 0 if len(text.lstrip()) >= _MAX_LABEL_LENGTH else -1
 
 
-def may_be_decision(text: str) -> bool:
-    """Say whether a text that should be plain begins as a decision does."""
-    return _NOTATION.match(text) is not None
+_NOTATION_START: Final = re.compile(r"[\s*_#>]*(?:[{\[<`◁]|thought|action|observation|final answer)", re.IGNORECASE)
+_MAX_LABEL_LENGTH: Final = 32
 
 
-class ReActStream(ModeStream):
-    """Shows the answer from where it certainly is one; what else there is when all of it is there."""
+def begins_notation(text: str) -> bool:
+    """Whether a text that should be plain begins as a notation does."""
+    return _NOTATION_START.match(text) is not None
 
-    def __init__(self, search: Callable[[], AnswerSearch]) -> None:
-        """Begin an answer.
+
+def may_continue_notation(request: InferenceRequest) -> bool:
+    """Whether a model that is asked for a plain answer has written in a notation before and may continue to do so."""
+    return request.response_format is None and any(message.role == "assistant" for message in request.messages)
+
+
+class AnswerStream(ModeStream):
+    """Emits the answer's text from the position where it certainly begins, and everything else when it is complete."""
+
+    def __init__(self, new_search: Callable[[], AnswerSearch]) -> None:
+        """Create a stream.
 
         Args:
-            search: makes what looks for the answer.
+            new_search: creates the search for the answer, once per attempt of the inference.
         """
-        self._make = search
-        self._begin(1)
+        self._new_search = new_search
+        self._reset(1)
 
-    def _begin(self, attempt: int) -> None:
+    def _reset(self, attempt: int) -> None:
         self._attempt = attempt
-        self._search = self._make()
+        self._search = self._new_search()
         self._text = ""
         self._reasoning = ""
-        self._from = -1
-        self._shown = 0
-        self._has_own_calls = False
+        self._answer_start = -1
+        self._emitted = 0
+        self._has_native_calls = False
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Take a piece as the model wrote it, and return what is certain of it."""
+        """Process a delta of the model; return what is certain."""
         if delta.attempt != self._attempt:
-            self._begin(delta.attempt)
+            self._reset(delta.attempt)
         if delta.kind != "text":
             self._reasoning += delta.text if delta.kind == "reasoning" else ""
-            self._has_own_calls = self._has_own_calls or delta.kind == "tool_call"
+            self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
             return [delta]
         self._text += delta.text
-        if self._from < 0:
-            self._from = self._shown = self._search.begins(self._text)
-        if self._from < 0:
+        if self._answer_start < 0:
+            self._answer_start = self._emitted = self._search.find(self._text)
+        if self._answer_start < 0:
             return []
+        # White space at the end is held back, since the final answer is stripped.
         certain = len(self._text.rstrip())
-        piece, self._shown = self._text[self._shown : certain], max(certain, self._shown)
+        piece, self._emitted = self._text[self._emitted : certain], max(certain, self._emitted)
         return [evolve(delta, text=piece)] if piece else []
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Take the whole answer, translated, and return the pieces that were held back."""
-        shown = self._text[self._from : self._shown] if self._from >= 0 else ""
-        told: list[InferenceDelta] = []
-        told += _rest("reasoning", response.reasoning, self._reasoning)
-        told += _rest("text", response.text, shown)
-        if not self._has_own_calls:
-            told += told_in_pieces(response.with_parts(*response.tool_calls))
-        return [delta.with_attempt(self._attempt) for delta in told]
+        """Return the deltas of the complete response that were not emitted yet."""
+        emitted = self._text[self._answer_start : self._emitted] if self._answer_start >= 0 else ""
+        deltas: list[InferenceDelta] = []
+        if rest := _missing_rest(response.reasoning, self._reasoning):
+            deltas.append(InferenceDelta("reasoning", rest))
+        if rest := _missing_rest(response.text, emitted):
+            deltas.append(InferenceDelta("text", rest))
+        if not self._has_native_calls:
+            deltas += told_in_pieces(response.with_parts(*response.tool_calls))
+        return [delta.with_attempt(self._attempt) for delta in deltas]
 
 
-def _rest(kind: str, whole: str, shown: str) -> list[InferenceDelta]:
-    """Return what is missing of a text of which the beginning was shown."""
-    if len(whole) <= len(shown) or not whole.startswith(shown):
-        return []
-    return [InferenceDelta("text" if kind == "text" else "reasoning", whole[len(shown) :])]
+def _missing_rest(text: str, emitted: str) -> str:
+    """Return what follows the emitted part of a text; empty if the text begins otherwise."""
+    return text[len(emitted) :] if text.startswith(emitted) else ""

@@ -1,4 +1,4 @@
-"""The mode in which the provider's tool API is used."""
+"""The mode that uses the provider's tool API."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from agentloop.values.parts import Text
 from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec
 
 ANSWER_TOOL = "give_final_answer"
-"""The name of the tool by which a model answers that cannot be held to a form otherwise."""
-_VALUE = "answer"
+"""The name of the tool with which a model gives a structured answer if its API enforces no schema for answers."""
 
 
 @frozen(kw_only=True)
@@ -32,8 +31,8 @@ class NativeMode(CanUseMode):
     """The provider's tool API.
 
     Attributes:
-        output: how an answer gets the form that is asked of it: by the provider's response format, or by a tool of which the
-            arguments are the answer, for models that can be held to no schema otherwise.
+        output: how an answer gets its requested form: `format` uses the provider's response format; `tool` offers a tool whose
+            arguments are the answer, for models whose API enforces no schema for answers.
     """
 
     output: Literal["format", "tool"] = "format"
@@ -45,12 +44,12 @@ class NativeMode(CanUseMode):
 
     @property
     def translates(self) -> bool:
-        """Whether answers are given by a tool."""
+        """Whether answers are given with a tool."""
         return self.output == "tool"
 
     def offer(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request; where answers are given by a tool and have a form, with that tool in place of the form."""
-        if not self._answers_by_tool(request):
+        """Return the request; if a form is requested and answers are given with a tool, with that tool instead."""
+        if not self._answers_with_tool(request):
             return request
         choice = ToolChoice.required() if request.tool_choice.kind in {"auto", "required"} else request.tool_choice
         if choice.kind == "none":
@@ -59,70 +58,78 @@ class NativeMode(CanUseMode):
         return evolve(request, tools=(*request.tools, spec), tool_choice=choice, response_format=None)
 
     def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-        """Return the response, with a call of the answer's tool as the answer; beside other calls it is too early."""
-        if not self._answers_by_tool(request):
+        """Return the response with a call of the answer tool as its text. Next to other calls, that call is dropped."""
+        if not self._answers_with_tool(request):
             return response
         answers = [call for call in response.tool_calls if call.name == ANSWER_TOOL]
         if not answers:
             return response
-        kept = [part for part in response.parts if part not in answers]
-        if any(isinstance(part, ToolCall) for part in kept):
-            return evolve(response, parts=kept)
-        parts: list[ResponsePart] = [part for part in kept if not isinstance(part, Text)]
-        text = _answer(answers[0].arguments_json, request.response_format)
+        remaining = [part for part in response.parts if part not in answers]
+        # An answer that does not wait for the results of the other calls is premature.
+        if any(isinstance(part, ToolCall) for part in remaining):
+            return evolve(response, parts=remaining)
+        parts: list[ResponsePart] = [part for part in remaining if not isinstance(part, Text)]
+        text = _answer_text(answers[0].arguments_json, request.response_format)
         return evolve(response, parts=(*parts, Text(text)), finish_reason=FinishReason.STOP)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
-        """Say whether a call can be executed."""
+        """Check whether a call can be executed."""
         return validate_call(call, tools)
 
     def stream(self, request: InferenceRequest) -> ModeStream:
-        """Return what passes every piece on; the arguments of the answer's tool are the answer's text."""
-        return _Stream(answers_by_tool=self._answers_by_tool(request))
+        """Return a stream that emits every delta; the arguments of the answer tool become the answer's text."""
+        return _AnswerToolStream(is_active=self._answers_with_tool(request))
 
-    def _answers_by_tool(self, request: InferenceRequest) -> bool:
+    def _answers_with_tool(self, request: InferenceRequest) -> bool:
         return self.output == "tool" and request.response_format is not None
 
 
-class _Stream(ModeStream):
-    """Passes pieces on, except those of the answer's tool, which are told as text in the end."""
+class _AnswerToolStream(ModeStream):
+    """Emits all deltas except those of the answer tool, whose arguments follow as text at the end."""
 
-    def __init__(self, *, answers_by_tool: bool) -> None:
-        self._answers_by_tool = answers_by_tool
-        self._answers: set[int] = set()
+    def __init__(self, *, is_active: bool) -> None:
+        self._is_active = is_active
+        self._answer_indexes: set[int] = set()
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Return the piece."""
-        if not self._answers_by_tool:
+        """Return the delta unless it belongs to the answer tool."""
+        if not self._is_active:
             return [delta]
         if delta.kind == "tool_call" and delta.name == ANSWER_TOOL:
-            self._answers.add(delta.index)
-        is_of_answer = delta.kind in {"tool_call", "arguments"} and delta.index in self._answers
-        return [] if is_of_answer else [delta]
+            self._answer_indexes.add(delta.index)
+        is_answer = delta.kind in {"tool_call", "arguments"} and delta.index in self._answer_indexes
+        return [] if is_answer else [delta]
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Return the answer, if it was given by the tool."""
-        return [InferenceDelta("text", response.text)] if self._answers and not response.tool_calls else []
+        """Return the answer if it was given with the tool."""
+        is_answer = self._answer_indexes and not response.tool_calls
+        return [InferenceDelta("text", response.text)] if is_answer else []
 
 
-def _is_object(wanted: ResponseFormat | None) -> bool:
-    return wanted is None or wanted.schema is None or wanted.schema.get("type") == "object"
+_VALUE = "answer"
+"""The parameter of the answer tool for an answer that is not an object."""
 
 
-def _answer_tool(wanted: ResponseFormat | None) -> ToolSpec:
-    schema: Mapping[str, Any] = {"type": "object"} if wanted is None or wanted.schema is None else wanted.schema
-    if not _is_object(wanted):
+def _answer_tool(response_format: ResponseFormat | None) -> ToolSpec:
+    schema: Mapping[str, Any] = {"type": "object"}
+    if response_format is not None and response_format.schema is not None:
+        schema = response_format.schema
+    if not _is_object(response_format):
         schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
-    described = "Give the final answer, when no other tool is left to be called."
-    return ToolSpec(ANSWER_TOOL, described, freeze_object(schema), Effect.PURE)
+    description = "Give the final answer, when no other tool is left to be called."
+    return ToolSpec(ANSWER_TOOL, description, freeze_object(schema), Effect.PURE)
 
 
-def _answer(arguments_json: str, wanted: ResponseFormat | None) -> str:
-    """Return the answer's text; what cannot be unwrapped is left for the check of answers to refuse."""
-    if _is_object(wanted):
+def _answer_text(arguments_json: str, response_format: ResponseFormat | None) -> str:
+    """Return the answer's text. What cannot be unwrapped is returned as it is; the check of answers rejects it."""
+    if _is_object(response_format):
         return arguments_json
     try:
         data = parse_json(arguments_json)
     except ValueError:
         return arguments_json
     return format_json(data[_VALUE]).decode() if isinstance(data, dict) and _VALUE in data else arguments_json
+
+
+def _is_object(response_format: ResponseFormat | None) -> bool:
+    return response_format is None or response_format.schema is None or response_format.schema.get("type") == "object"

@@ -1,4 +1,4 @@
-"""What a model decides in one step of the ReAct pattern."""
+"""Decisions of the ReAct pattern: what a model decides in one step, and the schema for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 from attrs import field, fields_dict, frozen
 
 from agentloop.errors import AgentLoopError, InvalidArguments, MalformedArguments
-from agentloop.modes.strict import NotStrict, strict_schema
+from agentloop.modes.strict import NotStrict, closed_object, strict_schema
 from agentloop.tools.conversion import problems, structure
 from agentloop.tools.fields import fields_of
 from agentloop.tools.schema import SchemaBuilder, object_schema
@@ -21,13 +21,13 @@ from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange
 
 NOTATION = "react"
-"""Names the provider part that holds what a decision has besides thought, calls and answer."""
+"""The wire format of the provider part that stores the extra fields of a decision."""
 
 D = TypeVar("D", bound="ReActDecision")
 
 
 class InvalidDecision(AgentLoopError):
-    """A decision does not have what its class asks for; the message says what and where."""
+    """A decision lacks fields of its class or has them in another form; the message states which and where."""
 
 
 @frozen
@@ -36,7 +36,7 @@ class ReActCall:
 
     Attributes:
         tool: the name of the tool.
-        args: its arguments.
+        args: the arguments.
     """
 
     tool: str
@@ -45,18 +45,18 @@ class ReActCall:
 
 @frozen
 class ReActDecision:
-    """A thought, and then calls of tools or the answer.
+    """A thought, followed by tool calls or the answer.
 
-    A subclass may have more fields, each of a type that has a JSON form: the model is told of them, and what it gives is kept
-    with the message, from where `decision_of` reads it again. Decorate it with `attrs.frozen(kw_only=True)`.
+    A subclass may add fields of types with a JSON form. The prompt describes them to the model, their values are stored with
+    the message, and `decision_of` restores them. Decorate a subclass with `attrs.frozen(kw_only=True)`.
 
     Attributes:
-        thought: what the model thought.
-        type: whether it calls or answers.
-        tool: the tool that it calls, the first one of several; empty when it answers.
+        thought: the model's reasoning.
+        type: `tool` for calls, `final` for the answer.
+        tool: the name of the first tool to call; empty for an answer.
         args: the arguments of that call.
-        answer: the answer; empty when it calls.
-        calls: the calls, when there are several; empty when there is one or none.
+        answer: the answer; empty for calls.
+        calls: all calls if there are several; else empty.
     """
 
     thought: str = ""
@@ -68,47 +68,24 @@ class ReActDecision:
 
     @property
     def all_calls(self) -> tuple[ReActCall, ...]:
-        """The calls, whether one or several."""
+        """The calls, whether there is one or several."""
         if self.calls:
             return self.calls
         return (ReActCall(self.tool, self.args),) if self.tool else ()
 
 
-def further_schema(kind: type[ReActDecision]) -> Mapping[str, Any]:
-    """Return the JSON Schema of the fields that a class of decisions has of its own: an object, possibly without properties.
-
-    Raises:
-        ToolDefinitionError: when a field's type has no JSON form.
-    """
-    known: Any = kind  # a class can be hashed, which mypy does not see
-    return _further_schema(known)
-
-
-@lru_cache(maxsize=64)
-def _further_schema(kind: Any) -> Mapping[str, Any]:
-    own = [one for one in fields_of(kind) or () if one.name not in fields_dict(ReActDecision)]
-    builder = SchemaBuilder()
-    properties = {one.name: builder.schema(one.hint, f"{kind.__name__}.{one.name}") for one in own}
-    return builder.finished(object_schema(properties, [one.name for one in own if one.required]))
-
-
-def further_names(kind: type[ReActDecision]) -> tuple[str, ...]:
-    """Return the names of the fields that a class of decisions has of its own."""
-    return tuple(further_schema(kind)["properties"]) if kind is not ReActDecision else ()
-
-
 def decision_of(decided: Message | Sequence[Part | ResponsePart], kind: type[D]) -> D:
-    """Return the decision that a response or a message of an assistant stands for, whatever made it.
+    """Return the decision that an assistant's message or a response represents, whichever driver created it.
 
     Args:
-        decided: the message, or its parts.
+        decided: the message, or the parts of a message or response.
         kind: the class of the decision.
 
     Raises:
-        InvalidDecision: when fields that the class has of its own are missing or of another form.
+        InvalidDecision: extra fields of the class are missing or have another form.
     """
     parts = decided.parts if isinstance(decided, Message) else decided
-    calls = [_call(part) for part in parts if isinstance(part, ToolCall | ToolExchange)]
+    calls = [_react_call(part) for part in parts if isinstance(part, ToolCall | ToolExchange)]
     first = calls[0] if calls else ReActCall("")
     return kind(
         thought="\n\n".join([part.text for part in parts if isinstance(part, Reasoning) and part.text]),
@@ -117,44 +94,11 @@ def decision_of(decided: Message | Sequence[Part | ResponsePart], kind: type[D])
         args=first.args,
         answer="".join([part.text for part in parts if isinstance(part, Text)]) if not calls else "",
         calls=calls if len(calls) > 1 else (),
-        **_further(further_values(parts), kind),
+        **_structure_extra_fields(extra_values(parts), kind),
     )
 
 
-def further_values(parts: Sequence[Part | ResponsePart]) -> dict[str, Any]:
-    """Return what parts hold for the further fields of a decision, as plain JSON data."""
-    held: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part, ProviderPart) and part.wire_format == NOTATION and isinstance(part.payload, Mapping):
-            held.update(thaw(part.payload))
-    return held
-
-
-def _further(values: dict[str, Any], kind: type[ReActDecision]) -> dict[str, Any]:
-    if kind is ReActDecision:
-        return {}
-    known: Any = kind  # a class can be hashed, which mypy does not see
-    try:
-        _validator(known).validate(values)
-    except InvalidArguments as error:
-        raise InvalidDecision(str(error)) from error
-    made: dict[str, Any] = {}
-    for one in fields_of(kind) or ():
-        if one.name in values:
-            try:
-                made[one.name] = structure(values[one.name], one.hint)
-            except Exception as error:  # whatever a class of the user raises
-                told = "; ".join(f"at {path}: {message}" for path, message in problems(error, f"$.{one.name}"))
-                raise InvalidDecision(told) from error
-    return made
-
-
-@lru_cache(maxsize=64)
-def _validator(kind: Any) -> SchemaValidator:
-    return SchemaValidator(freeze_object(further_schema(kind)), f"the schema of {kind.__name__}")
-
-
-def _call(part: ToolCall | ToolExchange) -> ReActCall:
+def _react_call(part: ToolCall | ToolExchange) -> ReActCall:
     call = part if isinstance(part, ToolCall) else part.call
     try:
         return ReActCall(call.name, call.arguments)
@@ -162,22 +106,80 @@ def _call(part: ToolCall | ToolExchange) -> ReActCall:
         return ReActCall(call.name)
 
 
-_TEXT: Final = {"type": "string"}
+def extra_values(parts: Sequence[Part | ResponsePart]) -> dict[str, Any]:
+    """Return the values of a decision's extra fields that parts contain, as plain JSON data."""
+    values: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, ProviderPart) and part.wire_format == NOTATION and isinstance(part.payload, Mapping):
+            values.update(thaw(part.payload))
+    return values
+
+
+def _structure_extra_fields(values: dict[str, Any], kind: type[ReActDecision]) -> dict[str, Any]:
+    """Convert the values of extra fields to the fields' types."""
+    if kind is ReActDecision:
+        return {}
+    hashable_kind: Any = kind  # mypy does not know that classes can be hashed
+    try:
+        _validator(hashable_kind).validate(values)
+    except InvalidArguments as error:
+        raise InvalidDecision(str(error)) from error
+    structured: dict[str, Any] = {}
+    for item in fields_of(kind) or ():
+        if item.name in values:
+            try:
+                structured[item.name] = structure(values[item.name], item.hint)
+            except Exception as error:  # a class of the user may raise anything
+                message = "; ".join(f"at {path}: {text}" for path, text in problems(error, f"$.{item.name}"))
+                raise InvalidDecision(message) from error
+    return structured
+
+
+@lru_cache(maxsize=64)
+def _validator(kind: Any) -> SchemaValidator:
+    return SchemaValidator(freeze_object(extra_fields_schema(kind)), f"the schema of {kind.__name__}")
+
+
+def extra_fields_schema(kind: type[ReActDecision]) -> Mapping[str, Any]:
+    """Return the JSON Schema of the fields that a subclass adds: an object, with no properties if it adds none.
+
+    Raises:
+        ToolDefinitionError: the type of a field has no JSON form.
+    """
+    hashable_kind: Any = kind  # mypy does not know that classes can be hashed
+    return _extra_fields_schema(hashable_kind)
+
+
+@lru_cache(maxsize=64)
+def _extra_fields_schema(kind: Any) -> Mapping[str, Any]:
+    extra = [item for item in fields_of(kind) or () if item.name not in fields_dict(ReActDecision)]
+    builder = SchemaBuilder()
+    properties = {item.name: builder.schema(item.hint, f"{kind.__name__}.{item.name}") for item in extra}
+    return builder.finished(object_schema(properties, [item.name for item in extra if item.required]))
+
+
+def extra_field_names(kind: type[ReActDecision]) -> tuple[str, ...]:
+    """Return the names of the fields that a subclass adds."""
+    return tuple(extra_fields_schema(kind)["properties"]) if kind is not ReActDecision else ()
 
 
 def decision_format(request: InferenceRequest, kind: type[ReActDecision]) -> ResponseFormat:
-    """Return the form of a decision: in the strict subset where all that it holds can be expressed there."""
+    """Return the response format of a decision: strict if the strict subset can express everything in it."""
     try:
-        return ResponseFormat(_strict(request, kind), name="decision")
+        return ResponseFormat(_strict_decision_schema(request, kind), name="decision")
     except NotStrict:
-        return ResponseFormat(_open(request, kind), name="decision", strict=False)
+        return ResponseFormat(_lenient_decision_schema(request, kind), name="decision", strict=False)
 
 
-def _strict(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
+_TEXT: Final = {"type": "string"}
+_TYPE: Final = {"type": "string", "enum": ["tool", "final"]}
+
+
+def _strict_decision_schema(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
     branches, definitions = [], dict[str, Any]()
     for spec in request.tools:
-        made, inner = strict_schema(spec.parameters, f"{spec.name}.")
-        branches.append(made)
+        branch, inner = strict_schema(spec.parameters, f"{spec.name}.")
+        branches.append(branch)
         definitions |= inner
     args = {"anyOf": [*branches, {"type": "null"}]}
     name: dict[str, Any] = {"type": "string", "enum": [spec.name for spec in request.tools]}
@@ -185,47 +187,40 @@ def _strict(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, A
     if request.response_format is not None and request.response_format.schema is not None:
         answer, inner = strict_schema(request.response_format.schema, "answer.")
         definitions |= inner
-    further, inner = strict_schema(further_schema(kind), "decision.")
+    extra, inner = strict_schema(extra_fields_schema(kind), "decision.")
+    # The thought comes first, so that the model reasons before it decides.
     properties = {
         "thought": _TEXT,
-        **further["properties"],
-        "type": {"type": "string", "enum": ["tool", "final"]},
+        **extra["properties"],
+        "type": _TYPE,
         "tool": {"anyOf": [name, {"type": "null"}]},
         "args": args,
-        "calls": {"anyOf": [{"type": "array", "items": _closed({"tool": name, "args": args})}, {"type": "null"}]},
+        "calls": {"anyOf": [{"type": "array", "items": closed_object({"tool": name, "args": args})}, {"type": "null"}]},
         "answer": {"anyOf": [answer, {"type": "null"}]},
     }
     if request.parallel_tool_calls is False:
         del properties["calls"]
     definitions |= inner
-    return {**_closed(properties), **({"$defs": definitions} if definitions else {})}
+    return {**closed_object(properties), **({"$defs": definitions} if definitions else {})}
 
 
-def _open(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
+def _lenient_decision_schema(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
     name = {"type": "string", "enum": [spec.name for spec in request.tools]}
     call = {"tool": name, "args": {"type": "object"}}
     answer: Mapping[str, Any] = _TEXT
     if request.response_format is not None and request.response_format.schema is not None:
         answer = {}
-    own = further_schema(kind)
+    extra = extra_fields_schema(kind)
     properties = {
         "thought": _TEXT,
-        **own["properties"],
-        "type": {"type": "string", "enum": ["tool", "final"]},
+        **extra["properties"],
+        "type": _TYPE,
         **call,
         "calls": {"type": "array", "items": {"type": "object", "properties": call, "required": ["tool", "args"]}},
         "answer": answer,
     }
     if request.parallel_tool_calls is False:
         del properties["calls"]
-    made = {"type": "object", "properties": properties, "required": ["thought", "type", *own.get("required", ())]}
-    return {**made, "$defs": own["$defs"]} if "$defs" in own else made
-
-
-def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    required = ["thought", "type", *extra.get("required", ())]
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {**schema, "$defs": extra["$defs"]} if "$defs" in extra else schema

@@ -1,4 +1,4 @@
-"""The words in which a model is asked to work in the ReAct pattern."""
+"""Prompts of the ReAct pattern, and conversations rendered in its notations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from attrs import field, frozen
 
 from agentloop.modes.calls import results_message
-from agentloop.modes.react_decision import ReActDecision, further_schema, further_values
-from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, OBSERVATION, THOUGHT, label_of
-from agentloop.modes.text import told_choice, told_tools
+from agentloop.modes.react_decision import ReActDecision, extra_fields_schema, extra_values
+from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, OBSERVATION, THOUGHT, label_of, text_of
+from agentloop.modes.text import describe_tool_choice, describe_tools
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part
@@ -18,9 +18,9 @@ from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolExchange, arguments_object
 
 ReActPrompt: TypeAlias = Callable[[InferenceRequest], str]
-"""Makes the system prompt of a request that has tools; its own prompt is to be part of it."""
+"""Builds the system prompt of a request with tools; the result must include the request's own system prompt."""
 
-_JSON = """\
+_JSON_INSTRUCTIONS = """\
 You work in steps. In every step you think, and then either call tools or give the final answer. Write each step as one JSON \
 object and nothing else.
 
@@ -30,11 +30,11 @@ To call a tool:
 To give the final answer, once no call is left to be made:
 {"thought": "why", "type": "final", "answer": "the answer"}
 """
-_SEVERAL = """\
+_SEVERAL_OBJECTS = """\
 To call several tools at once, of which none needs the result of another:
 {"thought": "why", "type": "tool", "calls": [{"tool": "a name", "args": {}}, {"tool": "a name", "args": {}}]}
 """
-_TEXT = """\
+_TEXT_INSTRUCTIONS = """\
 You work in steps. In every step you think, and then either call tools or give the final answer, in this notation.
 
 To call a tool:
@@ -54,140 +54,142 @@ observation yourself. Call only the tools below, each with arguments that satisf
 
 
 def json_prompt(request: InferenceRequest, kind: type[ReActDecision]) -> str:
-    """Return the system prompt of a request, followed by how decisions are written as JSON, and by the tools."""
-    several = "" if request.parallel_tool_calls is False else _SEVERAL
-    pieces = [_JSON % {"several": several}]
-    own = further_schema(kind)
-    if own["properties"]:
-        pieces.append(f"Every such object also has what this JSON Schema asks for:\n{format_json(own).decode()}\n")
-    return _prompt(request, pieces)
+    """Return the request's system prompt, followed by the instructions for JSON decisions and the tools."""
+    several = "" if request.parallel_tool_calls is False else _SEVERAL_OBJECTS
+    instructions = [_JSON_INSTRUCTIONS % {"several": several}]
+    extra = extra_fields_schema(kind)
+    if extra["properties"]:
+        schema = format_json(extra).decode()
+        instructions.append(f"Every such object also has what this JSON Schema asks for:\n{schema}\n")
+    return _system_prompt(request, instructions)
 
 
 def text_prompt(request: InferenceRequest, kind: type[ReActDecision]) -> str:
-    """Return the system prompt of a request, followed by how decisions are written as text, and by the tools."""
+    """Return the request's system prompt, followed by the instructions for labeled lines and the tools."""
     several = "" if request.parallel_tool_calls is False else _SEVERAL_LINES
-    pieces = [_TEXT % {"several": several}]
-    for name, schema in further_schema(kind)["properties"].items():
-        told = format_json(schema).decode()
-        pieces.append(f"After every Thought, write a line `{label_of(name)}: ` and what satisfies {told}\n")
-    return _prompt(request, pieces)
+    instructions = [_TEXT_INSTRUCTIONS % {"several": several}]
+    for name, schema in extra_fields_schema(kind)["properties"].items():
+        line = f"`{label_of(name)}: ` and what satisfies {format_json(schema).decode()}"
+        instructions.append(f"After every Thought, write a line {line}\n")
+    return _system_prompt(request, instructions)
 
 
-def told_end(request: InferenceRequest) -> str:
-    """Return the system prompt of a request without tools, whose conversation may hold steps with tools."""
+def final_answer_prompt(request: InferenceRequest) -> str:
+    """Return the system prompt of a request without tools; if its messages contain calls, it asks for a plain answer."""
     if not any(message.exchanges for message in request.messages):
         return request.system_prompt
     form = "" if request.response_format is not None else ", in plain words and without any labels"
-    told = f"No tool can be called any more. Write your answer now{form}."
-    return f"{request.system_prompt}\n\n{told}" if request.system_prompt else told
+    instruction = f"No tool can be called any more. Write your answer now{form}."
+    return f"{request.system_prompt}\n\n{instruction}" if request.system_prompt else instruction
 
 
-def _prompt(request: InferenceRequest, pieces: Sequence[str]) -> str:
-    told = [*([f"{request.system_prompt}\n"] if request.system_prompt else []), *pieces, _RULES]
-    wanted = request.response_format
-    if wanted is not None:
-        form = "is a JSON object" if wanted.schema is None else f"satisfies {format_json(wanted.schema).decode()}"
-        told.append(f"The final answer is JSON that {form}.\n")
-    choice = told_choice(request.tool_choice)
+def _system_prompt(request: InferenceRequest, instructions: Sequence[str]) -> str:
+    sections = [*([f"{request.system_prompt}\n"] if request.system_prompt else []), *instructions, _RULES]
+    answer = request.response_format
+    if answer is not None:
+        form = "is a JSON object" if answer.schema is None else f"satisfies {format_json(answer.schema).decode()}"
+        sections.append(f"The final answer is JSON that {form}.\n")
+    choice = describe_tool_choice(request.tool_choice)
     if choice:
-        told.append(f"{choice}\n")
-    told.append(told_tools(request.tools))
-    return "\n".join(told)
+        sections.append(f"{choice}\n")
+    sections.append(describe_tools(request.tools))
+    return "\n".join(sections)
 
 
 AS_WRITTEN = "as_written"
-"""The metadata of a message that the model is to see as it wrote it."""
+"""Metadata key of a message that is rendered exactly as the model wrote it."""
+
+
+def render_as_json(message: Message) -> Sequence[Message]:
+    """Return a message with its decision as a JSON object, followed by a user's message with the observations."""
+    return _render(message, _format_json_decision)
+
+
+def render_as_text(message: Message) -> Sequence[Message]:
+    """Return a message with its decision as labeled lines, followed by a user's message with the observations."""
+    return _render(message, _format_text_decision)
 
 
 @frozen
 class DecisionText:
-    """What an assistant's message says, as a decision.
+    """The content of an assistant's message as a decision.
 
     Attributes:
-        thought: what it thought.
-        answer: what it answered.
-        further: what it gave for further fields.
-        exchanges: its calls with their outcomes.
-        kept: what a decision does not hold: media, and what a provider wants back.
+        thought: the reasoning.
+        answer: the answer; empty if there are calls.
+        extra: the values of extra fields.
+        exchanges: the calls with their results.
+        other_parts: parts that a decision does not express: media, and data that a provider requires back.
     """
 
     thought: str
     answer: str
-    further: Mapping[str, Any] = field(factory=dict)
+    extra: Mapping[str, Any] = field(factory=dict)
     exchanges: tuple[ToolExchange, ...] = ()
-    kept: tuple[Part, ...] = ()
+    other_parts: tuple[Part, ...] = ()
 
 
-def tell_as_json(message: Message) -> Sequence[Message]:
-    """Return a message with its decision as a JSON object, and a user's message with the observations after it."""
-    return _told(message, _as_json)
-
-
-def tell_as_text(message: Message) -> Sequence[Message]:
-    """Return a message with its decision in labeled lines, and a user's message with the observations after it."""
-    return _told(message, _as_text)
-
-
-def _told(message: Message, write: Callable[[DecisionText], str]) -> Sequence[Message]:
+def _render(message: Message, format_decision: Callable[[DecisionText], str]) -> Sequence[Message]:
     if message.role != "assistant" or message.metadata.get(AS_WRITTEN):
         return (message,)
-    said = _said(message)
-    told = Message.assistant(*said.kept, write(said))
-    if not said.exchanges:
-        return (told,)
-    several = len(said.exchanges) > 1
-    return told, results_message(
-        [
-            (f"{OBSERVATION}{f' {number} ({one.call.name})' if several else ''}: {one.execution.text}", one)
-            for number, one in enumerate(said.exchanges, 1)
-        ]
-    )
+    decision = _decision_text(message)
+    rendered = Message.assistant(*decision.other_parts, format_decision(decision))
+    if not decision.exchanges:
+        return (rendered,)
+    has_several = len(decision.exchanges) > 1
+    observations = [
+        (_format_observation(exchange, number if has_several else None), exchange)
+        for number, exchange in enumerate(decision.exchanges, 1)
+    ]
+    return rendered, results_message(observations)
 
 
-def _said(message: Message) -> DecisionText:
+def _decision_text(message: Message) -> DecisionText:
+    # Reasoning with data of the provider is not plain text: the provider requires it back unchanged.
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning) and not part.provider_data]
     text = message.text
-    if message.exchanges:
+    if message.exchanges:  # the text next to calls is not an answer
         thoughts, text = [*thoughts, text], ""
     return DecisionText(
         "\n\n".join([thought for thought in thoughts if thought]),
         text,
-        further_values(message.parts),
+        extra_values(message.parts),
         message.exchanges,
-        tuple([part for part in message.parts if _is_kept(part)]),
+        tuple([part for part in message.parts if _is_other_part(part)]),
     )
 
 
-def _is_kept(part: Part) -> bool:
+def _is_other_part(part: Part) -> bool:
     if isinstance(part, Reasoning):
         return bool(part.provider_data)
     if isinstance(part, ProviderPart):
-        return not further_values([part])
+        return not extra_values([part])
     return not isinstance(part, Text | ToolExchange)
 
 
-def _as_json(said: DecisionText) -> str:
-    made: dict[str, Any] = {"thought": said.thought, **said.further}
-    calls = [{"tool": one.call.name, "args": arguments_object(one.call)} for one in said.exchanges]
+def _format_observation(exchange: ToolExchange, number: int | None) -> str:
+    label = OBSERVATION if number is None else f"{OBSERVATION} {number} ({exchange.call.name})"
+    return f"{label}: {exchange.execution.text}"
+
+
+def _format_json_decision(decision: DecisionText) -> str:
+    data: dict[str, Any] = {"thought": decision.thought, **decision.extra}
+    calls = [{"tool": exchange.call.name, "args": arguments_object(exchange.call)} for exchange in decision.exchanges]
     if len(calls) == 1:
-        made |= {"type": "tool", **calls[0]}
+        data |= {"type": "tool", **calls[0]}
     elif calls:
-        made |= {"type": "tool", "calls": calls}
+        data |= {"type": "tool", "calls": calls}
     else:
-        made |= {"type": "final", "answer": said.answer}
-    return format_json(made).decode()
+        data |= {"type": "final", "answer": decision.answer}
+    return format_json(data).decode()
 
 
-def _as_text(said: DecisionText) -> str:
-    lines = [f"{THOUGHT}: {said.thought}"] if said.thought else []
-    lines += [f"{label_of(name)}: {_line(value)}" for name, value in said.further.items()]
-    for one in said.exchanges:
-        arguments = format_json(arguments_object(one.call)).decode()
-        lines += [f"{ACTION}: {one.call.name}", f"{INPUT}: {arguments}"]
-    if not said.exchanges:
-        lines.append(f"{ANSWER}: {said.answer}")
+def _format_text_decision(decision: DecisionText) -> str:
+    lines = [f"{THOUGHT}: {decision.thought}"] if decision.thought else []
+    lines += [f"{label_of(name)}: {text_of(value)}" for name, value in decision.extra.items()]
+    for exchange in decision.exchanges:
+        arguments = format_json(arguments_object(exchange.call)).decode()
+        lines += [f"{ACTION}: {exchange.call.name}", f"{INPUT}: {arguments}"]
+    if not decision.exchanges:
+        lines.append(f"{ANSWER}: {decision.answer}")
     return "\n".join(lines)
-
-
-def _line(value: Any) -> str:
-    return value if isinstance(value, str) else format_json(value).decode()

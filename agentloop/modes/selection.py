@@ -1,4 +1,4 @@
-"""A model that is asked in a tool-calling mode."""
+"""The choice of a mode for a model, and a model that is called in a mode."""
 
 from __future__ import annotations
 
@@ -14,115 +14,49 @@ from agentloop.errors import ConfigurationError
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.native import NativeMode
-from agentloop.modes.strict import FormStream, strict_form
+from agentloop.modes.strict import StrictFormatStream, strict_format
 from agentloop.modes.structured import StructuredMode
 from agentloop.modes.text import TextMode
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 
 
-@frozen(eq=False)
-class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
-    """Translates requests on their way to a model, and its answers on their way back.
-
-    Attributes:
-        inference: the model.
-        mode: the translator.
-    """
-
-    inference: CanInfer
-    mode: CanUseMode
-
-    def with_retry_report(self, report: RetryReport) -> Self:
-        """Return a copy whose model tells of failed attempts."""
-        if not isinstance(self.inference, CanReportRetries):
-            return self
-        return evolve(self, inference=self.inference.with_retry_report(report))
-
-    def offered(self, request: InferenceRequest) -> InferenceRequest:
-        """Return a request as the model gets it."""
-        offered = self.mode.offer(request)
-        form = strict_form(offered, request)
-        return offered if form is None else offered.with_response_format(form.sent)
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the model in its mode.
-
-        Raises:
-            InferenceError: as the model does.
-        """
-        offered = self.mode.offer(request)
-        form = strict_form(offered, request)
-        if form is None:
-            return self.mode.read(await self.inference.infer(offered), request)
-        response = await self.inference.infer(offered.with_response_format(form.sent))
-        return form.read(self.mode.read(response, request))
-
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Ask the model in its mode, and translate the pieces of its answer.
-
-        Raises:
-            InferenceError: as the model does.
-        """
-        offered = self.mode.offer(request)
-        form = strict_form(offered, request)
-        if form is not None:
-            offered = offered.with_response_format(form.sent)
-        translated = self.mode.stream(request) if form is None else FormStream(self.mode.stream(request))
-        stream = self.inference.stream(offered)
-        try:
-            async for piece in stream:
-                if isinstance(piece, InferenceDelta):
-                    for delta in translated.feed(piece):
-                        yield delta
-                else:
-                    response = self.mode.read(piece, request)
-                    response = response if form is None else form.read(response)
-                    for delta in translated.close(response):
-                        yield delta
-                    yield response
-        finally:
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
-
-
-_ABLE = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
-"""What is taken for granted of an inference that does not tell its model."""
-
-
-def mode_for(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[CapabilityRow] = ()) -> CanUseMode:
-    """Return the mode to ask a model in: the one that is given, or for `auto` the one that suits the model.
+def select_mode(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[CapabilityRow] = ()) -> CanUseMode:
+    """Return the mode in which a model is called.
 
     Args:
-        mode: a mode, or the name of one.
-        inference: the model.
-        rows: what models are able to do, before what is known of the published ones.
+        mode: a mode, its name, or `auto` for the mode that suits the model.
+        inference: the model. One that does not report its name is assumed to have all capabilities.
+        rows: capabilities of models; they take precedence over those of the published models.
 
     Raises:
-        ConfigurationError: for a name that is none.
+        ConfigurationError: no mode has this name.
     """
     if isinstance(mode, CanUseMode):
         return mode
     if not isinstance(inference, CanNameModel) or not inference.model_name:
-        return _made(mode, _ABLE)
-    return _chosen(mode, inference.model_name, inference.wire_format_name, tuple(rows))
+        return _create_mode(mode, _ALL_CAPABILITIES)
+    return _select_mode(mode, inference.model_name, inference.wire_format_name, tuple(rows))
 
 
-def mode_named(name: str) -> CanUseMode:
-    """Return the mode of this name, for a model that is able to do whatever the mode asks of it.
+def get_mode(name: str) -> CanUseMode:
+    """Return the mode of this name for a model that has all capabilities.
 
     Raises:
-        ConfigurationError: when there is none.
+        ConfigurationError: no mode has this name.
     """
-    return _made(name, _ABLE)
+    return _create_mode(name, _ALL_CAPABILITIES)
+
+
+_ALL_CAPABILITIES = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
 
 
 @lru_cache(maxsize=256)
-def _chosen(mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> CanUseMode:
-    return _made(mode, capabilities(model, wire_format=wire_format, rows=rows))
+def _select_mode(mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> CanUseMode:
+    return _create_mode(mode, capabilities(model, wire_format=wire_format, rows=rows))
 
 
 @lru_cache(maxsize=256)
-def _made(name: str, known: Capabilities) -> CanUseMode:
+def _create_mode(name: str, known: Capabilities) -> CanUseMode:
     name = known.mode if name == "auto" else name
     if name == "native":
         return NativeMode(output="format" if known.structured_output == "json_schema" else "tool")
@@ -133,3 +67,70 @@ def _made(name: str, known: Capabilities) -> CanUseMode:
     raise ConfigurationError(
         f"there is no tool-calling mode {name!r}; known are auto, native, structured, validated, parsed"
     )
+
+
+@frozen(eq=False)
+class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
+    """A model that is called in a mode: translates its requests, and its responses back.
+
+    Attributes:
+        inference: the model.
+        mode: the mode.
+    """
+
+    inference: CanInfer
+    mode: CanUseMode
+
+    def with_retry_report(self, report: RetryReport) -> Self:
+        """Return a copy whose model reports failed attempts."""
+        if not isinstance(self.inference, CanReportRetries):
+            return self
+        return evolve(self, inference=self.inference.with_retry_report(report))
+
+    def offered(self, request: InferenceRequest) -> InferenceRequest:
+        """Return a request as the model receives it."""
+        offered = self.mode.offer(request)
+        answer_format = strict_format(offered, request)
+        return offered if answer_format is None else offered.with_response_format(answer_format.sent)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Call the model in its mode.
+
+        Raises:
+            InferenceError: the call of the model failed.
+        """
+        offered = self.mode.offer(request)
+        answer_format = strict_format(offered, request)
+        if answer_format is None:
+            return self.mode.read(await self.inference.infer(offered), request)
+        response = await self.inference.infer(offered.with_response_format(answer_format.sent))
+        return answer_format.read(self.mode.read(response, request))
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Call the model in its mode and translate the deltas of its response.
+
+        Raises:
+            InferenceError: the call of the model failed.
+        """
+        offered = self.mode.offer(request)
+        answer_format = strict_format(offered, request)
+        translation = self.mode.stream(request)
+        if answer_format is not None:
+            offered = offered.with_response_format(answer_format.sent)
+            translation = StrictFormatStream(translation)
+        stream = self.inference.stream(offered)
+        try:
+            async for item in stream:
+                if isinstance(item, InferenceDelta):
+                    for delta in translation.feed(item):
+                        yield delta
+                else:
+                    response = self.mode.read(item, request)
+                    response = response if answer_format is None else answer_format.read(response)
+                    for delta in translation.close(response):
+                        yield delta
+                    yield response
+        finally:
+            # A consumer that stops early must not leave the connection open until garbage collection.
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()

@@ -1,4 +1,8 @@
-"""The form of an answer as providers accept it for strict output: an object in the strict subset."""
+"""Strict structured output: schemas in the subset that providers enforce, and answers translated back.
+
+Providers that enforce a schema accept only a part of JSON Schema: the root is an object, every object is closed, and every
+property is required. Optional properties become nullable, and the nulls are removed from the answer again.
+"""
 
 from __future__ import annotations
 
@@ -13,51 +17,139 @@ from agentloop.values.inference import InferenceDelta, InferenceRequest, Inferen
 from agentloop.values.json import format_json, json_in_text
 from agentloop.values.parts import Text
 
-_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
-_KINDS = (("properties", "object"), ("items", "array"))
-_CANNOT = ("not", "if", "patternProperties", "prefixItems", "dependentSchemas", "contains", "$dynamicRef")
-
 
 class NotStrict(AgentLoopError):
-    """A schema cannot be expressed in the subset; the message says why and where."""
+    """A schema cannot be expressed in the strict subset; the message states the reason and the place."""
+
+
+def strict_schema(schema: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a schema in the strict subset, and its definitions.
+
+    Data that satisfies the schema also satisfies the result, once null is added for every missing optional property.
+
+    Args:
+        schema: the JSON Schema.
+        prefix: put before the names of the definitions, so that the definitions of several schemas can be united.
+
+    Raises:
+        NotStrict: the schema cannot be expressed, for instance because an object may have any keys.
+    """
+    definitions = {
+        f"{prefix}{name}": _make_strict(_SchemaNode("$defs", prefix, {}).child(name, inner))
+        for name, inner in _definitions(schema)
+    }
+    return _make_strict(_SchemaNode("$", prefix, schema)), definitions
+
+
+def closed_object(properties: Mapping[str, Any], description: str = "") -> dict[str, Any]:
+    """Return the schema of an object that requires all of its properties and allows no others."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"description": description, **schema} if description else schema
 
 
 @frozen
-class _Where:
-    """A place in a schema.
+class _SchemaNode:
+    """A part of a schema.
 
     Attributes:
-        path: the place, for errors.
-        prefix: what goes before the names of definitions.
-        schema: the part of the schema that stands there.
+        path: its path, for errors.
+        prefix: the prefix of the names of definitions.
+        schema: the part.
     """
 
     path: str
     prefix: str
     schema: Mapping[str, Any]
 
-    def inner(self, step: str, schema: Any) -> _Where:
+    def child(self, step: str, schema: Any) -> _SchemaNode:
         if not isinstance(schema, Mapping):
             raise NotStrict(f"at {self.path}.{step}: {schema!r} allows anything or nothing")
-        return _Where(f"{self.path}.{step}", self.prefix, schema)
+        return _SchemaNode(f"{self.path}.{step}", self.prefix, schema)
 
-    def cannot(self, what: str) -> NotStrict:
+    def not_strict(self, what: str) -> NotStrict:
         return NotStrict(f"at {self.path}: {what} cannot be expressed")
 
 
-def strict_schema(schema: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a schema in the strict subset, and its definitions, under names with this prefix.
+_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+_TYPE_OF_KEYWORD = (("properties", "object"), ("items", "array"))
+_UNSUPPORTED = ("not", "if", "patternProperties", "prefixItems", "dependentSchemas", "contains", "$dynamicRef")
 
-    Whatever satisfied the schema satisfies the result, once values that are left out are given as null.
 
-    Raises:
-        NotStrict: when it cannot be expressed, as an object with free keys.
-    """
-    definitions = {
-        f"{prefix}{name}": _strict(_Where("$defs", prefix, {}).inner(name, inner))
-        for name, inner in _definitions(schema)
-    }
-    return _strict(_Where("$", prefix, schema)), definitions
+def _make_strict(node: _SchemaNode) -> dict[str, Any]:
+    schema = node.schema
+    for keyword in _UNSUPPORTED:
+        if keyword in schema:
+            raise node.not_strict(keyword)
+    description = {"description": schema["description"]} if "description" in schema else {}
+    if "$ref" in schema:
+        return {"$ref": _make_reference(node)}
+    if "const" in schema:
+        return {**description, "enum": [schema["const"]]}
+    if "enum" in schema:
+        return {**description, "enum": list(schema["enum"])}
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            branches = [_make_strict(node.child(f"{union}[{n}]", branch)) for n, branch in enumerate(schema[union])]
+            return {**description, "anyOf": branches}
+    if "allOf" in schema:
+        # Pydantic wraps a single reference in `allOf` to add a description.
+        if len(schema["allOf"]) != 1 or "properties" in schema:
+            raise node.not_strict("allOf of several schemas")
+        return {**_make_strict(node.child("allOf[0]", schema["allOf"][0])), **description}
+    return {**description, **_make_typed(node)}
+
+
+def _make_reference(node: _SchemaNode) -> str:
+    parent, _, name = str(node.schema["$ref"]).rpartition("/")
+    if parent not in {"#/$defs", "#/definitions"}:
+        raise node.not_strict(f"the reference {node.schema['$ref']!r}")
+    return f"#/$defs/{node.prefix}{name}"
+
+
+def _make_typed(node: _SchemaNode) -> dict[str, Any]:
+    kind = node.schema.get("type") or next((kind for key, kind in _TYPE_OF_KEYWORD if key in node.schema), None)
+    if isinstance(kind, Sequence) and not isinstance(kind, str):
+        branches = [_make_typed(_SchemaNode(node.path, node.prefix, {**node.schema, "type": name})) for name in kind]
+        return branches[0] if len(branches) == 1 else {"anyOf": branches}
+    if kind in _SCALARS:
+        return {"type": kind}
+    if kind == "array":
+        if "items" not in node.schema:
+            raise node.not_strict("an array of anything")
+        return {"type": "array", "items": _make_strict(node.child("items", node.schema["items"]))}
+    if kind == "object":
+        return _make_object(node)
+    raise node.not_strict("a value of any type")
+
+
+def _make_object(node: _SchemaNode) -> dict[str, Any]:
+    schema = node.schema
+    # An object without declared keys takes any, except at the root, where it is a tool without parameters.
+    declares_keys = bool(schema.get("properties")) or (node.path == "$" and "properties" in schema)
+    additional = schema.get("additionalProperties", not declares_keys)
+    if additional is not False:
+        raise node.not_strict("an object with free keys")
+    required = schema.get("required", ())
+    properties = {}
+    for name, inner in schema.get("properties", {}).items():
+        strict = _make_strict(node.child(name, inner))
+        properties[name] = strict if name in required else _make_nullable(strict)
+    return closed_object(properties)
+
+
+def _make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:
+        branches = schema["anyOf"]
+        return schema if {"type": "null"} in branches else {**schema, "anyOf": [*branches, {"type": "null"}]}
+    if schema.get("type") == "null" or None in schema.get("enum", ()):
+        return schema
+    description = {"description": schema.pop("description")} if "description" in schema else {}
+    return {**description, "anyOf": [schema, {"type": "null"}]}
 
 
 def _definitions(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -65,217 +157,153 @@ def _definitions(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from schema.get("definitions", {}).items()
 
 
-def _strict(at: _Where) -> dict[str, Any]:
-    schema = at.schema
-    for keyword in _CANNOT:
-        if keyword in schema:
-            raise at.cannot(keyword)
-    described = {"description": schema["description"]} if "description" in schema else {}
-    if "$ref" in schema:
-        return {"$ref": _reference(at)}
-    if "const" in schema:
-        return {**described, "enum": [schema["const"]]}
-    if "enum" in schema:
-        return {**described, "enum": list(schema["enum"])}
-    for union in ("anyOf", "oneOf"):
-        if union in schema:
-            branches = [_strict(at.inner(f"{union}[{n}]", branch)) for n, branch in enumerate(schema[union])]
-            return {**described, "anyOf": branches}
-    if "allOf" in schema:
-        if len(schema["allOf"]) != 1 or "properties" in schema:
-            raise at.cannot("allOf of several schemas")
-        return {**_strict(at.inner("allOf[0]", schema["allOf"][0])), **described}
-    return {**described, **_of_kind(at)}
-
-
-def _reference(at: _Where) -> str:
-    place, _, name = str(at.schema["$ref"]).rpartition("/")
-    if place not in {"#/$defs", "#/definitions"}:
-        raise at.cannot(f"the reference {at.schema['$ref']!r}")
-    return f"#/$defs/{at.prefix}{name}"
-
-
-def _of_kind(at: _Where) -> dict[str, Any]:
-    kind = at.schema.get("type") or next((kind for key, kind in _KINDS if key in at.schema), None)
-    if isinstance(kind, Sequence) and not isinstance(kind, str):
-        each = [_of_kind(_Where(at.path, at.prefix, {**at.schema, "type": one})) for one in kind]
-        return each[0] if len(each) == 1 else {"anyOf": each}
-    if kind in _SCALARS:
-        return {"type": kind}
-    if kind == "array":
-        if "items" not in at.schema:
-            raise at.cannot("an array of anything")
-        return {"type": "array", "items": _strict(at.inner("items", at.schema["items"]))}
-    if kind == "object":
-        return _object(at)
-    raise at.cannot("a value of any type")
-
-
-def _object(at: _Where) -> dict[str, Any]:
-    schema = at.schema
-    has_names = bool(schema.get("properties")) or (at.path == "$" and "properties" in schema)
-    free = schema.get("additionalProperties", not has_names)
-    if free is not False:
-        raise at.cannot("an object with free keys")
-    required = schema.get("required", ())
-    properties = {}
-    for name, inner in schema.get("properties", {}).items():
-        made = _strict(at.inner(name, inner))
-        properties[name] = made if name in required else _nullable(made)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    if "anyOf" in schema:
-        branches = schema["anyOf"]
-        return schema if {"type": "null"} in branches else {**schema, "anyOf": [*branches, {"type": "null"}]}
-    if schema.get("type") == "null" or None in schema.get("enum", ()):
-        return schema
-    described = {"description": schema.pop("description")} if "description" in schema else {}
-    return {**described, "anyOf": [schema, {"type": "null"}]}
-
-
 def without_nulls(data: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
-    """Return data that satisfied the strict form of a schema as the schema itself wants it: nulls that stand for nothing go.
+    """Return data of a strict schema as data of the original schema: nulls of optional properties are removed.
 
     Args:
         data: plain JSON data.
-        schema: the schema as it was before it was made strict.
-        root: where its references point into; itself when left out.
+        schema: the original schema.
+        root: the schema that contains the definitions; `schema` if omitted.
     """
     root = schema if root is None else root
-    schema = _resolved(schema, root)
+    schema = _resolve(schema, root)
     if isinstance(data, list) and isinstance(schema.get("items"), Mapping):
         return [without_nulls(item, schema["items"], root) for item in data]
     if not isinstance(data, dict):
         return data
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            branch = next((b for b in schema[union] if _may_hold(data, _resolved(b, root))), None)
+            branch = next((b for b in schema[union] if _declares_keys(_resolve(b, root), data)), None)
             return data if branch is None else without_nulls(data, branch, root)
     properties, required = schema.get("properties", {}), schema.get("required", ())
     return {
         name: without_nulls(value, properties[name], root) if name in properties else value
         for name, value in data.items()
-        if value is not None or name in required or name not in properties or _takes_null(properties[name], root)
+        if value is not None or name in required or name not in properties or _accepts_null(properties[name], root)
     }
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    seen = 0
-    while isinstance(schema, Mapping) and "$ref" in schema and seen < len(root) + 64:
+_MAX_REFERENCES = 64
+
+
+def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow references; the number is bounded, since a reference may lead back to itself."""
+    followed = 0
+    while isinstance(schema, Mapping) and "$ref" in schema and followed < len(root) + _MAX_REFERENCES:
         _, _, name = str(schema["$ref"]).rpartition("/")
         schema = dict(_definitions(root)).get(name, {})
-        seen += 1
+        followed += 1
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _may_hold(data: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+def _declares_keys(schema: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     return "properties" in schema and data.keys() <= schema["properties"].keys()
 
 
-def _takes_null(schema: Any, root: Mapping[str, Any]) -> bool:
-    schema = _resolved(schema, root)
+def _accepts_null(schema: Any, root: Mapping[str, Any]) -> bool:
+    schema = _resolve(schema, root)
     kind = schema.get("type")
     if kind == "null" or (isinstance(kind, Sequence) and not isinstance(kind, str) and "null" in kind):
         return True
     if None in schema.get("enum", ()) or ("const" in schema and schema["const"] is None):
         return True
-    return any(_takes_null(branch, root) for union in ("anyOf", "oneOf") for branch in schema.get(union, ()))
+    return any(_accepts_null(branch, root) for union in ("anyOf", "oneOf") for branch in schema.get(union, ()))
 
 
 _VALUE = "answer"
-_SHARED = ("$defs", "definitions")
+_DEFINITIONS = ("$defs", "definitions")
 
 
 @frozen
-class StrictForm:
-    """The form that is asked of an answer, and the strict one that is sent in its place.
+class StrictFormat:
+    """A requested response format, and the strict one that is sent in its place.
 
-    What is no object stands under one property of one, since providers refuse other roots. What may be left out may be null
-    instead. A schema that the strict subset cannot express is sent as it is, without asking the provider to enforce it.
+    A schema whose root is not an object is wrapped in one. A schema that the strict subset cannot express is sent as it is,
+    without the request that the provider enforce it.
 
     Attributes:
-        wanted: the form that is asked for.
-        sent: the form that is sent.
-        is_wrapped: whether the answer stands under a property of the one that comes.
+        requested: the requested format.
+        sent: the format that is sent.
+        is_wrapped: whether the answer arrives as the property `answer` of an object.
     """
 
-    wanted: ResponseFormat
+    requested: ResponseFormat
     sent: ResponseFormat
     is_wrapped: bool
 
     def read(self, response: InferenceResponse) -> InferenceResponse:
-        """Return the response with the answer in the form that was asked for; what has another form stays as it is."""
+        """Return the response with its answer in the requested format; an answer in any other form is not changed."""
         if response.tool_calls or not response.text:
             return response
         try:
             data = json_in_text(response.text)
         except ValueError:
             return response
-        found = data
-        if self.is_wrapped and isinstance(found, dict) and found.keys() == {_VALUE}:
-            found = found[_VALUE]
+        answer = data
+        if self.is_wrapped and isinstance(answer, dict) and answer.keys() == {_VALUE}:
+            answer = answer[_VALUE]
         if self.sent.strict:
-            found = without_nulls(found, self.wanted.schema or {})
-        if found is data or found == data:
+            answer = without_nulls(answer, self.requested.schema or {})
+        if answer is data or answer == data:
             return response
-        kept = [part for part in response.parts if not isinstance(part, Text)]
-        return evolve(response, parts=(*kept, Text(format_json(found).decode())))
+        other_parts = [part for part in response.parts if not isinstance(part, Text)]
+        return evolve(response, parts=(*other_parts, Text(format_json(answer).decode())))
 
 
-class FormStream(ModeStream):
-    """Holds the text of a streamed answer back until it is whole, since it may come in another form than is asked for.
+def strict_format(offered: InferenceRequest, original: InferenceRequest) -> StrictFormat | None:
+    """Return the strict form of the response format that a request asks the provider to enforce.
 
     Args:
-        translated: what translates the pieces before.
-    """
+        offered: the request as the model receives it.
+        original: the request before its mode translated it.
 
-    def __init__(self, translated: ModeStream) -> None:
-        self._translated = translated
+    Returns:
+        The formats; None if the request needs no change.
+    """
+    requested = offered.response_format
+    # A mode that sends a format of its own has made it strict already.
+    if requested is None or requested is not original.response_format:
+        return None
+    if requested.schema is None or not requested.strict:
+        return None
+    is_wrapped = requested.schema.get("type") != "object"
+    schema, definitions, is_strict = _split_strict(requested.schema)
+    if is_wrapped:
+        schema = closed_object({_VALUE: schema})
+    sent = ResponseFormat({**schema, **definitions}, requested.name, is_strict)
+    return None if sent == requested else StrictFormat(requested, sent, is_wrapped)
+
+
+def _split_strict(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """Return a schema without its definitions, the definitions, and whether they are in the strict subset."""
+    try:
+        strict, definitions = strict_schema(schema)
+    except NotStrict:
+        shared = {name: value for name, value in schema.items() if name in _DEFINITIONS}
+        return {name: value for name, value in schema.items() if name not in _DEFINITIONS}, shared, False
+    return strict, {"$defs": definitions} if definitions else {}, True
+
+
+class StrictFormatStream(ModeStream):
+    """Holds back the text of a streamed answer until it is complete, since it may need to be unwrapped."""
+
+    def __init__(self, translation: ModeStream) -> None:
+        """Create a stream.
+
+        Args:
+            translation: the stream of the mode, which processes the deltas first.
+        """
+        self._translation = translation
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Return what the piece means, apart from text."""
-        return _without_text(self._translated.feed(delta))
+        """Return the translated deltas except text."""
+        return _without_text(self._translation.feed(delta))
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Return what was held back, and the text."""
-        held = _without_text(self._translated.close(response))
-        return [*held, InferenceDelta("text", response.text)] if response.text else held
+        """Return the deltas that the mode held back, and the text."""
+        deltas = _without_text(self._translation.close(response))
+        return [*deltas, InferenceDelta("text", response.text)] if response.text else deltas
 
 
 def _without_text(deltas: list[InferenceDelta]) -> list[InferenceDelta]:
     return [delta for delta in deltas if delta.kind != "text"]
-
-
-def strict_form(offered: InferenceRequest, asked: InferenceRequest) -> StrictForm | None:
-    """Return the strict form of an answer for which the provider is asked by a strict schema; None when nothing is to be done.
-
-    Args:
-        offered: the request as the model gets it.
-        asked: the request before it was translated; a mode that asks for a form of its own has seen to it.
-    """
-    wanted = offered.response_format
-    if wanted is None or wanted is not asked.response_format or wanted.schema is None or not wanted.strict:
-        return None
-    is_wrapped = wanted.schema.get("type") != "object"
-    schema, shared, is_strict = _expressed(wanted.schema)
-    if is_wrapped:
-        schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE], "additionalProperties": False}
-    sent = ResponseFormat({**schema, **shared}, wanted.name, is_strict)
-    return None if sent == wanted else StrictForm(wanted, sent, is_wrapped)
-
-
-def _expressed(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Return a schema without its definitions, those, and whether they are in the strict subset."""
-    try:
-        strict, definitions = strict_schema(schema)
-    except NotStrict:
-        shared = {name: one for name, one in schema.items() if name in _SHARED}
-        return {name: one for name, one in schema.items() if name not in _SHARED}, shared, False
-    return strict, {"$defs": definitions} if definitions else {}, True

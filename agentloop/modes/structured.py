@@ -1,20 +1,18 @@
-"""The mode in which a model writes its calls as JSON that a schema guides."""
+"""The mode in which a model writes its calls as JSON that follows a schema."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from attrs import evolve, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.answer_stream import PlainSearch, ReActStream
-from agentloop.modes.calls import results_message, validate_call
-from agentloop.modes.strict import NotStrict, strict_schema, without_nulls
+from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
+from agentloop.modes.calls import finish_with_calls, render_messages, results_message, validate_call
+from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
 from agentloop.values.inference import (
-    FinishReason,
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
@@ -28,211 +26,9 @@ from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
 
-NEXT = "next"
-TOOL, ARGUMENTS, ANSWER, SCRATCHPAD = "tool", "arguments", "answer", "scratchpad"
+_NEXT: Final = "next"
+_TOOL, _ARGUMENTS, _ANSWER, _SCRATCHPAD = "tool", "arguments", "answer", "scratchpad"
 
-
-@frozen
-class ToolBranch:
-    """What may stand for a call of one tool.
-
-    Attributes:
-        schema: the schema of such a call.
-        definitions: the definitions that it refers to.
-        reason: why the arguments are JSON written as a text; empty when they stand as they are.
-    """
-
-    schema: dict[str, Any]
-    definitions: dict[str, Any]
-    reason: str = ""
-
-
-def tool_branch(spec: ToolSpec) -> ToolBranch:
-    """Return what may stand for a call of a tool; computed once per tool."""
-    return spec.encoded("a branch of a strict schema", _tool_branch)
-
-
-def envelope(request: InferenceRequest) -> dict[str, Any]:
-    """Return the schema of an answer: a list of calls, answers and thoughts, under one property, in the strict subset."""
-    choice = request.tool_choice
-    specs = [spec for spec in request.tools if choice.kind != "specific" or spec.name == choice.name]
-    tools = encode_each(specs, "a branch of a strict schema", _tool_branch)
-    branches = [branch.schema for branch in tools]
-    definitions = {name: made for branch in tools for name, made in branch.definitions.items()}
-    if choice.kind not in {"required", "specific"}:
-        schema, more = _answer_schema(request.response_format)
-        branches.append(_closed("The final answer.", **{ANSWER: schema}))
-        definitions.update(more)
-    branches.append(_closed("Thoughts of yours, before you go on.", **{SCRATCHPAD: {"type": "string"}}))
-    made = _closed("", **{NEXT: {"type": "array", "items": {"anyOf": branches}}})
-    return {**made, "$defs": definitions} if definitions else made
-
-
-def is_answer_strict(wanted: ResponseFormat | None) -> bool:
-    """Say whether the form that is asked of the answer stands in the schema; otherwise the answer is JSON written as a text."""
-    if wanted is None or wanted.schema is None:
-        return False
-    try:
-        strict_schema(wanted.schema)
-    except NotStrict:
-        return False
-    return True
-
-
-def _tool_branch(spec: ToolSpec) -> ToolBranch:
-    name: dict[str, Any] = {"type": "string", "enum": [spec.name]}
-    try:
-        arguments, definitions = strict_schema(spec.parameters, f"{spec.name}.")
-    except NotStrict as reason:
-        told = f"The arguments as the text of a JSON object that satisfies {format_json(spec.parameters).decode()}"
-        text: dict[str, Any] = {"type": "string", "description": told}
-        schema = _closed(spec.description, **{TOOL: name, ARGUMENTS: text})
-        return ToolBranch(schema, {}, str(reason))
-    return ToolBranch(_closed(spec.description, **{TOOL: name, ARGUMENTS: arguments}), definitions)
-
-
-def _answer_schema(wanted: ResponseFormat | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    if wanted is None:
-        return {"type": "string"}, {}
-    if wanted.schema is None:
-        return {"type": "string", "description": "The text of a JSON object."}, {}
-    try:
-        return strict_schema(wanted.schema, "answer.")
-    except NotStrict:
-        told = f"The text of JSON that satisfies {format_json(wanted.schema).decode()}"
-        return {"type": "string", "description": told}, {}
-
-
-def _closed(described: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {"description": described, **schema} if described else schema
-
-
-_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
-_THOUGHTS = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
-
-
-@frozen
-class Payload:
-    """What a model's JSON holds.
-
-    Attributes:
-        parts: calls, answers as text and thoughts as reasoning, in order.
-        problem: why it cannot be read, in words for the model; empty when it can.
-    """
-
-    parts: tuple[ResponsePart, ...] = ()
-    problem: str = ""
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether it calls a tool."""
-        return any(isinstance(part, ToolCall) for part in self.parts)
-
-    @property
-    def only_thinks(self) -> bool:
-        """Whether it neither calls a tool nor answers."""
-        return all(isinstance(part, Reasoning) for part in self.parts)
-
-
-def read_payload(text: str, request: InferenceRequest) -> Payload:
-    """Read a model's JSON; no text makes this raise."""
-    thoughts = _THOUGHTS.match(text)
-    rest = text[thoughts.end() :] if thoughts is not None else text
-    fenced = _FENCE.match(rest)
-    try:
-        data = parse_json((fenced[1] if fenced is not None else rest).strip())
-    except ValueError as error:
-        return Payload(problem=f"it is not one JSON object ({error})")
-    items = data.get(NEXT, data) if isinstance(data, dict) else data
-    parts: list[ResponsePart] = [Reasoning(thoughts[1].strip())] if thoughts is not None else []
-    for place, item in enumerate(items if isinstance(items, list) else [items]):
-        part = _part(item, request)
-        if isinstance(part, str):
-            return Payload(problem=f"at {NEXT}[{place}]: {part}")
-        parts.extend(part)
-    return Payload(tuple(parts)) if parts else Payload(problem=f"the list {NEXT!r} is empty")
-
-
-def holds_steps(text: str) -> bool:
-    """Say whether a text that should be plain is such JSON, whole and with nothing beside it."""
-    fenced = _FENCE.match(text)
-    inner = (fenced[1] if fenced is not None else text).strip()
-    if not inner.startswith("{"):
-        return False
-    try:
-        data = parse_json(inner)
-    except ValueError:
-        return False
-    return isinstance(data, dict) and data.keys() == {NEXT} and isinstance(data[NEXT], list)
-
-
-def tell_payload(message: Message) -> Sequence[Message]:
-    """Return a message as such JSON: what an assistant said, then a user's message with the results of its calls."""
-    if message.role != "assistant":
-        return (message,)
-    items: list[dict[str, Any]] = []
-    kept = []
-    results: list[tuple[str, ToolExchange]] = []
-    for part in message.parts:
-        if isinstance(part, Text):
-            items.append({ANSWER: part.text})
-        elif isinstance(part, Reasoning) and not part.provider_data:
-            items.append({SCRATCHPAD: part.text})
-        elif isinstance(part, ToolExchange):
-            items.append({TOOL: part.call.name, ARGUMENTS: arguments_object(part.call)})
-            told = {TOOL: part.call.name, "result": part.execution.text}
-            results.append((format_json(told).decode(), part))
-        else:
-            kept.append(part)
-    said = Message.assistant(*kept, *([format_json({NEXT: items}).decode()] if items else []))
-    return (said, results_message(results)) if results else (said,)
-
-
-def _part(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:
-    """Read one item of the list; a text says what is wrong with it."""
-    if not isinstance(item, dict):
-        return f"an object with {TOOL!r}, {ANSWER!r} or {SCRATCHPAD!r} is expected, not {_kind(item)}"
-    parts: list[ResponsePart] = []
-    if isinstance(item.get(SCRATCHPAD), str) and item[SCRATCHPAD]:
-        parts.append(Reasoning(item[SCRATCHPAD]))
-    if isinstance(item.get(TOOL), str):
-        parts.append(ToolCall("", item[TOOL], _arguments(item[TOOL], item.get(ARGUMENTS), request)))
-    elif item.get(ANSWER) is not None or (ANSWER in item and request.response_format is not None):
-        parts.append(Text(_answer(item[ANSWER], request)))
-    if not parts:
-        return f"an object with {TOOL!r}, {ANSWER!r} or {SCRATCHPAD!r} is expected; its keys are {', '.join(item) or 'none'}"
-    return parts
-
-
-def _arguments(name: str, arguments: Any, request: InferenceRequest) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    spec = next((spec for spec in request.tools if spec.name == name), None)
-    cleaned = arguments if spec is None else without_nulls(arguments, spec.parameters)
-    return format_json({} if cleaned is None else cleaned).decode()
-
-
-def _answer(answer: Any, request: InferenceRequest) -> str:
-    wanted = request.response_format
-    if wanted is not None and wanted.schema is not None and is_answer_strict(wanted):
-        answer = without_nulls(answer, wanted.schema)
-        return format_json(answer).decode()
-    return answer if isinstance(answer, str) else format_json(answer).decode()
-
-
-def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}.get(
-        type(value), "a number"
-    )
-
-
-_ENDED = frozenset({FinishReason.STOP, FinishReason.UNKNOWN, FinishReason.OTHER})
 _PROMPT = """\
 You answer with one JSON object and nothing else: {"next": [...]}. Its list holds, in order, what you do next:
 - {"tool": NAME, "arguments": {...}} calls a tool. Several calls run at once; their results are given to you in the next message.
@@ -245,14 +41,13 @@ The tools:
 
 @frozen(kw_only=True)
 class StructuredMode(CanUseMode):
-    """Structured output: calls, answer and thoughts are JSON of one schema.
+    """Calls, the answer and thoughts as the items of a list in one JSON object.
 
-    The schema is an object whose one property is a list of an `anyOf`: one branch per tool, one for the answer, one for
-    thoughts. A tool whose parameters the strict subset cannot express takes its arguments as the text of a JSON object.
+    The schema of an item is an `anyOf`: one branch per tool, one for the answer and one for thoughts.
 
     Attributes:
-        variant: `json_schema` hands the schema to the provider; `json_object`, for models that know no schemas, tells it in
-            the prompt and asks for a JSON object.
+        variant: `json_schema` sends the schema to the provider. `json_object`, for models without enforced schemas, puts it
+            into the prompt and requests any JSON object.
     """
 
     variant: Literal["json_schema", "json_object"] = "json_schema"
@@ -264,89 +59,91 @@ class StructuredMode(CanUseMode):
 
     @property
     def asks_again(self) -> bool:
-        """Yes."""
+        """Always true: a response that cannot be read is sent back with the reason."""
         return True
 
     def offer(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request with its tools as branches of the response format, and its conversation as such JSON."""
-        messages = tuple(chain.from_iterable(encode_each(request.messages, "structured payloads", tell_payload)))
-        if not request.tools or request.tool_choice.kind == "none":
-            return evolve(request, messages=messages, tools=(), tool_choice=ToolChoice.auto(), parallel_tool_calls=None)
-        schema = envelope(request)
-        by_schema = self.variant == "json_schema"
-        return evolve(
-            request,
-            messages=messages,
-            system_prompt=_prompt(request, None if by_schema else schema),
+        """Return the request with its tools as branches of the response format, and its messages as JSON."""
+        plain = evolve(
+            render_messages(request, "structured payloads", _render_payload),
             tools=(),
             tool_choice=ToolChoice.auto(),
             parallel_tool_calls=None,
-            response_format=ResponseFormat(schema, name="next_steps") if by_schema else ResponseFormat(),
         )
+        if not _may_call(request):
+            return plain
+        schema = _payload_schema(request)
+        if self.variant == "json_schema":
+            response_format = ResponseFormat(schema, name="next_steps")
+            return evolve(plain, system_prompt=_system_prompt(request, None), response_format=response_format)
+        return evolve(plain, system_prompt=_system_prompt(request, schema), response_format=ResponseFormat())
 
     def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-        """Return the response with the calls, the answer and the thoughts that its JSON holds."""
+        """Return the response with the calls, the answer and the thoughts of its JSON."""
         if response.tool_calls:
             return response
-        if not request.tools or request.tool_choice.kind == "none":
-            return _plainly(response, request)
-        kept: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
-        payload = read_payload(response.text, request)
+        if not _may_call(request):
+            return _read_plain_answer(response, request)
+        payload = _read_payload(response.text, request)
         if payload.problem:
             return evolve(response, problem=payload.problem)
-        finish = response.finish_reason
-        if finish in _ENDED and payload.has_calls:
-            finish = FinishReason.TOOL_CALLS
-        parts = (*kept, *payload.parts)
-        return evolve(response, parts=parts, finish_reason=finish, wants_to_continue=payload.only_thinks)
+        reason = response.finish_reason
+        return evolve(
+            _with_payload(response, payload),
+            finish_reason=finish_with_calls(reason) if payload.has_calls else reason,
+            wants_to_continue=payload.has_only_thoughts,
+        )
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
-        """Say whether a call can be executed."""
+        """Check whether a call can be executed."""
         return validate_call(call, tools)
 
     def stream(self, request: InferenceRequest) -> ModeStream:
-        """Return what translates a streamed answer: its JSON is held back until it is whole."""
-        if request.tools and request.tool_choice.kind != "none":
-            return _HeldBack(holds=True)
-        return ReActStream(PlainSearch) if _may_go_on(request) else _HeldBack(holds=False)
+        """Return a stream that holds back JSON until it is complete."""
+        if _may_call(request):
+            return _PayloadStream(is_active=True)
+        return AnswerStream(PlainSearch) if may_continue_notation(request) else _PayloadStream(is_active=False)
 
 
-def _may_go_on(request: InferenceRequest) -> bool:
-    """Say whether a model that is asked for a plain answer has seen such JSON, which it may go on writing."""
-    return request.response_format is None and any(message.role == "assistant" for message in request.messages)
+def _may_call(request: InferenceRequest) -> bool:
+    return bool(request.tools) and request.tool_choice.kind != "none"
 
 
-def _plainly(response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-    """Return the response with the answer that a model gave in JSON all the same."""
-    if not _may_go_on(request) or not holds_steps(response.text):
+def _read_plain_answer(response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    """Return the response to a request for plain text, with the answer of a payload that the model wrote nevertheless."""
+    if not may_continue_notation(request) or not _is_payload(response.text):
         return response
-    payload = read_payload(response.text, request)
-    if payload.problem or payload.has_calls or payload.only_thinks:
+    payload = _read_payload(response.text, request)
+    if payload.problem or payload.has_calls or payload.has_only_thoughts:
         return response
-    kept = [part for part in response.parts if not isinstance(part, Text)]
-    return evolve(response, parts=(*kept, *payload.parts))
+    return _with_payload(response, payload)
 
 
-class _HeldBack(ModeStream):
-    """Shows reasoning as it comes, and the rest when it is whole."""
+def _with_payload(response: InferenceResponse, payload: _Payload) -> InferenceResponse:
+    other_parts = [part for part in response.parts if not isinstance(part, Text)]
+    return evolve(response, parts=(*other_parts, *payload.parts))
 
-    def __init__(self, *, holds: bool) -> None:
-        self._holds = holds
-        self._reasoned = False
+
+class _PayloadStream(ModeStream):
+    """Emits reasoning at once and holds the JSON text back until it is complete; emits everything at once if inactive."""
+
+    def __init__(self, *, is_active: bool) -> None:
+        self._is_active = is_active
+        self._has_reasoning = False
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Return the piece, unless it is a piece of the JSON."""
-        self._reasoned = self._reasoned or delta.kind == "reasoning"
-        return [] if self._holds and delta.kind == "text" else [delta]
+        """Return the delta unless it is a piece of the JSON."""
+        self._has_reasoning = self._has_reasoning or delta.kind == "reasoning"
+        return [] if self._is_active and delta.kind == "text" else [delta]
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Return what the JSON holds, in pieces."""
-        if not self._holds:
+        """Return the contents of the JSON as deltas."""
+        if not self._is_active:
             return []
-        return [delta for delta in told_in_pieces(response) if not (self._reasoned and delta.kind == "reasoning")]
+        return [delta for delta in told_in_pieces(response) if not (self._has_reasoning and delta.kind == "reasoning")]
 
 
-def _prompt(request: InferenceRequest, schema: dict[str, object] | None) -> str:
+def _system_prompt(request: InferenceRequest, schema: dict[str, Any] | None) -> str:
     rules = []
     if request.parallel_tool_calls is False:
         rules.append("Call one tool at a time.")
@@ -357,5 +154,192 @@ def _prompt(request: InferenceRequest, schema: dict[str, object] | None) -> str:
     if schema is not None:
         rules.append(f"The object satisfies this JSON Schema:\n{format_json(schema).decode()}")
     tools = "\n".join(f"- {spec.name}: {spec.description}" for spec in request.tools)
-    told = _PROMPT % {"rules": "".join(f"{rule}\n" for rule in rules), "tools": tools}
-    return f"{request.system_prompt}\n\n{told}" if request.system_prompt else told
+    prompt = _PROMPT % {"rules": "".join(f"{rule}\n" for rule in rules), "tools": tools}
+    return f"{request.system_prompt}\n\n{prompt}" if request.system_prompt else prompt
+
+
+def _payload_schema(request: InferenceRequest) -> dict[str, Any]:
+    """Return the strict schema of a payload: a list of calls, answers and thoughts, under one property."""
+    choice = request.tool_choice
+    specs = [spec for spec in request.tools if choice.kind != "specific" or spec.name == choice.name]
+    tool_branches = encode_each(specs, "a branch of a strict schema", build_tool_branch)
+    branches = [branch.schema for branch in tool_branches]
+    definitions = {name: schema for branch in tool_branches for name, schema in branch.definitions.items()}
+    if choice.kind not in {"required", "specific"}:
+        schema, answer_definitions = _answer_schema(request.response_format)
+        branches.append(closed_object({_ANSWER: schema}, "The final answer."))
+        definitions.update(answer_definitions)
+    branches.append(closed_object({_SCRATCHPAD: {"type": "string"}}, "Thoughts of yours, before you go on."))
+    payload = closed_object({_NEXT: {"type": "array", "items": {"anyOf": branches}}})
+    return {**payload, "$defs": definitions} if definitions else payload
+
+
+@frozen
+class ToolBranch:
+    """The branch of a payload's schema for the calls of one tool.
+
+    Attributes:
+        schema: the schema of a call.
+        definitions: the definitions that it refers to.
+        reason: why the arguments are JSON in a string; empty if they are an object.
+    """
+
+    schema: dict[str, Any]
+    definitions: dict[str, Any]
+    reason: str = ""
+
+
+def build_tool_branch(spec: ToolSpec) -> ToolBranch:
+    """Return the branch for the calls of a tool. Arguments that the strict subset cannot express become JSON in a string."""
+    name: dict[str, Any] = {"type": "string", "enum": [spec.name]}
+    try:
+        arguments, definitions = strict_schema(spec.parameters, f"{spec.name}.")
+    except NotStrict as error:
+        description = (
+            f"The arguments as the text of a JSON object that satisfies {format_json(spec.parameters).decode()}"
+        )
+        text: dict[str, Any] = {"type": "string", "description": description}
+        return ToolBranch(closed_object({_TOOL: name, _ARGUMENTS: text}, spec.description), {}, str(error))
+    return ToolBranch(closed_object({_TOOL: name, _ARGUMENTS: arguments}, spec.description), definitions)
+
+
+def _answer_schema(response_format: ResponseFormat | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    if response_format is None:
+        return {"type": "string"}, {}
+    if response_format.schema is None:
+        return {"type": "string", "description": "The text of a JSON object."}, {}
+    try:
+        return strict_schema(response_format.schema, "answer.")
+    except NotStrict:
+        description = f"The text of JSON that satisfies {format_json(response_format.schema).decode()}"
+        return {"type": "string", "description": description}, {}
+
+
+@frozen
+class _Payload:
+    """The contents of a model's JSON.
+
+    Attributes:
+        parts: calls, the answer as text, and thoughts as reasoning, in order.
+        problem: why it cannot be read, in words for the model; empty if it can.
+    """
+
+    parts: tuple[ResponsePart, ...] = ()
+    problem: str = ""
+
+    @property
+    def has_calls(self) -> bool:
+        return any(isinstance(part, ToolCall) for part in self.parts)
+
+    @property
+    def has_only_thoughts(self) -> bool:
+        return all(isinstance(part, Reasoning) for part in self.parts)
+
+
+_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
+_REASONING = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
+
+
+def _read_payload(text: str, request: InferenceRequest) -> _Payload:
+    """Read a model's JSON; no text raises."""
+    reasoning = _REASONING.match(text)
+    try:
+        data = parse_json(_strip_fence(text[reasoning.end() :] if reasoning is not None else text))
+    except ValueError as error:
+        return _Payload(problem=f"it is not one JSON object ({error})")
+    # Models without an enforced schema also write a bare item or a bare list.
+    items = data.get(_NEXT, data) if isinstance(data, dict) else data
+    parts: list[ResponsePart] = [Reasoning(reasoning[1].strip())] if reasoning is not None else []
+    for index, item in enumerate(items if isinstance(items, list) else [items]):
+        item_parts = _read_item(item, request)
+        if isinstance(item_parts, str):
+            return _Payload(problem=f"at {_NEXT}[{index}]: {item_parts}")
+        parts.extend(item_parts)
+    return _Payload(tuple(parts)) if parts else _Payload(problem=f"the list {_NEXT!r} is empty")
+
+
+def _is_payload(text: str) -> bool:
+    """Whether a text that should be plain is a payload and nothing else."""
+    inner = _strip_fence(text)
+    if not inner.startswith("{"):
+        return False
+    try:
+        data = parse_json(inner)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and data.keys() == {_NEXT} and isinstance(data[_NEXT], list)
+
+
+def _strip_fence(text: str) -> str:
+    fenced = _FENCE.match(text)
+    return (fenced[1] if fenced is not None else text).strip()
+
+
+def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:
+    """Return the parts of one item of the list, or what is wrong with it."""
+    expected = f"an object with {_TOOL!r}, {_ANSWER!r} or {_SCRATCHPAD!r} is expected"
+    if not isinstance(item, dict):
+        return f"{expected}, not {_kind_of(item)}"
+    parts: list[ResponsePart] = []
+    if isinstance(item.get(_SCRATCHPAD), str) and item[_SCRATCHPAD]:
+        parts.append(Reasoning(item[_SCRATCHPAD]))
+    if isinstance(item.get(_TOOL), str):
+        parts.append(ToolCall("", item[_TOOL], _read_arguments(item[_TOOL], item.get(_ARGUMENTS), request)))
+    # A null is an answer only where an answer of another type than text is requested.
+    elif item.get(_ANSWER) is not None or (_ANSWER in item and request.response_format is not None):
+        parts.append(Text(_read_answer(item[_ANSWER], request.response_format)))
+    if not parts:
+        return f"{expected}; its keys are {', '.join(item) or 'none'}"
+    return parts
+
+
+def _read_arguments(name: str, arguments: Any, request: InferenceRequest) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    spec = next((spec for spec in request.tools if spec.name == name), None)
+    cleaned = arguments if spec is None else without_nulls(arguments, spec.parameters)
+    return format_json({} if cleaned is None else cleaned).decode()
+
+
+def _read_answer(answer: Any, response_format: ResponseFormat | None) -> str:
+    if response_format is not None and response_format.schema is not None and _is_strict(response_format.schema):
+        return format_json(without_nulls(answer, response_format.schema)).decode()
+    return answer if isinstance(answer, str) else format_json(answer).decode()
+
+
+def _is_strict(schema: Mapping[str, Any]) -> bool:
+    """Whether a payload contains an answer of this schema as a value and not as JSON in a string."""
+    try:
+        strict_schema(schema)
+    except NotStrict:
+        return False
+    return True
+
+
+def _kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _render_payload(message: Message) -> Sequence[Message]:
+    """Return an assistant's message as a payload, followed by a user's message with the results of its calls."""
+    if message.role != "assistant":
+        return (message,)
+    items: list[dict[str, Any]] = []
+    other_parts = []
+    results: list[tuple[str, ToolExchange]] = []
+    for part in message.parts:
+        if isinstance(part, Text):
+            items.append({_ANSWER: part.text})
+        # Reasoning with data of the provider is not plain text: the provider requires it back unchanged.
+        elif isinstance(part, Reasoning) and not part.provider_data:
+            items.append({_SCRATCHPAD: part.text})
+        elif isinstance(part, ToolExchange):
+            items.append({_TOOL: part.call.name, _ARGUMENTS: arguments_object(part.call)})
+            result = {_TOOL: part.call.name, "result": part.execution.text}
+            results.append((format_json(result).decode(), part))
+        else:
+            other_parts.append(part)
+    payload = [format_json({_NEXT: items}).decode()] if items else []
+    rendered = Message.assistant(*other_parts, *payload)
+    return (rendered, results_message(results)) if results else (rendered,)
