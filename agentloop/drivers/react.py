@@ -17,8 +17,8 @@ from agentloop.drivers.rejections import Unusable, asked_again, refused_output, 
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.inference.model_rows import CapabilityRow
 from agentloop.modes.calls import validate_call
-from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, further_schema
-from agentloop.modes.react_mode import react_mode_for
+from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, extra_fields_schema
+from agentloop.modes.react_mode import select_react_mode
 from agentloop.modes.react_prompt import AS_WRITTEN, ReActPrompt
 from agentloop.modes.selection import ModeInference
 from agentloop.values.batches import ToolCalls, ToolExecutions
@@ -121,7 +121,7 @@ class ReActDriver(InferringDriver):
     def __attrs_post_init__(self) -> None:
         self.mode_of(self.inference)
         if self.decision_type is not ReActDecision:
-            further_schema(self.decision_type)
+            extra_fields_schema(self.decision_type)
 
     @property
     def max_inferences_per_step(self) -> int:
@@ -144,7 +144,9 @@ class ReActDriver(InferringDriver):
         Raises:
             ConfigurationError: when `output` is not one of those there are.
         """
-        return react_mode_for(self.output, inference, self.models, decision_type=self.decision_type, prompt=self.prompt)
+        return select_react_mode(
+            self.output, inference, self.models, decision_type=self.decision_type, prompt=self.prompt
+        )
 
     def asked_as(self, inference: CanInfer) -> CanInfer:
         """Return a model as it is asked for decisions."""

@@ -92,9 +92,9 @@ class ToolCallingDriver(InferringDriver):
         Raises:
             ConfigurationError: when the mode's name is none.
         """
-        from agentloop.modes.selection import mode_for
+        from agentloop.modes.selection import select_mode
 
-        return mode_for(self.mode, inference, self.models)
+        return select_mode(self.mode, inference, self.models)
 
     def asked_as(self, inference: CanInfer) -> CanInfer:
         """Return a model as it is asked in its mode; for an answer of a type, in the strict form that providers accept."""

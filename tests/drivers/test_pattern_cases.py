@@ -10,7 +10,7 @@ from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
 from agentloop.events import ValidationFailed
-from agentloop.modes import mode_named
+from agentloop.modes import get_mode
 from agentloop.testing import NOTATIONS, Scenario, ScriptedTurn
 from agentloop.values import Event, ExecutionStatus, ToolStatus
 
@@ -66,7 +66,7 @@ async def run(mode: str, *turns: ScriptedTurn) -> Told:
     """Have a model decide these turns, in the notation of a mode, under the driver of the mode."""
     model = Scenario(turns=turns).inference(NOTATIONS[mode])
     react: Any = {"react-json": "json", "react-text": "text"}.get(mode)
-    driver: CanUseTools = ReActDriver(model, output=react) if react else ToolCallingDriver(model, mode=mode_named(mode))
+    driver: CanUseTools = ReActDriver(model, output=react) if react else ToolCallingDriver(model, mode=get_mode(mode))
     loop = AgentLoop(driver, [add, multiply, divide])
     events: list[Event] = []
     loop.wiretap(events.append)

@@ -277,7 +277,7 @@ async def test_what_cannot_be_read_is_shown_as_it_was_written(output: str) -> No
     assert state.final_text == "It is 3."
     *_, said, told = model.requests[1].messages
     assert (said.text, told.role) == ("I would rather not.", "user")
-    assert told.text.startswith("Your answer cannot be used: it holds n")
+    assert told.text.startswith("Your answer cannot be used: it contains n")
     (failed,) = [event for event in events if isinstance(event, DecisionExtractionFailed)]
     assert (failed.attempt, failed.text) == (1, "I would rather not.")
 

@@ -23,7 +23,7 @@ from agentloop.errors import RateLimited
 from agentloop.inference import wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
 from agentloop.interception.budgets.run import NOTICE
-from agentloop.modes import ReActJsonMode, ReActTextMode, mode_named
+from agentloop.modes import ReActJsonMode, ReActTextMode, get_mode
 from agentloop.testing import NOTATIONS, Ledger, LoopClock, Scenario, ScriptedTurn, call, run_virtual, toys
 from agentloop.values import (
     ExecutionStatus,
@@ -75,7 +75,7 @@ def test_what_a_request_had_beyond_its_length_is_expected_of_the_next(driver: st
     model = Scenario(turns=tuple(turns)).inference(NOTATIONS[driver])
     style = driver.removeprefix("react-")
     mode = {"json": ReActJsonMode(), "text": ReActTextMode()}.get(style)
-    deciding = ReActDriver(model, output=mode) if mode else ToolCallingDriver(model, mode=mode_named(driver))
+    deciding = ReActDriver(model, output=mode) if mode else ToolCallingDriver(model, mode=get_mode(driver))
     loop = AgentLoop(deciding, toys(Ledger()), interceptors=[Budget(tokens=10_000, wrap_up=0, max_output_tokens=300)])
     state = run_virtual(loop.execute("go"))
     assert outcome(state) == ("stopped", "token_limit")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, Budget, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived
 from agentloop.modes import StructuredMode
-from agentloop.modes.structured import tool_branch
+from agentloop.modes.structured import build_tool_branch
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
     AgentStep,
@@ -78,7 +78,7 @@ def test_the_schema_has_one_branch_per_tool_one_for_the_answer_and_one_for_thoug
 
 def test_a_tool_that_the_subset_cannot_express_takes_its_arguments_as_text() -> None:
     """Free keys cannot be expressed: the branch says so, and the text is read as the arguments."""
-    assert "an object with free keys" in tool_branch(label.spec).reason
+    assert "an object with free keys" in build_tool_branch(label.spec).reason
     (call,) = read(steps({"tool": "label", "arguments": '{"tags": {"a": "b"}}'})).tool_calls
     assert call.arguments == {"tags": {"a": "b"}}
 

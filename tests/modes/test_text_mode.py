@@ -9,7 +9,7 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.errors import ConfigurationError
 from agentloop.events import DecisionExtractionFailed, ValidationFailed
-from agentloop.modes import TextMode, mode_named
+from agentloop.modes import TextMode, get_mode
 from agentloop.values import (
     Effect,
     Event,
@@ -214,4 +214,4 @@ async def test_another_model_gives_the_final_answer() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     """A misspelled mode is told with those there are."""
     with pytest.raises(ConfigurationError, match="no tool-calling mode 'nativ'; known are auto, native"):
-        mode_named("nativ")
+        get_mode("nativ")

@@ -13,7 +13,7 @@ from agentloop.contracts import CanInfer, CanUseTools
 from agentloop.drivers import StepDraft
 from agentloop.interception import around_inference, before_inference
 from agentloop.interception.stack import InterceptorStack
-from agentloop.modes import mode_named
+from agentloop.modes import get_mode
 from agentloop.testing import NOTATIONS, EquivalenceKit, LawBroken, Scenario
 from agentloop.values import InferenceRequest, InferenceResponse, ResponsePart, Text
 
@@ -27,7 +27,7 @@ def maker(mode: str, *, streaming: bool = False) -> Callable[[Scenario], CanUseT
     def make(scenario: Scenario) -> CanUseTools:
         model = scenario.inference(NOTATIONS[mode])
         if mode in TOOL_CALLING:
-            return ToolCallingDriver(model, mode=mode_named(mode), streaming=streaming)
+            return ToolCallingDriver(model, mode=get_mode(mode), streaming=streaming)
         output: Any = REACT[mode]
         return ReActDriver(model, output=output, streaming=streaming)
 
