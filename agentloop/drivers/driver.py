@@ -135,15 +135,14 @@ def unknown(calls: ToolCalls, state: AgentState, error: BaseException, scope: Ex
     now = scope.clock.now()
     executions = tuple(
         [
-            ToolExecution(
-                id=scope.ids.new_id("tool_execution"),
+            ToolExecution.of(
+                call,
+                ToolStatus.FAILED,
                 key=key,
-                call=call,
-                status=ToolStatus.FAILED,
+                id=scope.ids.new_id("tool_execution"),
+                at=now,
                 error=ErrorInfo(type(error).__name__, f"the executor failed: {error}"),
                 may_have_run=True,
-                started_at=now,
-                ended_at=now,
             )
             for call, key in zip(calls.calls, calls.keys, strict=True)
         ]

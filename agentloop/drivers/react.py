@@ -65,14 +65,13 @@ def given_up(
     draft.parts = (*[part for part in response.parts if isinstance(part, Reasoning)], call)
     draft.calls = ToolCalls.of([call], draft.state)
     now = scope.clock.now()
-    execution = ToolExecution(
-        id=scope.ids.new_id("tool_execution"),
+    execution = ToolExecution.of(
+        call,
+        ToolStatus.FAILED,
         key=draft.calls.keys[0],
-        call=call,
-        status=ToolStatus.FAILED,
+        id=scope.ids.new_id("tool_execution"),
+        at=now,
         error=ErrorInfo.of(error),
-        started_at=now,
-        ended_at=now,
     )
     draft.outcome = ToolExecutions((execution,), (), draft.state)
     return error

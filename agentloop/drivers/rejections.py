@@ -86,9 +86,7 @@ def _not_executed(call: ToolCall, error: str) -> ToolExecution:
     """Make the outcome by which a call is answered that no executor sees."""
     told = ErrorInfo("InvalidArguments", error) if error else ErrorInfo("Cancelled", _BESIDE)
     status = ToolStatus.REJECTED if error else ToolStatus.CANCELLED
-    return ToolExecution(
-        id="", key="", call=call, status=status, error=told, may_have_run=False, started_at=_NEVER, ended_at=_NEVER
-    )
+    return ToolExecution.of(call, status, key="", id="", at=_NEVER, error=told)
 
 
 _BESIDE = "not executed, since another call of the same answer cannot be; make it again if it is still needed"

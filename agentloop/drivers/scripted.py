@@ -110,14 +110,13 @@ class ScriptedDriver(Driver):
         if not step.is_recorded:
             return await super().execute(calls, draft)
         now = self.scope.clock.now()
-        execution = ToolExecution(
-            id=self.scope.ids.new_id("tool_execution"),
+        execution = ToolExecution.of(
+            calls.calls[0],
+            ToolStatus.SUCCEEDED,
             key=calls.keys[0],
-            call=calls.calls[0],
-            status=ToolStatus.SUCCEEDED,
+            id=self.scope.ids.new_id("tool_execution"),
+            at=now,
             value=step.result,
-            started_at=now,
-            ended_at=now,
         )
         return ToolExecutions((execution,), (), draft.state)
 

@@ -126,13 +126,7 @@ def _sample(request: InferenceRequest) -> tuple[Message, ...]:
     if not request.tools:
         return (asked,)
     call = ToolCall("sample", request.tools[0].name, "{}")
-    execution = ToolExecution(
-        id="sample",
-        key="sample/1/0",
-        call=call,
-        status=ToolStatus.SUCCEEDED,
-        value="An outcome.",
-        started_at=_THEN,
-        ended_at=_THEN,
+    execution = ToolExecution.of(
+        call, ToolStatus.SUCCEEDED, key="sample/1/0", id="sample", at=_THEN, value="An outcome."
     )
     return asked, Message.assistant(Text("A text."), ToolExchange(call, execution)), Message.user("Another question.")

@@ -147,15 +147,14 @@ def close_open_turn(
     if step is None or step.open_turn is None:
         return state
     cancelled = {
-        call.key: ToolExecution(
-            id=ids.new_id("tool_execution"),
+        call.key: ToolExecution.of(
+            call.call,
+            ToolStatus.CANCELLED,
             key=call.key,
-            call=call.call,
-            status=ToolStatus.CANCELLED,
+            id=ids.new_id("tool_execution"),
+            at=at,
             error=ErrorInfo("Cancelled", reason),
             may_have_run=call.begun,
-            started_at=at,
-            ended_at=at,
         )
         for call in step.pending
     }

@@ -324,14 +324,8 @@ class AroundToolUse(AroundPoint[ToolExecution]):
 
     def fail(self, message: str, *, type: str = "ToolFailed", status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:  # noqa: A002  # names the ErrorInfo field
         """Create an unsuccessful execution, to return without proceeding or in place of what `proceed()` returned."""
-        return ToolExecution(
-            id=self.id,
-            key=self.key,
-            call=self.call,
-            status=status,
-            error=ErrorInfo(type, message),
-            started_at=self.started_at,
-            ended_at=self.started_at,
+        return ToolExecution.of(
+            self.call, status, key=self.key, id=self.id, at=self.started_at, error=ErrorInfo(type, message)
         )
 
 

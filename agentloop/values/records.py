@@ -139,16 +139,15 @@ class CallIntent(Value):
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
     ) -> ToolExecution:
         """Return an outcome that the call has without being run; it ends when it was to begin."""
-        return ToolExecution(
-            id=self.id,
+        return ToolExecution.of(
+            self.call,
+            status,
             key=self.key,
-            call=self.call,
-            status=status,
+            id=self.id,
+            at=self.at,
             value=value,
             error=error,
             may_have_run=may_have_run,
-            started_at=self.at,
-            ended_at=self.at,
         )
 
 

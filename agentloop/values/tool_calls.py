@@ -229,6 +229,46 @@ class ToolExecution(Value):
     started_at: datetime
     ended_at: datetime
 
+    @classmethod
+    def of(
+        cls,
+        call: ToolCall,
+        status: ToolStatus,
+        *,
+        key: str,
+        id: str,  # noqa: A002  # names the field
+        at: datetime,
+        value: object = None,
+        content: Sequence[ContentPart] | None = None,
+        error: ErrorInfo | None = None,
+        may_have_run: bool = False,
+    ) -> ToolExecution:
+        """Return the outcome of a call that started and ended at one time, such as one that did not run.
+
+        Args:
+            call: the call.
+            status: how it ended.
+            key: the idempotency key of the call.
+            id: the id of the execution.
+            at: when it was settled.
+            value: the result as JSON.
+            content: what the model is shown instead of the value.
+            error: what went wrong; None if it succeeded.
+            may_have_run: whether an effect on the world cannot be excluded.
+        """
+        return cls(
+            id=id,
+            key=key,
+            call=call,
+            status=status,
+            value=value,
+            content=content,
+            error=error,
+            may_have_run=may_have_run,
+            started_at=at,
+            ended_at=at,
+        )
+
     @property
     def name(self) -> str:
         """The name of the tool."""

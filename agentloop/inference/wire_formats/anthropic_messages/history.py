@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
@@ -116,22 +117,16 @@ class _Reader:
 
     def _execution(self, call: ToolCall, place: str, results: list[tuple[str, Mapping[str, Any]]]) -> ToolExecution:
         """Make the execution of a call from the first result that is left for it."""
-        about: dict[str, Any] = {
-            "id": f"imported/{place}",
-            "key": f"imported/{place}",
-            "call": call,
-            "started_at": self._at,
-            "ended_at": self._at,
-        }
+        execution = partial(ToolExecution.of, call, key=f"imported/{place}", id=f"imported/{place}", at=self._at)
         if results:
             where, result = results.pop(0)
-            return ToolExecution(**about, **_outcome(result, where))
+            return execution(**_outcome(result, where))
         if self._unanswered == "refuse":
             raise InvalidDocument(
                 f"{place} calls {call.name!r}, and no result of {call.id!r} follows; add one, or pass unanswered='cancel'"
             )
         error = ErrorInfo("Cancelled", "the call was not answered when the conversation was taken over")
-        return ToolExecution(**about, status=ToolStatus.CANCELLED, error=error, may_have_run=True)
+        return execution(status=ToolStatus.CANCELLED, error=error, may_have_run=True)
 
 
 def _outcome(result: Mapping[str, Any], place: str) -> dict[str, Any]:

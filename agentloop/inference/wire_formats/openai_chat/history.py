@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from agentloop.errors import InvalidDocument
@@ -109,25 +110,19 @@ class _Results:
     def of(self, call: ToolCall, where: str) -> ToolExecution:
         """Make the execution of a call from the first result that is left for it."""
         waiting = self._left.get(call.id) or (self._left.get(("function", call.name)) if not call.id else None)
-        about: dict[str, Any] = {
-            "id": f"imported/{where}",
-            "key": f"imported/{where}",
-            "call": call,
-            "started_at": self._at,
-            "ended_at": self._at,
-        }
+        execution = partial(ToolExecution.of, call, key=f"imported/{where}", id=f"imported/{where}", at=self._at)
         if waiting:
             number, message = waiting.pop(0)
             parts = tuple(_content(message, f"messages[{number}]"))
             text = "".join([part.text for part in parts if isinstance(part, Text)])
             is_text = all(isinstance(part, Text) for part in parts)
-            return ToolExecution(**about, status=ToolStatus.SUCCEEDED, value=text, content=None if is_text else parts)
+            return execution(ToolStatus.SUCCEEDED, value=text, content=None if is_text else parts)
         if self._unanswered == "refuse":
             raise InvalidDocument(
                 f"{where} calls {call.name!r}, and no result of {call.id!r} follows; add one, or pass unanswered='cancel'"
             )
         error = ErrorInfo("Cancelled", "the call was not answered when the conversation was taken over")
-        return ToolExecution(**about, status=ToolStatus.CANCELLED, error=error, may_have_run=True)
+        return execution(ToolStatus.CANCELLED, error=error, may_have_run=True)
 
     def end(self) -> None:
         """Refuse what is left."""
