@@ -1,4 +1,4 @@
-"""Asking models: configuration, the HTTP client, wire formats, and models that follow a script."""
+"""Inference: configuration of models, HTTP, wire formats, fallback, recording, and scripted models."""
 
 from __future__ import annotations
 

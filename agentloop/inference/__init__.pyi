@@ -1,7 +1,7 @@
 from agentloop.inference.config import LLMConfig as LLMConfig
 from agentloop.inference.fallback import FallbackInference as FallbackInference
-from agentloop.inference.foreign_history import export_history as export_history
-from agentloop.inference.foreign_history import import_history as import_history
+from agentloop.inference.history import export_history as export_history
+from agentloop.inference.history import import_history as import_history
 from agentloop.inference.http_inference import HttpInference as HttpInference
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL as UNKNOWN_MODEL
 from agentloop.inference.model_capabilities import capabilities as capabilities
@@ -15,7 +15,9 @@ from agentloop.inference.presets import Quirks as Quirks
 from agentloop.inference.recording import RecordingInference as RecordingInference
 from agentloop.inference.recording import ReplayInference as ReplayInference
 from agentloop.inference.scripted import ScriptedInference as ScriptedInference
+from agentloop.inference.scripted import ScriptLine as ScriptLine
 from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
+from agentloop.inference.wire_formats.wire_format import StreamDecoder as StreamDecoder
 from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat
 from agentloop.inference.wire_formats.wire_format import wire_format as wire_format
 from agentloop.values.secrets import Secret as Secret

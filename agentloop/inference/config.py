@@ -1,4 +1,4 @@
-"""What is needed to reach a model."""
+"""The configuration of a model: which one it is, and how to reach it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from agentloop.values.secrets import Secret, as_secret
 from agentloop.values.value import Value
 
 _PORTS = 65536
-_LONGEST_LABEL = 63
-_OF_A_SECRET = re.compile(r"auth|key|token|secret|cookie|passw|signature|^sig$", re.IGNORECASE)
-"""The name of a header, or of a place in a query, that carries a secret."""
+_MAX_LABEL_LENGTH = 63
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|signature|^sig$", re.IGNORECASE)
+"""Matches the names of headers and query parameters that contain secrets."""
 
 
 def _as_url(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    base, mark, query = rest.partition("?")
-    place = base.partition("/")[0]
-    if "@" in place:
-        raise ConfigurationError("a name and a password in the base URL are not sent; pass api_key or headers instead")
-    is_one_word = url.isprintable() and " " not in url and "#" not in url
-    if scheme.lower() not in {"http", "https"} or not is_one_word or not _is_place(place):
+    scheme, _, remainder = url.partition("://")
+    base, mark, query = remainder.partition("?")
+    authority = base.partition("/")[0]
+    if "@" in authority:
+        raise ConfigurationError("credentials in the base URL are not supported; pass api_key or headers instead")
+    is_well_formed = url.isprintable() and " " not in url and "#" not in url
+    if scheme.lower() not in {"http", "https"} or not is_well_formed or not _is_authority(authority):
         raise ConfigurationError(
-            f"the base URL {_without_query(url)!r} is not an http or https address such as https://api.openai.com/v1"
+            f"the base URL {_without_query(url)!r} is not an http or https URL such as https://api.openai.com/v1"
         )
     return f"{scheme.lower()}://{base.rstrip('/')}{mark}{query}"
 
 
-def _is_place(place: str) -> bool:
-    """Say whether this can be a host, with or without a port."""
-    host, colon, port = (place, "", "") if place.endswith("]") or ":" not in place else place.rpartition(":")
+def _is_authority(text: str) -> bool:
+    """Return whether this is a host, with or without a port."""
+    host, colon, port = (text, "", "") if text.endswith("]") or ":" not in text else text.rpartition(":")
     if colon and not (port.isdecimal() and len(port) <= len(str(_PORTS)) and int(port) < _PORTS):
         return False
-    if host.startswith("["):
+    if host.startswith("["):  # an IPv6 address
         return host.endswith("]")
-    return all(0 < len(label) <= _LONGEST_LABEL for label in host.removesuffix(".").split("."))
+    return all(0 < len(label) <= _MAX_LABEL_LENGTH for label in host.removesuffix(".").split("."))
 
 
 def _without_query(url: str) -> str:
@@ -53,46 +53,46 @@ def _without_query(url: str) -> str:
 
 
 def _as_headers(headers: Mapping[str, str]) -> JsonObject:
-    """Spell names in lower case, so that a header that is given goes before one of ours."""
-    made = {name.lower(): value.strip() for name, value in headers.items()}
-    for name, value in made.items():
+    # Lower-case names make a configured header replace a default one of the same name.
+    lowered = {name.lower(): value.strip() for name, value in headers.items()}
+    for name, value in lowered.items():
         is_name = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
         if not is_name or not value.isascii() or not value.isprintable():
             raise ConfigurationError(
-                f"the header {name!r} cannot be sent: a name is letters, digits and dashes, a value ASCII on one line"
+                f"the header {name!r} is invalid: a name consists of letters, digits and dashes, a value of printable ASCII"
             )
-    return freeze_object(made)
+    return freeze_object(lowered)
 
 
-def _shown_headers(headers: Mapping[str, str]) -> str:
-    """Show the names only, since any of them may carry a key."""
+def _masked_headers(headers: Mapping[str, str]) -> str:
+    # Any header may contain a secret, whatever its name.
     return repr(dict.fromkeys(headers, "***"))
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class LLMConfig(Value):
-    """What is needed to reach a model. Made by `LLMConfig.parse`, or spelled out.
+    """The configuration of a model, usually created by `LLMConfig.parse`.
 
     Attributes:
-        model: the model, as the provider names it.
-        base_url: where requests go, without the path of the endpoint; a query is kept, and never shown.
+        model: the model, by the provider's name for it.
+        base_url: the URL that the paths of endpoints are appended to; its query is sent, and never shown.
         wire_format: the name of the wire format.
         api_key: the key; None where none is needed.
-        provider: the provider's name, for errors and events.
+        provider: the name of the provider, for errors and events.
         auth: how the key is sent.
-        headers: headers to send besides; their values are never shown.
-        options: options for every inference; those of a request go before them.
-        quirks: how the service differs from the others of its wire format.
-        timeout: seconds to wait for the next byte of an answer.
+        headers: additional headers; their values are never shown.
+        options: default options; those of a request override them.
+        quirks: how the service differs from others with the same wire format.
+        timeout: seconds to wait for the next byte of a response.
         connect_timeout: seconds to wait for a connection.
-        deadline: seconds for an inference with all its attempts; None for no limit.
-        retry: how often to try, and how long to wait, when the provider cannot be reached or asks to wait.
-        max_response_bytes: the most bytes of an answer to read.
+        deadline: seconds for an inference including all attempts; None for no limit.
+        retry: the number of attempts and the waits between them, when the provider is unavailable or asks to wait.
+        max_response_bytes: the maximum size of a response, in bytes.
 
     Raises:
-        ConfigurationError: for a base URL, a key or a header that cannot be used.
+        ConfigurationError: for an invalid base URL, key or header.
         TypeError: for a value of a wrong type.
-        ValueError: for a value that its attribute cannot have.
+        ValueError: for a value out of range.
     """
 
     model: str = field(validator=min_len(1))
@@ -101,7 +101,7 @@ class LLMConfig(Value):
     api_key: Secret | None = field(default=None, converter=as_secret)
     provider: str = ""
     auth: Auth = field(default="bearer", validator=in_(get_args(Auth)))
-    headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_shown_headers)
+    headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_masked_headers)
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
     timeout: float = field(default=600.0, validator=gt(0))
@@ -120,35 +120,34 @@ class LLMConfig(Value):
         environment: Mapping[str, str] | None = None,
         **settings: object,
     ) -> LLMConfig:
-        """Make a configuration of a model string such as `openai:gpt-5` or `ollama:qwen3`.
+        """Create a configuration from a model string such as `openai:gpt-5` or `ollama:qwen3`.
 
         Args:
-            text: the provider's name, a colon, and the model as the provider names it.
-            base_url: another address, as for a proxy or a server of your own; then no key is required.
-            api_key: the key; taken from the provider's environment variable when left out or empty.
-            environment: where to look for the key instead of `os.environ`.
+            text: the name of the provider, a colon, and the provider's name for the model.
+            base_url: another URL, such as that of a proxy or a server of your own; the key is then optional.
+            api_key: the key; by default, taken from the provider's environment variable.
+            environment: the environment variables; by default, `os.environ`.
             **settings: any other attribute of this class.
 
         Raises:
-            ConfigurationError: for an unknown provider, a missing model or key, a setting that does not exist, a value
-                that cannot be used.
+            ConfigurationError: for an unknown provider or setting, a missing model or key, or an invalid value.
         """
         name, _, model = (part.strip() for part in text.partition(":"))
         if not name or not model:
             raise ConfigurationError(
-                f"the model string {text!r} is not of the form provider:model, as in 'openai:gpt-5'"
+                f"the model string {text!r} does not have the form provider:model, as in 'openai:gpt-5'"
             )
         preset = PRESETS.get(name.lower())
         if preset is None:
             raise ConfigurationError(
-                f"there is no provider {name!r}{_suggestion(name.lower(), PRESETS)}; known are {', '.join(PRESETS)}"
+                f"there is no provider {name!r}{_suggestion(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
             )
         environment = os.environ if environment is None else environment
         key = as_secret(api_key) or _key_from(preset, environment)
         if key is None and preset.key_variable and base_url is None:
             raise ConfigurationError(
-                f"{preset.name} needs a key: set the environment variable {preset.key_variable} (in a program, the "
-                "argument api_key=… does as well)"
+                f"{preset.name} needs a key: set the environment variable {preset.key_variable}, or, in a program, pass "
+                "api_key"
             )
         config = cls(
             model=model,
@@ -162,22 +161,22 @@ class LLMConfig(Value):
         return config.with_settings(**settings) if settings else config
 
     def with_settings(self, **settings: object) -> LLMConfig:
-        """Return the configuration with these attributes changed.
+        """Return a configuration in which these attributes are replaced.
 
         Raises:
-            ConfigurationError: when there is no such attribute, or the value is not one it can have.
+            ConfigurationError: for an unknown attribute or an invalid value.
         """
-        known = [attribute.name for attribute in fields(LLMConfig)]
+        names = [attribute.name for attribute in fields(LLMConfig)]
         for name in settings:
-            if name not in known:
+            if name not in names:
                 raise ConfigurationError(
-                    f"there is no setting {name!r}{_suggestion(name, known)}; known are {', '.join(known)}"
+                    f"there is no setting {name!r}{_suggestion(name, names)}; the known ones are {', '.join(names)}"
                 )
         try:
             return evolve(self, **settings)  # type: ignore[arg-type]  # checked by the fields themselves
         except (TypeError, ValueError, AttributeError) as error:
-            what = error.args[0] if error.args else type(error).__name__
-            raise ConfigurationError(f"the settings {', '.join(settings)} cannot be used: {what}") from error
+            reason = error.args[0] if error.args else type(error).__name__
+            raise ConfigurationError(f"invalid value among the settings {', '.join(settings)}: {reason}") from error
 
     @property
     def name(self) -> str:
@@ -191,21 +190,22 @@ class LLMConfig(Value):
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The key, and what headers and the query carry under the name of such a thing; none of it is told."""
-        query = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
-        told = [value for name, value in (*self.headers.items(), *query) if _OF_A_SECRET.search(name)]
-        named = [Secret(value.rpartition(" ")[2]) for value in told if value and value.isascii()]
-        return tuple(named) if self.api_key is None else (self.api_key, *named)
+        """The key, and the values of headers and query parameters whose names indicate a secret."""
+        parameters = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
+        values = [value for name, value in (*self.headers.items(), *parameters) if _SECRET_NAME.search(name)]
+        # The last word of a header such as "Basic dXNlcjpwYXNz" is the secret.
+        secrets = [Secret(value.rpartition(" ")[2]) for value in values if value and value.isascii()]
+        return tuple(secrets) if self.api_key is None else (self.api_key, *secrets)
 
     def url(self, path: str) -> str:
-        """Return where requests to this path of the service go; a query of the path stands before that of the base URL."""
-        base, _, query = self.base_url.partition("?")
-        place, _, asked = path.partition("?")
-        queries = "&".join(filter(None, (asked, query)))
-        return f"{base}{place}?{queries}" if queries else f"{base}{place}"
+        """Return the URL for a path of the service; its query precedes that of the base URL."""
+        base, _, base_query = self.base_url.partition("?")
+        location, _, path_query = path.partition("?")
+        query = "&".join(filter(None, (path_query, base_query)))
+        return f"{base}{location}?{query}" if query else f"{base}{location}"
 
     def auth_headers(self) -> dict[str, str]:
-        """Return the headers that carry the key, and those to send besides; for the one place that sends them."""
+        """Return the additional headers and the one that contains the key in plain text."""
         if self.api_key is None:
             return dict(self.headers)
         key = self.api_key.reveal()
@@ -218,15 +218,15 @@ def _key_from(preset: Preset, environment: Mapping[str, str]) -> Secret | None:
 
 
 def _url_from(preset: Preset, environment: Mapping[str, str]) -> str:
-    def value(name: re.Match[str]) -> str:
-        found = environment.get(name[1], "").rstrip("/")
-        if not found:
+    def replacement(variable: re.Match[str]) -> str:
+        value = environment.get(variable[1], "").rstrip("/")
+        if not value:
             raise ConfigurationError(
-                f"{preset.name} needs an address: set the environment variable {name[1]}, or pass base_url"
+                f"{preset.name} needs a URL: set the environment variable {variable[1]}, or pass base_url"
             )
-        return found
+        return value
 
-    return re.sub(r"\{(\w+)\}", value, preset.base_url)
+    return re.sub(r"\{(\w+)\}", replacement, preset.base_url)
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,202 +1,152 @@
-"""A provider's endpoint: encode, send, decode, and try again."""
+"""The endpoint of a provider: encodes, sends, decodes and retries requests. Loaded with the first request."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from attrs import evolve, frozen
 
-from agentloop.contracts.can_infer import RetryReport
+from agentloop.contracts.can_infer import FailedAttempt, RetryReport
 from agentloop.errors import InferenceError, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.http_client import HttpClient
-from agentloop.inference.raw_answer import RawAnswer
-from agentloop.inference.retrying import retried, worth_retrying
-from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.http_client import HttpClient, OpenResponse
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.tool_calls import ToolCall
 
-
-class AnswerStream:
-    """An answer that is being read: deltas for as long as there are any, then the response.
-
-    Args:
-        answer: the answer, with a status of success.
-        decoder: reads its bytes.
-        tool_names: for tools that go by another name on the wire, that name and their own.
-    """
-
-    __slots__ = ("_answer", "_begun", "_decoder", "_pieces", "_response", "_tool_names")
-
-    def __init__(self, answer: RawAnswer, decoder: StreamDecoder, tool_names: Mapping[str, str]) -> None:
-        self._answer = answer
-        self._decoder = decoder
-        self._tool_names = tool_names
-        self._pieces: AsyncGenerator[bytes, None] = answer.pieces()
-        self._begun: list[InferenceDelta] = []
-        self._response: InferenceResponse | None = None
-
-    async def begin(self) -> None:
-        """Read until the first delta, or to the end if there is none.
-
-        Raises:
-            InferenceError: for what is not an answer; it may be asked for again, since nothing was told yet.
-        """
-        async for piece in self._pieces:
-            deltas = self._decoder.feed(piece)
-            if deltas:
-                self._begun = [self._with_own_name(delta) for delta in deltas]
-                return
-        self._response = self._decoder.close()
-
-    async def rest(self) -> AsyncGenerator[list[InferenceDelta], None]:
-        """Give the deltas as they come.
-
-        Raises:
-            InferenceError: for what is not an answer, or an error told inside of it.
-        """
-        if not self._begun:
-            return
-        yield self._begun
-        feed, names = self._decoder.feed, self._tool_names
-        async for piece in self._pieces:
-            deltas = feed(piece)
-            if deltas:
-                yield [self._with_own_name(delta) for delta in deltas] if names else deltas
-        self._response = self._decoder.close()
-
-    @property
-    def response(self) -> InferenceResponse:
-        """The whole answer, after the last delta."""
-        if self._response is None:
-            raise ValueError("the answer is still being read")
-        return self._response
-
-    async def aclose(self) -> None:
-        """Leave the answer."""
-        await self._pieces.aclose()
-        await self._answer.aclose()
-
-    def _with_own_name(self, delta: InferenceDelta) -> InferenceDelta:
-        return evolve(delta, name=self._tool_names[delta.name]) if delta.name in self._tool_names else delta
-
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 
-_OK = range(200, 300)
+_SUCCESS = range(200, 300)
 
 
 @frozen(eq=False)
 class Endpoint:
-    """An open way to a model.
+    """An open endpoint of a model.
 
     Attributes:
         config: the model and how to reach it.
-        wire_format: how requests and responses are spelled.
-        http: the connections.
+        wire_format: the encoding of requests and responses.
+        http: the HTTP client.
     """
 
     config: LLMConfig
     wire_format: WireFormat
     http: HttpClient
 
-    async def ask(
-        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport
+    @classmethod
+    def open(cls, config: LLMConfig, custom_format: WireFormat | None, client: Any) -> Self:
+        """Return the endpoint for a configuration.
+
+        Args:
+            config: the model and how to reach it.
+            custom_format: a wire format to use instead of the one that the configuration names.
+            client: a client to use instead of new connections.
+
+        Raises:
+            ConfigurationError: when the base URL, a proxy in the environment or the name of the wire format is invalid.
+        """
+        return cls(config, custom_format or wire_format(config.wire_format), HttpClient(config, client))
+
+    async def infer(
+        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
     ) -> InferenceResponse:
-        """Send a request, as often as it takes within the retry policy and the deadline of the configuration.
+        """Send a request and return the response, with the configured retries and deadline.
 
         Args:
             request: the request.
-            jitter: a number from 0 to 1 each time it is called; `random.random` for None.
-            report: told before each repetition.
+            jitter: returns a number from 0 to 1 at each call; by default, `random.random`.
+            report: called before each further attempt.
 
         Raises:
-            InferenceError: typed by what went wrong at the last attempt.
+            InferenceError: the error of the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config)
-        asked = self._repeated(lambda: self._attempt(encoded), jitter, report)
+        work = self._with_retries(lambda: self._attempt(encoded), jitter, report)
         if self.config.deadline is None:
-            return await asked
-        return await self._before(asyncio.get_running_loop().time() + self.config.deadline, asked)
+            return await work
+        return await self._within_deadline(asyncio.get_running_loop().time() + self.config.deadline, work)
 
     async def stream(
-        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport
+        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Send a request and take the answer in pieces; what fails before the first piece is tried again.
+        """Send a request and yield deltas, then the response. An attempt that fails before its first delta is retried.
 
         Args:
             request: the request.
-            jitter: a number from 0 to 1 each time it is called; `random.random` for None.
-            report: told before each repetition.
+            jitter: returns a number from 0 to 1 at each call; by default, `random.random`.
+            report: called before each further attempt.
 
         Raises:
-            InferenceError: typed by what went wrong at the last attempt, or after the first piece.
+            InferenceError: the error of the last attempt, or an error after the first delta.
         """
         encoded = self.wire_format.encode_request(request, self.config, stream=True)
         seconds = self.config.deadline
         end = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        opened = self._repeated(lambda: self._begun(encoded), jitter, report)
-        answer = await (opened if end is None else self._before(end, opened))
-        rest = answer.rest()
+        started = self._with_retries(lambda: self._started(encoded), jitter, report)
+        response = await (started if end is None else self._within_deadline(end, started))
+        batches = response.deltas()
         try:
-            async for deltas in rest if end is None else self._each_before(end, rest):
+            async for deltas in batches if end is None else self._each_within_deadline(end, batches):
                 for delta in deltas:
                     yield delta
-            yield _with_own_names(answer.response, encoded)
+            yield _with_original_names(response.complete, encoded.tool_names)
         except InferenceError as error:
             raise self._redacted(error) from error.__cause__
         finally:
-            await rest.aclose()
-            await answer.aclose()
+            await batches.aclose()
+            await response.aclose()
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.http.aclose()
 
-    async def _before(self, end: float, work: Awaitable[T]) -> T:
-        """Do some work before the deadline.
-
-        Raises:
-            ProviderUnavailable: when it comes first.
-        """
+    async def _attempt(self, encoded: EncodedRequest) -> InferenceResponse:
         try:
-            async with asyncio.timeout_at(end) as limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ProviderUnavailable(
-                f"no whole answer from {self.config.address} within {self.config.deadline:g} seconds"
-            ) from error
+            raw = await self.http.post(encoded.path, encoded.headers, encoded.body)
+            response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
+        except InferenceError as error:
+            raise self._redacted(error) from error.__cause__
+        return _with_original_names(response, encoded.tool_names)
 
-    async def _each_before(self, end: float, source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """Give what comes before the deadline.
-
-        Raises:
-            ProviderUnavailable: when it comes first.
-        """
-        while True:
+    async def _started(self, encoded: EncodedRequest) -> StreamedResponse:
+        """Make an attempt up to the first delta."""
+        try:
+            opened = await self.http.open(encoded.path, encoded.headers, encoded.body)
+            decoder = self.wire_format.stream_decoder(opened.headers)
+            response = StreamedResponse(opened, decoder, encoded.tool_names)
             try:
-                yield await self._before(end, anext(source))
-            except StopAsyncIteration:
-                return
+                if opened.status not in _SUCCESS:
+                    raw = await opened.read()
+                    self.wire_format.decode_response(raw.status, raw.headers, raw.body)  # raises the typed error
+                await response.start()
+            except BaseException:
+                await response.aclose()
+                raise
+        except InferenceError as error:
+            raise self._redacted(error) from error.__cause__
+        return response
 
-    async def _repeated(
-        self, attempt: Callable[[], Awaitable[T]], jitter: Callable[[], float] | None, report: RetryReport
+    async def _with_retries(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        jitter: Callable[[], float] | None,
+        report: RetryReport | None,
     ) -> T:
         try:
             return await attempt()
         except InferenceError as error:
             policy = self._retry_policy()
-            if not worth_retrying(error, policy):
+            if not is_worth_retrying(error, policy):
                 raise
-            first = error
-        return await retried(first, attempt, policy, jitter=jitter or random.random, report=report)
+            first_error = error
+        return await retry(first_error, attempt, policy, jitter=jitter or random.random, report=report)
 
     def _retry_policy(self) -> RetryPolicy:
         """Return the configured retry policy; no wait is longer than the deadline."""
@@ -205,30 +155,33 @@ class Endpoint:
             return policy
         return evolve(policy, max_wait=deadline)
 
-    async def _attempt(self, encoded: EncodedRequest) -> InferenceResponse:
-        try:
-            raw = await self.http.post(encoded.path, encoded.headers, encoded.body)
-            response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
-        except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
-        return _with_own_names(response, encoded)
+    async def _within_deadline(self, end: float, work: Awaitable[T]) -> T:
+        """Await work, until the deadline.
 
-    async def _begun(self, encoded: EncodedRequest) -> AnswerStream:
-        """Make an attempt up to the first delta."""
+        Raises:
+            ProviderUnavailable: when the deadline expires.
+        """
         try:
-            raw = await self.http.open(encoded.path, encoded.headers, encoded.body)
-            answer = AnswerStream(raw, self.wire_format.stream_decoder(raw.headers), encoded.tool_names)
-            try:
-                if raw.status not in _OK:
-                    told = await raw.read()
-                    self.wire_format.decode_response(told.status, told.headers, told.body)
-                await answer.begin()
-            except BaseException:
-                await answer.aclose()
+            async with asyncio.timeout_at(end) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
                 raise
-        except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
-        return answer
+            raise ProviderUnavailable(
+                f"no complete response from {self.config.address} within {self.config.deadline:g} seconds"
+            ) from error
+
+    async def _each_within_deadline(self, end: float, source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """Yield the items of a source, until the deadline.
+
+        Raises:
+            ProviderUnavailable: when the deadline expires.
+        """
+        while True:
+            try:
+                yield await self._within_deadline(end, anext(source))
+            except StopAsyncIteration:
+                return
 
     def _redacted(self, error: InferenceError) -> InferenceError:
         for secret in self.config.secrets:
@@ -236,11 +189,145 @@ class Endpoint:
         return error
 
 
-def _with_own_names(response: InferenceResponse, encoded: EncodedRequest) -> InferenceResponse:
-    """Give tools that went by another name on the wire their own names back."""
-    names = encoded.tool_names
+class StreamedResponse:
+    """A response that is being received: batches of deltas, then the complete response.
+
+    Args:
+        response: the HTTP response, with a success status.
+        decoder: decodes its body.
+        tool_names: the original names of the tools that were sent under another name, by that name.
+    """
+
+    __slots__ = ("_chunks", "_complete", "_decoder", "_first_deltas", "_response", "_tool_names")
+
+    def __init__(self, response: OpenResponse, decoder: StreamDecoder, tool_names: Mapping[str, str]) -> None:
+        self._response = response
+        self._decoder = decoder
+        self._tool_names = tool_names
+        self._chunks = response.chunks()
+        self._first_deltas: list[InferenceDelta] = []
+        self._complete: InferenceResponse | None = None
+
+    async def start(self) -> None:
+        """Read until the first delta, or to the end if there is none.
+
+        Raises:
+            InferenceError: for an invalid response; the request can be retried, since no delta was returned yet.
+        """
+        async for chunk in self._chunks:
+            deltas = self._decoder.feed(chunk)
+            if deltas:
+                self._first_deltas = [self._with_original_name(delta) for delta in deltas]
+                return
+        self._complete = self._decoder.close()
+
+    async def deltas(self) -> AsyncGenerator[list[InferenceDelta], None]:
+        """Yield the deltas of each chunk as it arrives.
+
+        Raises:
+            InferenceError: for an invalid response, or an error that the provider reports.
+        """
+        if not self._first_deltas:
+            return
+        yield self._first_deltas
+        feed, names = self._decoder.feed, self._tool_names
+        async for chunk in self._chunks:
+            deltas = feed(chunk)
+            if deltas:
+                yield [self._with_original_name(delta) for delta in deltas] if names else deltas
+        self._complete = self._decoder.close()
+
+    @property
+    def complete(self) -> InferenceResponse:
+        """The complete response, after the last delta.
+
+        Raises:
+            ValueError: before the last delta.
+        """
+        if self._complete is None:
+            raise ValueError("the response is not complete yet")
+        return self._complete
+
+    async def aclose(self) -> None:
+        """Stop receiving the response and close it."""
+        await self._chunks.aclose()
+        await self._response.aclose()
+
+    def _with_original_name(self, delta: InferenceDelta) -> InferenceDelta:
+        return evolve(delta, name=self._tool_names[delta.name]) if delta.name in self._tool_names else delta
+
+
+def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) -> InferenceResponse:
+    """Return a response in which the calls have the original names of their tools."""
     if not names:
         return response
     return response.with_parts(
         *[evolve(p, name=names[p.name]) if isinstance(p, ToolCall) and p.name in names else p for p in response.parts]
     )
+
+
+# --- retries -------------------------------------------------------------------------------------------------------
+
+_MAX_DOUBLINGS = 64
+"""Limits the exponent of the backoff, which would otherwise overflow after a thousand attempts."""
+
+
+def is_worth_retrying(error: BaseException, policy: RetryPolicy) -> bool:
+    """Return whether to send the same request again after this error."""
+    if not isinstance(error, InferenceError) or not error.retryable or policy.max_attempts == 1:
+        return False
+    if not policy.matches(type(error).__name__):
+        return False
+    return error.retry_after is None or error.retry_after <= policy.max_wait
+
+
+async def retry(
+    first_error: InferenceError,
+    attempt: Callable[[], Awaitable[T]],
+    policy: RetryPolicy,
+    *,
+    jitter: Callable[[], float],
+    report: RetryReport | None,
+) -> T:
+    """Make further attempts after a first one that failed.
+
+    Args:
+        first_error: the error of the first attempt.
+        attempt: makes an attempt.
+        policy: the number of attempts and the waits between them.
+        jitter: returns a number from 0 to 1 at each call, which spreads the retries of clients that failed together.
+        report: called before each further attempt.
+
+    Raises:
+        InferenceError: the error of the last attempt.
+    """
+    import tenacity
+
+    errors = [first_error]
+
+    async def next_attempt() -> T:
+        # Tenacity starts with the attempt that has already failed, so that its count and waits include it.
+        if errors:
+            raise errors.pop()
+        return await attempt()
+
+    def wait(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(error, InferenceError) and error.retry_after is not None:
+            return error.retry_after
+        doublings = min(state.attempt_number - 1, _MAX_DOUBLINGS)
+        return min(policy.initial_wait * 2.0**doublings, policy.max_wait) * (0.5 + jitter() / 2)
+
+    def before_sleep(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if report is not None and isinstance(error, Exception):
+            report(FailedAttempt(state.attempt_number, error, state.upcoming_sleep))
+
+    retrying = tenacity.AsyncRetrying(
+        stop=tenacity.stop_after_attempt(policy.max_attempts),
+        wait=wait,
+        retry=tenacity.retry_if_exception(lambda error: is_worth_retrying(error, policy)),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+    return await retrying(next_attempt)

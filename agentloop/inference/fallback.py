@@ -1,4 +1,4 @@
-"""Several models, of which the next is asked when one fails."""
+"""Fallback to other models when a model fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 
 
-def _nobody(_: FailedAttempt) -> None:
-    """Take reports that nobody wants."""
-
-
 def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
     if not inferences:
-        raise ConfigurationError("a FallbackInference needs at least one inference to ask")
+        raise ConfigurationError("a FallbackInference needs at least one inference")
     for inference in inferences:
         if not isinstance(inference, CanInfer):
             raise TypeError(f"{inference!r} is not an inference; subclass CanInfer")
@@ -29,40 +25,41 @@ def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
 
 @frozen(eq=False)
 class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
-    """Asks the first of several models, and the next one when it fails.
+    """Calls the first of several models, and the next one when it fails.
 
-    Each of them first tries again as it is configured to. Once a model has begun to stream, what goes wrong is raised: a
-    reader has seen a part of its answer. `InferenceRetried` tells each change, with what is asked instead.
+    Each model first makes the retries that it is configured for. After a model has started to stream, its error is raised
+    without a fallback, since a consumer has already seen part of its response. Each fallback emits `InferenceRetried`, which
+    names the next model.
 
     Attributes:
-        inferences: the models, in the order in which they are asked.
-        on: the errors after which the next one is asked.
+        inferences: the models, in order of preference.
+        on: the errors after which to call the next model.
 
     Raises:
-        ConfigurationError: when there are none.
-        TypeError: when something is not an inference.
+        ConfigurationError: when `inferences` is empty.
+        TypeError: when an item is not an inference.
     """
 
     inferences: tuple[CanInfer, ...] = field(converter=_as_inferences)
     on: tuple[type[InferenceError], ...] = field(
         default=(InferenceError,), kw_only=True, converter=tuple[type[InferenceError], ...]
     )
-    _report: RetryReport = field(default=_nobody, kw_only=True, repr=False)
+    _report: RetryReport | None = field(default=None, kw_only=True, repr=False)
 
     @property
     def model_name(self) -> str:
-        """The first of the models, which the others stand in for."""
+        """The name of the first model."""
         first = self.inferences[0]
         return first.model_name if isinstance(first, CanNameModel) else ""
 
     @property
     def wire_format_name(self) -> str:
-        """The wire format of the first of the models."""
+        """The wire format of the first model."""
         first = self.inferences[0]
         return first.wire_format_name if isinstance(first, CanNameModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy whose models are bound to this execution."""
+        """Return a copy whose models are bound to the scope."""
         bound = [
             inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference
             for inference in self.inferences
@@ -70,22 +67,22 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
         return evolve(self, inferences=bound)
 
     def with_retry_report(self, report: RetryReport) -> Self:
-        """Return a copy that tells of failed attempts, its own and its models'."""
-        told = [
+        """Return a copy that reports its fallbacks and the retries of its models."""
+        reporting = [
             inference.with_retry_report(report) if isinstance(inference, CanReportRetries) else inference
             for inference in self.inferences
         ]
-        return evolve(self, inferences=told, report=report)
+        return evolve(self, inferences=reporting, report=report)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the models, one after the other, until one answers.
+        """Call the models in order until one succeeds.
 
         Raises:
-            InferenceError: that of the last model; the errors of those before are its notes.
+            InferenceError: the error of the last model, with the errors of the others as notes.
         """
         errors: list[InferenceError] = []
         for inference in self.inferences:
-            self._tell(errors, inference)
+            self._report_fallback(errors, inference)
             try:
                 return await inference.infer(request)
             except self.on as error:
@@ -93,22 +90,22 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
         raise _with_notes(errors)
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Ask the models, one after the other, until one begins to answer.
+        """Call the models in order until one starts to stream.
 
         Raises:
-            InferenceError: that of the last model, or of the one that had begun to answer.
+            InferenceError: the error of the last model, or of the model that had started to stream.
         """
         errors: list[InferenceError] = []
         for inference in self.inferences:
-            self._tell(errors, inference)
-            begun = False
+            self._report_fallback(errors, inference)
+            has_started = False
             stream = inference.stream(request)
             try:
-                async for piece in stream:
-                    begun = True
-                    yield piece
+                async for item in stream:
+                    has_started = True
+                    yield item
             except self.on as error:
-                if begun:
+                if has_started:
                     raise
                 errors.append(error)
             else:
@@ -118,14 +115,14 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
                     await stream.aclose()
         raise _with_notes(errors)
 
-    def _tell(self, errors: Sequence[InferenceError], inference: CanInfer) -> None:
-        if errors:
+    def _report_fallback(self, errors: Sequence[InferenceError], inference: CanInfer) -> None:
+        if errors and self._report is not None:
             self._report(FailedAttempt(len(errors), errors[-1], 0.0, instead=repr(inference)))
 
 
 def _with_notes(errors: Sequence[InferenceError]) -> InferenceError:
-    """Return the last error, with those before as notes."""
-    *before, last = errors
-    for number, error in enumerate(before, 1):
+    """Return the last error, with the others as notes."""
+    *earlier, last = errors
+    for number, error in enumerate(earlier, 1):
         last.add_note(f"model {number} of {len(errors)} failed before: {type(error).__name__}: {error}")
     return last

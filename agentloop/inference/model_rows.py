@@ -1,7 +1,8 @@
-"""What the published models are able to do, as rows of data.
+"""The capabilities of published models, as rows of data.
 
-A row says what the maker of a family publishes of it: whether the model was trained for the tool API, makes several calls in
-one answer, can be held to a form. A server can be set up without what its model could do; then a row of your own says so.
+A row states what the publisher of a model family documents: whether the models are trained for the tool API, can make several
+calls in one response, and can be constrained to a schema. A server may be configured without a capability of its model; state
+that with a row of your own.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from attrs.validators import in_, min_len, optional
 from agentloop.values.value import Value
 
 ToolMode: TypeAlias = Literal["native", "structured", "validated", "parsed"]
-"""How tools are offered and calls are read: the provider's tool API, a JSON schema for the answer, or text, with or without
-asking again."""
+"""How tools are offered and calls are read: by the provider's tool API, by a JSON schema for the response, or as text, with or
+without another request when the calls are invalid."""
 StructuredOutput: TypeAlias = Literal["json_schema", "json_object"]
-"""What the form of an answer can be constrained to: a schema, or no more than some JSON object."""
+"""What a response can be constrained to: a schema, or any JSON object."""
 
 
 @frozen(eq=False, repr=False)
 class Capabilities(Value):
-    """What a model is able to do.
+    """What a model can do.
 
     Attributes:
-        mode: the tool-calling mode that suits it.
-        streaming: whether its answers can be taken while they are written.
-        parallel_tool_calls: whether it makes several calls in one answer.
-        structured_output: what the form of its answers can be constrained to; None when it cannot be.
+        mode: the recommended tool-calling mode.
+        streaming: whether its responses can be streamed.
+        parallel_tool_calls: whether it can make several calls in one response.
+        structured_output: what its responses can be constrained to; None for nothing.
     """
 
     mode: ToolMode = field(validator=in_(get_args(ToolMode)))
@@ -47,13 +48,13 @@ def _lower(pattern: str) -> str:
 
 @frozen(eq=False, repr=False)
 class CapabilityRow(Value):
-    """What the models of some names are able to do.
+    """The capabilities of the models whose names match a pattern.
 
     Attributes:
-        pattern: names with `*`, `?` and `[…]`, several with `|` between them; one with a colon is of the form
-            `provider:model`, one without speaks of the model alone. Case does not matter.
-        capabilities: what they are able to do.
-        wire_format: the wire format that they have to be reached by; any when empty.
+        pattern: alternatives separated by `|`, with the wildcards `*`, `?` and `[…]`. An alternative with a colon has the
+            form `provider:model`, one without a colon matches the model alone. Case is ignored.
+        capabilities: what these models can do.
+        wire_format: the wire format that the row is limited to; empty for all.
     """
 
     pattern: str = field(converter=_lower, validator=min_len(1))
@@ -61,7 +62,12 @@ class CapabilityRow(Value):
     wire_format: str = ""
 
     def matches(self, names: Iterable[str], wire_format: str = "") -> bool:
-        """Say whether the row speaks of a model that has these names, in lower case; those with a colon name a provider too."""
+        """Return whether the row applies to a model.
+
+        Args:
+            names: the names of the model in lower case, as `model` or `provider:model`.
+            wire_format: the name of its wire format.
+        """
         if self.wire_format and self.wire_format != wire_format:
             return False
         patterns = self.pattern.split("|")
@@ -180,7 +186,7 @@ MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
     *_DEEPSEEK,
     *_OTHERS,
 )
-"""The models, by family; of two rows that match, the first decides."""
+"""The models, by family; the first matching row decides."""
 
 SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     CapabilityRow("groq:compound*|groq:*/compound*", _TEXT),
@@ -193,4 +199,4 @@ SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _TEXT_SCHEMA),
     CapabilityRow("*", _TEXT_SCHEMA, "ollama"),
 )
-"""The services, and the wire formats that only services with a tool API speak; for models that no row above knows."""
+"""The services, and the wire formats that imply a tool API; for models that match none of the rows above."""

@@ -1,4 +1,4 @@
-"""Providers as rows of data."""
+"""The known providers, as rows of data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from attrs import frozen
 from agentloop.values.value import Value
 
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
-"""How the key is sent: as `Authorization: Bearer …`, or in the header of this name."""
+"""How the key is sent: as `Authorization: Bearer …`, or in the header with this name."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Quirks(Value):
-    """How a service differs from the others that speak its wire format.
+    """How a service differs from others with the same wire format.
 
     Attributes:
-        max_tokens_field: what the service calls the limit of tokens to write.
-        stream_usage: whether it has to be asked to report the tokens of a streamed answer, and takes the question.
-        default_max_tokens: the limit of tokens to write where the wire format demands one and the options set none.
+        max_tokens_field: the service's name for the limit of output tokens.
+        stream_usage: whether a request for a stream may, and must, ask for the token usage (`stream_options`).
+        default_max_tokens: the limit of output tokens when the options set none and the wire format requires one.
     """
 
     max_tokens_field: str = "max_tokens"
@@ -33,12 +33,12 @@ class Preset(Value):
     """A provider.
 
     Attributes:
-        name: what stands before the colon in a model string such as `openai:gpt-5`.
-        base_url: where requests go, without the path of the endpoint; `{NAME}` stands for an environment variable.
-        wire_format: how requests and responses are spelled.
-        key_variable: the environment variable that holds the key; empty when no key is needed.
+        name: the part before the colon of a model string such as `openai:gpt-5`.
+        base_url: the URL that the paths of endpoints are appended to; `{NAME}` is replaced by the environment variable.
+        wire_format: the name of the wire format.
+        key_variable: the environment variable that contains the key; empty when no key is needed.
         auth: how the key is sent.
-        quirks: how the service differs from the others of its wire format.
+        quirks: how the service differs from others with the same wire format.
     """
 
     name: str

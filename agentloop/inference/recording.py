@@ -1,4 +1,4 @@
-"""Inferences written down, and answered again from what was written."""
+"""Recording of model responses to a file, and replay from it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from agentloop.values.json import EMPTY_OBJECT, parse_json
 from agentloop.values.secrets import Secret
 from agentloop.values.serialization import from_json, to_json
 
-_HIDDEN = "***"
-_LONG = 8
-_FORM = frozenset({"type", "role", "status", "kind", "finish_reason"})
-"""Where a short key, as local servers take any, may stand as a word of the form of the file."""
-_OF_ONE_RUN = frozenset({"id", "key", "started_at", "ended_at"})
-"""What an execution says of the run it belongs to."""
+_MASK = "***"
+_MIN_LONG_SECRET = 8
+_STRUCTURAL_KEYS = frozenset({"type", "role", "status", "kind", "finish_reason"})
+"""Keys whose values belong to the format of the file; a short secret may be equal to one of these values."""
+_RUN_KEYS = frozenset({"id", "key", "started_at", "ended_at"})
+"""The keys of an execution that differ between runs."""
+_MAX_SHOWN = 80
 
 
 def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
@@ -34,15 +35,14 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 @frozen(eq=False)
 class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
-    """Asks a model, and appends what was asked and answered to a file that a person can read and edit.
+    """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
-    The file is a row of JSON documents, each `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two only
-    where the model tells them. What an `HttpInference` sends as a key and the
-    secrets that are named never get there.
+    The file is a sequence of JSON documents `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two
+    entries are present only if the model provides them. The keys of an `HttpInference` and the named secrets are masked.
 
     Attributes:
         inference: the model.
-        path: the file; it is made when it is not there.
+        path: the file, which is created if it does not exist.
         secrets: texts that are written as `***`.
     """
 
@@ -52,123 +52,122 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
 
     @property
     def model_name(self) -> str:
-        """The model that is recorded."""
+        """The name of the recorded model."""
         return self.inference.model_name if isinstance(self.inference, CanNameModel) else ""
 
     @property
     def wire_format_name(self) -> str:
-        """The wire format of the model that is recorded."""
+        """The wire format of the recorded model."""
         return self.inference.wire_format_name if isinstance(self.inference, CanNameModel) else ""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy whose model is bound to this execution."""
+        """Return a copy whose model is bound to the scope."""
         if not isinstance(self.inference, CanAcceptExecutionScope):
             return self
         return evolve(self, inference=self.inference.with_execution_scope(scope))
 
     def with_retry_report(self, report: RetryReport) -> Self:
-        """Return a copy whose model tells of failed attempts."""
+        """Return a copy whose model reports failed attempts."""
         if not isinstance(self.inference, CanReportRetries):
             return self
         return evolve(self, inference=self.inference.with_retry_report(report))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the model, and write the exchange down.
+        """Call the model and record the exchange.
 
         Raises:
-            InferenceError: as the model does; what failed is not written down.
+            InferenceError: as the model does; failures are not recorded.
             OSError: when the file cannot be written.
         """
         response = await self.inference.infer(request)
-        self._write(request, response)
+        self._record(request, response)
         return response
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Ask the model in pieces, and write the exchange down when its answer is whole.
+        """Stream from the model, and record the exchange when the response is complete.
 
         Raises:
-            InferenceError: as the model does; what failed is not written down.
+            InferenceError: as the model does; failures are not recorded.
             OSError: when the file cannot be written.
         """
         stream = self.inference.stream(request)
         try:
-            async for piece in stream:
-                if isinstance(piece, InferenceResponse):
-                    self._write(request, piece)
-                yield piece
+            async for item in stream:
+                if isinstance(item, InferenceResponse):
+                    self._record(request, item)
+                yield item
         finally:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
 
-    def _write(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        told = {"model": self.model_name, "wire_format": self.wire_format_name}
-        known = {name: value for name, value in told.items() if value}
-        exchange = {"request": _as_asked(request), "response": parse_json(to_json(response))}
-        secrets = tuple(self._all_secrets())
-        document = {**known, **_without_words(exchange, [secret for secret in secrets if len(secret) < _LONG])}
-        text = json.dumps(document, ensure_ascii=False, indent=2)
+    def _record(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        names = {"model": self.model_name, "wire_format": self.wire_format_name}
+        header = {name: value for name, value in names.items() if value}
+        exchange = {"request": _comparable(request), "response": parse_json(to_json(response))}
+        secrets = [secret for secret in (*self.secrets, *_keys_of(self.inference)) if secret]
+        # A short secret, such as the "x" that local servers accept, can occur anywhere in the file: it is masked in values
+        # only. A long one is masked wherever it occurs, also when it is part of a key.
+        short = [secret for secret in secrets if len(secret) < _MIN_LONG_SECRET]
+        text = json.dumps({**header, **_masked(exchange, short)}, ensure_ascii=False, indent=2)
         for secret in secrets:
-            if len(secret) >= _LONG:
-                text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _HIDDEN)
+            if len(secret) >= _MIN_LONG_SECRET:
+                text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _MASK)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
 
-    def _all_secrets(self) -> Iterator[str]:
-        yield from (secret for secret in self.secrets if secret)
-        yield from _keys_of(self.inference)
-
 
 class ReplayInference(CanInfer, CanNameModel):
-    """Answers from a file that `RecordingInference` wrote; nothing is asked.
+    """Responds from a file that `RecordingInference` wrote, without calling a model.
 
-    Each recorded answer is given once: the first one whose request is the same. Any number of executions can be replayed from
-    one file with one of these.
+    Each recorded response is returned once: the first one with an equal request. One instance serves any number of
+    executions.
 
     Args:
         path: the file.
-        in_order: whether answers are given in the order in which they stand, whatever is asked.
+        in_order: whether to return the responses in the order of the file, whatever the requests are.
 
     Raises:
-        ConfigurationError: when the file is not such a recording; names the place.
-        OSError: when it cannot be read.
+        ConfigurationError: when the file is not a recording; names the place.
+        OSError: when the file cannot be read.
     """
 
     def __init__(self, path: Path | str, *, in_order: bool = False) -> None:
         self._path = Path(path)
         self._in_order = in_order
         exchanges = list(_exchanges(self._path))
-        self._told = exchanges[0][0] if exchanges else EMPTY_OBJECT
-        self._left = [(asked, response) for _, asked, response in exchanges]
-        self._count = len(self._left)
+        self._header = exchanges[0][0] if exchanges else EMPTY_OBJECT
+        self._remaining = [(request, response) for _, request, response in exchanges]
+        self._count = len(self._remaining)
 
     @property
     def model_name(self) -> str:
-        """The model that was recorded first, where the recording tells it."""
-        return str(self._told.get("model", ""))
+        """The model of the first recorded exchange; empty if the recording does not name it."""
+        return str(self._header.get("model", ""))
 
     @property
     def wire_format_name(self) -> str:
-        """The wire format of that model, where the recording tells it."""
-        return str(self._told.get("wire_format", ""))
+        """The wire format of the first recorded exchange; empty if the recording does not name it."""
+        return str(self._header.get("wire_format", ""))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Give the recorded answer.
+        """Return the recorded response.
 
         Raises:
-            ContractViolation: when nothing recorded is left for this request; tells where it differs from the next one.
+            ContractViolation: when no recorded response remains for this request; names the first difference from the next
+                recorded request.
         """
-        asked = _as_asked(request)
-        for place, (recorded, response) in enumerate(self._left):
-            if self._in_order or recorded == asked:
-                del self._left[place]
+        requested = _comparable(request)
+        for index, (recorded, response) in enumerate(self._remaining):
+            if self._in_order or recorded == requested:
+                del self._remaining[index]
                 return response
-        raise ContractViolation(self._nothing_for(asked))
+        raise ContractViolation(self._why_missing(requested))
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Give the recorded answer in pieces: text by words.
+        """Yield the recorded response as deltas, word by word, then the complete response.
 
         Raises:
-            ContractViolation: when nothing recorded is left for this request.
+            ContractViolation: when no recorded response remains for this request.
         """
         response = await self.infer(request)
         for delta in told_in_pieces(response):
@@ -176,46 +175,48 @@ class ReplayInference(CanInfer, CanNameModel):
         yield response
 
     def __repr__(self) -> str:
-        return f"ReplayInference({str(self._path)!r}: {len(self._left)} of {self._count} answers left)"
+        return f"ReplayInference({str(self._path)!r}: {len(self._remaining)} of {self._count} responses left)"
 
-    def _nothing_for(self, asked: Any) -> str:
-        if not self._left:
-            return f"all {self._count} answers of {self._path} have been given; record the run again"
-        where = next(_differences(self._left[0][0], asked, "request"), "nowhere")
-        return f"no answer of {self._path} was recorded for this request; the next recorded one differs at {where}"
-
-
-def _as_asked(request: InferenceRequest) -> Any:
-    """Return a request as JSON, without what differs from run to run and no model sees: ids and times of executions."""
-    return _without_run(parse_json(to_json(request))["value"])
+    def _why_missing(self, requested: Any) -> str:
+        if not self._remaining:
+            return f"all {self._count} responses of {self._path} have been used; record the run again"
+        difference = next(_differences(self._remaining[0][0], requested, "request"), "nowhere")
+        return f"no response in {self._path} matches this request; the next recorded request differs at {difference}"
 
 
-def _without_run(value: Any) -> Any:
+def _comparable(request: InferenceRequest) -> Any:
+    """Return a request as JSON, without the ids and times of executions, which differ between runs and no model sees."""
+    return _without_run_data(parse_json(to_json(request))["value"])
+
+
+def _without_run_data(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_run(item) for item in value]
+        return [_without_run_data(item) for item in value]
     if not isinstance(value, dict):
         return value
-    dropped = _OF_ONE_RUN if value.keys() >= _OF_ONE_RUN else frozenset()
-    return {name: _without_run(item) for name, item in value.items() if name not in dropped}
+    # Only an execution has all of these keys; a call, for example, has just an id, which is compared.
+    removed = _RUN_KEYS if value.keys() >= _RUN_KEYS else frozenset()
+    return {name: _without_run_data(item) for name, item in value.items() if name not in removed}
 
 
-def _without_words(value: Any, words: Sequence[str]) -> Any:
-    """Return JSON without these words, which may be everyday ones: names, and what the form is made of, stay."""
+def _masked(value: Any, secrets: Sequence[str]) -> Any:
+    """Return JSON whose texts do not contain the secrets; keys and structural values are unchanged."""
     if isinstance(value, str):
-        for word in words:
-            value = value.replace(word, _HIDDEN)
+        for secret in secrets:
+            value = value.replace(secret, _MASK)
         return value
     if isinstance(value, list):
-        return [_without_words(item, words) for item in value]
+        return [_masked(item, secrets) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: item if name in _FORM else _without_words(item, words) for name, item in value.items()}
+    return {name: item if name in _STRUCTURAL_KEYS else _masked(item, secrets) for name, item in value.items()}
 
 
 def _keys_of(inference: CanInfer) -> Iterator[str]:
+    """Yield the secrets of the configurations of an inference, also when other inferences wrap it."""
     if isinstance(inference, FallbackInference):
-        for one in inference.inferences:
-            yield from _keys_of(one)
+        for model in inference.inferences:
+            yield from _keys_of(model)
     elif isinstance(inference, RecordingInference):
         yield from _keys_of(inference.inference)
     elif isinstance(inference, HttpInference):
@@ -223,35 +224,35 @@ def _keys_of(inference: CanInfer) -> Iterator[str]:
 
 
 def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceResponse]]:
-    """Read a recording: each whole exchange, what was asked, and the answer."""
+    """Yield the exchanges of a recording: the document, the request and the response."""
     text = path.read_text(encoding="utf-8")
-    decoder, place, number = json.JSONDecoder(), 0, 0
-    while rest := text[place:].lstrip():
-        place = len(text) - len(rest)
+    decoder, position, number = json.JSONDecoder(), 0, 0
+    while remainder := text[position:].lstrip():
+        position = len(text) - len(remainder)
         number += 1
         try:
-            document, place = decoder.raw_decode(text, place)
+            document, position = decoder.raw_decode(text, position)
             response = from_json(json.dumps(document["response"]).encode(), InferenceResponse)
             yield document, document["request"], response
         except (ValueError, KeyError, TypeError) as error:
-            line = text.count("\n", 0, place) + 1
+            line = text.count("\n", 0, position) + 1
             raise ConfigurationError(
                 f"{path}, exchange {number}, line {line}: not a recorded exchange: {error}"
             ) from error
 
 
-def _differences(recorded: Any, asked: Any, where: str) -> Iterator[str]:
-    """Return the places at which two JSON values differ."""
-    if isinstance(recorded, dict) and isinstance(asked, dict):
-        for name in [*recorded, *(name for name in asked if name not in recorded)]:
-            yield from _differences(recorded.get(name), asked.get(name), f"{where}.{name}")
-    elif isinstance(recorded, list) and isinstance(asked, list) and len(recorded) == len(asked):
-        for place, (one, other) in enumerate(zip(recorded, asked, strict=True)):
-            yield from _differences(one, other, f"{where}[{place}]")
-    elif recorded != asked:
-        yield f"{where}: {_shown(recorded)} was recorded, {_shown(asked)} is asked"
+def _differences(recorded: Any, requested: Any, path: str) -> Iterator[str]:
+    """Yield the differences between two JSON values."""
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for name in [*recorded, *(name for name in requested if name not in recorded)]:
+            yield from _differences(recorded.get(name), requested.get(name), f"{path}.{name}")
+    elif isinstance(recorded, list) and isinstance(requested, list) and len(recorded) == len(requested):
+        for index, (old, new) in enumerate(zip(recorded, requested, strict=True)):
+            yield from _differences(old, new, f"{path}[{index}]")
+    elif recorded != requested:
+        yield f"{path}: {_shown(recorded)} was recorded, {_shown(requested)} is requested"
 
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004  # what fits on a line
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

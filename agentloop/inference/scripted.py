@@ -1,4 +1,4 @@
-"""A model that follows a script."""
+"""A model with scripted responses, for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentloop.values.inference import (
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolCall
 
-Line: TypeAlias = (
+ScriptLine: TypeAlias = (
     InferenceResponse
     | str
     | ToolCall
@@ -28,59 +28,57 @@ Line: TypeAlias = (
     | Exception
     | Callable[[InferenceRequest], InferenceResponse | str]
 )
-"""One answer: a response; a text; a call; texts and calls; an error to raise; or a function of the request."""
+"""One response: an `InferenceResponse`, a text, a call, texts and calls, an error to raise, or a function of the request."""
 
 
-_USAGE = Usage(10, 5, 0, 0, 0)
+_DEFAULT_USAGE = Usage(10, 5, 0, 0, 0)
 
 
 class ScriptedInference(CanInfer, CanAcceptExecutionScope):
-    """Answers with the lines of a script, in order; each execution of a loop begins at the first line.
-
-    It stands where a model would: in tests, in demonstrations, wherever no model can be asked.
+    """Responds with the lines of a script, in order; each execution starts at the first line.
 
     Args:
-        *lines: the answers.
-        usage: the tokens to report for answers that are not whole responses.
+        *lines: the responses.
+        usage: the token usage of responses that are not given as `InferenceResponse`.
 
     Attributes:
-        requests: everything that was asked so far, by any execution.
+        requests: all requests so far, of all executions.
     """
 
-    def __init__(self, *lines: Line, usage: Usage = _USAGE) -> None:
+    def __init__(self, *lines: ScriptLine, usage: Usage = _DEFAULT_USAGE) -> None:
         self.lines = lines
         self.usage = usage
         self.requests: list[InferenceRequest] = []
-        self._told = 0
+        self._position = 0
 
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # only the beginning is needed
-        """Return a copy that stands at the first line."""
-        copied = type(self)(*self.lines, usage=self.usage)
-        copied.requests = self.requests
-        return copied
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # the script needs no resources
+        """Return a copy that starts at the first line."""
+        copy = type(self)(*self.lines, usage=self.usage)
+        copy.requests = self.requests
+        return copy
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Give the next answer.
+        """Return the next response.
 
         Raises:
-            ContractViolation: when the script is at its end.
+            ContractViolation: at the end of the script.
             Exception: when the line is an error.
         """
-        number, self._told = self._told, self._told + 1
+        index, self._position = self._position, self._position + 1
         self.requests.append(request)
-        if number >= len(self.lines):
-            raise ContractViolation(f"the script has {len(self.lines)} lines, and answer {number + 1} was asked for")
-        line = self.lines[number]
+        if index >= len(self.lines):
+            raise ContractViolation(f"the script has {len(self.lines)} lines, and response {index + 1} was requested")
+        line = self.lines[index]
         if isinstance(line, Exception):
             raise line
-        made = line(request) if callable(line) else line
-        return made if isinstance(made, InferenceResponse) else self._response(made, number)
+        result = line(request) if callable(line) else line
+        return result if isinstance(result, InferenceResponse) else self._response(result, index)
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Give the next answer in pieces: text by words.
+        """Yield the next response as deltas, word by word, then the complete response.
 
         Raises:
-            ContractViolation: when the script is at its end.
+            ContractViolation: at the end of the script.
             Exception: when the line is an error.
         """
         response = await self.infer(request)
@@ -88,12 +86,12 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
             yield delta
         yield response
 
-    def _response(self, line: str | ToolCall | Sequence[str | ToolCall], number: int) -> InferenceResponse:
+    def _response(self, line: str | ToolCall | Sequence[str | ToolCall], index: int) -> InferenceResponse:
         items = [line] if isinstance(line, str | ToolCall) else line
         parts = [Text(item) if isinstance(item, str) else item for item in items]
         has_calls = any(isinstance(part, ToolCall) for part in parts)
-        finish = FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP
-        return InferenceResponse(tuple(parts), finish, self.usage, model="scripted", id=f"scripted-{number + 1}")
+        finish_reason = FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP
+        return InferenceResponse(tuple(parts), finish_reason, self.usage, model="scripted", id=f"scripted-{index + 1}")
 
     def __repr__(self) -> str:
         return f"ScriptedInference({len(self.lines)} lines)"

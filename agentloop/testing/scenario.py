@@ -9,7 +9,7 @@ from attrs import field, frozen
 from hypothesis import strategies as st
 
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.inference.scripted import Line, ScriptedInference
+from agentloop.inference.scripted import ScriptedInference, ScriptLine
 from agentloop.testing.toy_tools import call
 from agentloop.values.inference import FinishReason, InferenceResponse, Usage
 from agentloop.values.json import format_json, thaw
@@ -62,7 +62,7 @@ class Scenario(Value):
         Args:
             write: how it writes its turns, one of `NOTATIONS`; by native tool calls when left out.
         """
-        lines: list[Line] = [write(turn, number) for number, turn in enumerate(self.turns)]
+        lines: list[ScriptLine] = [write(turn, number) for number, turn in enumerate(self.turns)]
         return ScriptedInference(*lines)
 
     def driver(self) -> ScriptedDriver:

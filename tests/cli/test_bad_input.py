@@ -123,7 +123,7 @@ ROWS = [
     Row("HTTP 429", "failed", 1, answer(429, error_body("slow down"), retry_after="0"), error="HTTP 429: slow down"),
     Row("HTTP 500", "failed", 1, answer(500, "oops", retry_after="0"), error="HTTP 500"),
     Row("a body that is not JSON", "failed", 1, answer(200, "<html><title>Hi</title>"), error="not JSON"),
-    Row("JSON of the wrong shape", "failed", 1, answer(200, '{"answer": 42}'), error="shape of a chat completion"),
+    Row("JSON of the wrong shape", "failed", 1, answer(200, '{"answer": 42}'), error="structure of a chat completion"),
     Row(
         "HTTP 500 after a step that went well",
         "failed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.cli.console import exit_code, shortcoming, summary
 from agentloop.errors import AuthenticationError
-from agentloop.inference.scripted import Line
+from agentloop.inference.scripted import ScriptLine
 from agentloop.interception import before_tool_use
 from agentloop.values.inference import Usage
 
@@ -19,7 +19,7 @@ def pay(amount: int) -> str:
 PAY = ToolCall("1", "pay", '{"amount":5}')
 
 
-async def _ended(*lines: Line, max_steps: int = 5, suspends: bool = False) -> AgentState:
+async def _ended(*lines: ScriptLine, max_steps: int = 5, suspends: bool = False) -> AgentState:
     loop = AgentLoop.for_model(ScriptedInference(*lines, usage=Usage(1000, 20)), tools=[pay], max_steps=max_steps)
     if suspends:
         loop = loop.with_interceptors(before_tool_use(lambda point: point.suspend("a person has to agree")))

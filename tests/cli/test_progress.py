@@ -23,7 +23,7 @@ from agentloop.events import (
     ToolCallRetried,
     ValidationFailed,
 )
-from agentloop.inference.scripted import Line
+from agentloop.inference.scripted import ScriptLine
 from agentloop.values import InferenceDelta, InferenceResponse, Reasoning, Text
 from agentloop.values.event import EventHead
 from agentloop.values.points import BeforeToolUse
@@ -60,7 +60,7 @@ def _written(console: Console) -> str:
 
 
 async def _shown(
-    *lines: Line, width: int = 100, terminal: bool = False, interceptors: tuple[Interceptor, ...] = ()
+    *lines: ScriptLine, width: int = 100, terminal: bool = False, interceptors: tuple[Interceptor, ...] = ()
 ) -> str:
     """Return what is shown of an execution; an error of the listener is raised."""
     console = _console(width, terminal=terminal)

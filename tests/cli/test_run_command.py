@@ -153,13 +153,17 @@ def test_a_retry_is_shown_and_can_succeed(command_line: CommandLine, server: Mod
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (401, '{"error": {"message": "bad key"}}', "AuthenticationError: the provider answered with HTTP 401: bad key"),
-        (404, '{"error": {"message": "no model m"}}', "BadRequest: the provider answered with HTTP 404: no model m"),
-        (429, '{"error": {"message": "slow down"}}', "RateLimited: the provider answered with HTTP 429: slow down"),
-        (500, "<html><title>Oops</title></html>", "ProviderUnavailable: the provider answered with HTTP 500"),
-        (200, "not JSON at all", "InvalidResponse: the answer is not JSON"),
-        (200, '{"choices": "none"}', "InvalidResponse: the answer has not the shape of a chat completion"),
-        (200, "[]", "InvalidResponse: the answer has not the shape of a chat completion"),
+        (
+            401,
+            '{"error": {"message": "bad key"}}',
+            "AuthenticationError: the provider responded with HTTP 401: bad key",
+        ),
+        (404, '{"error": {"message": "no model m"}}', "BadRequest: the provider responded with HTTP 404: no model m"),
+        (429, '{"error": {"message": "slow down"}}', "RateLimited: the provider responded with HTTP 429: slow down"),
+        (500, "<html><title>Oops</title></html>", "ProviderUnavailable: the provider responded with HTTP 500"),
+        (200, "not JSON at all", "InvalidResponse: the response is not JSON"),
+        (200, '{"choices": "none"}', "InvalidResponse: the response does not have the structure of a chat completion"),
+        (200, "[]", "InvalidResponse: the response does not have the structure of a chat completion"),
     ],
 )
 def test_a_provider_that_fails_ends_with_1(
@@ -191,10 +195,10 @@ def test_an_unreachable_provider_ends_with_1(command_line: CommandLine) -> None:
         (["go"], "Missing option '--model'"),
         (["", "--model", "ollama:m"], "the question is empty"),
         (["-", "--model", "ollama:m"], "the question is empty"),
-        (["go", "--model", "gpt-5"], "'gpt-5' is not of the form provider:model"),
+        (["go", "--model", "gpt-5"], "'gpt-5' does not have the form provider:model"),
         (["go", "--model", "opnai:gpt-5"], "there is no provider 'opnai', did you mean 'openai'?"),
         (["go", "--model", "openai:gpt-5"], "set the environment variable OPENAI_API_KEY"),
-        (["go", "--model", "ollama:m", "--base-url", "localhost:8000"], "is not an http or https address"),
+        (["go", "--model", "ollama:m", "--base-url", "localhost:8000"], "is not an http or https URL"),
         (["go", "--model", "ollama:m", "--max-steps", "0"], "Invalid value for '--max-steps'"),
         (["go", "--model", "ollama:m", "--timeout", "0"], "--timeout is a number of seconds above 0, not 0"),
         (["go", "--model", "ollama:m", "--timeout", "nan"], "--timeout is a number of seconds above 0, not nan"),

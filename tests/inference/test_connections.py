@@ -16,7 +16,7 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference import HttpInference
-from agentloop.inference.http_client import _tls, in_process_client
+from agentloop.inference.http_client import _tls_context, in_process_client
 from agentloop.values.policies import RetryPolicy
 from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
@@ -296,7 +296,7 @@ async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(ma
             await impatient.infer(QUESTION)
         asking = asyncio.create_task(impatient.infer(QUESTION))
         await server.received(4)
-        with pytest.raises(ProviderUnavailable, match="no answer"):
+        with pytest.raises(ProviderUnavailable, match="no response"):
             await over_time(asking, TIMEOUT)
 
 
@@ -347,7 +347,7 @@ async def test_more_requests_go_through_a_proxy_at_once_than_a_default_pool_has_
 async def test_a_proxy_that_cannot_be_used_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy address that means nothing is told as what it is, without its password."""
     monkeypatch.setenv("HTTP_PROXY", "gopher://me:secret@proxy")
-    with pytest.raises(ConfigurationError, match="a proxy that the environment names") as caught:
+    with pytest.raises(ConfigurationError, match="a proxy in the environment is invalid") as caught:
         await inference_for("http://model.invalid/v1").infer(QUESTION)
     assert "secret" not in str(caught.value)
 
@@ -388,6 +388,6 @@ async def test_certificates_that_cannot_be_read_are_told_with_the_variable_that_
     if content is not None:
         certificates.write_text(content, encoding="utf-8")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
-    _tls.cache_clear()
+    _tls_context.cache_clear()
     with pytest.raises(ConfigurationError, match=f"{why}.*SSL_CERT_FILE={certificates}"):
         await inference_for("https://model.invalid/v1").infer(QUESTION)

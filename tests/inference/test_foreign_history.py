@@ -52,7 +52,7 @@ def test_a_call_without_a_result_is_refused_or_cancelled() -> None:
 
 def test_an_unknown_form_is_refused() -> None:
     """The forms that there are are named."""
-    with pytest.raises(ConfigurationError, match="known are openai-chat and anthropic-messages"):
+    with pytest.raises(ConfigurationError, match="known ones are openai-chat and anthropic-messages"):
         import_history(CHAT, "gemini")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="known are"):
+    with pytest.raises(ConfigurationError, match="known ones are"):
         export_history((), "gemini")  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ async def test_an_error_has_its_type_status_message_and_request_id(status: int, 
             await inference_for(server, retry=ONCE).infer(QUESTION)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.request_id, caught.value.retry_after) == (status, "req-7", None)
-    assert str(caught.value) == f"the provider answered with HTTP {status}: so it is (its_code)"
+    assert str(caught.value) == f"the provider responded with HTTP {status}: so it is (its_code)"
 
 
 async def test_a_conversation_that_is_too_long_is_told_apart_from_other_bad_requests() -> None:
@@ -265,8 +265,10 @@ async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> No
         pytest.param(answer(200, b""), "not JSON", id="nothing"),
         pytest.param(answer(204, b""), "not JSON", id="no content"),
         pytest.param(answer(200, b'{"choices": [{"mess'), "not JSON", id="cut JSON"),
-        pytest.param(as_json(200, {"detail": "hm"}), "not the shape of a chat completion.*hm", id="other JSON"),
-        pytest.param(as_json(200, {"choices": []}), "not the shape of a chat completion", id="no choice"),
+        pytest.param(
+            as_json(200, {"detail": "hm"}), "not have the structure of a chat completion.*hm", id="other JSON"
+        ),
+        pytest.param(as_json(200, {"choices": []}), "not have the structure of a chat completion", id="no choice"),
         pytest.param(answer(200, b"not gzip", {"content-encoding": "gzip"}), "cannot be decompressed", id="no gzip"),
         pytest.param(answer(200, LONG), "larger than 2,000 bytes", id="too large"),
         pytest.param(gzipped(LONG), "larger than 2,000 bytes", id="too large when decompressed"),
@@ -302,8 +304,8 @@ async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        pytest.param(stalls(), "no answer from .* for 900 seconds", id="before the answer"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), "stopped for 900 seconds", id="in the answer"),
+        pytest.param(stalls(), "no response from .* for 900 seconds", id="before the answer"),
+        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), "stalled for 900 seconds", id="in the answer"),
     ],
 )
 async def test_a_server_that_stalls_is_given_up_after_the_timeout(reply: Reply, told: str) -> None:
@@ -324,7 +326,7 @@ async def test_nobody_at_the_address_is_told_with_the_address() -> None:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
         with pytest.raises(
-            ProviderUnavailable, match=f"no connection to {url}: .*is the address right and the server running"
+            ProviderUnavailable, match=f"no connection to {url}: .*is the address correct and the server running"
         ):
             await inference_for(url, retry=ONCE).infer(QUESTION)
 
@@ -376,13 +378,13 @@ async def test_a_quick_answer_is_not_touched_by_the_deadline() -> None:
 
 async def test_a_wire_format_that_does_not_exist_is_a_configuration_error() -> None:
     """An unknown wire format is refused by name before anything is sent."""
-    with pytest.raises(ConfigurationError, match=r"no wire format 'morse'; known are .*openai-chat"):
+    with pytest.raises(ConfigurationError, match=r"no wire format 'morse'; the known ones are .*openai-chat"):
         await inference_for("http://127.0.0.1:9", wire_format="morse").infer(QUESTION)
 
 
 async def test_a_host_that_no_dns_name_can_be_made_of_is_a_configuration_error() -> None:
     """What only the HTTP library can tell to be no address is still a configuration error."""
-    with pytest.raises(ConfigurationError, match="is not an address"):
+    with pytest.raises(ConfigurationError, match="is not a valid URL"):
         await inference_for("http://☃.net").infer(QUESTION)
 
 

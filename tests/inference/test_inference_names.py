@@ -40,5 +40,5 @@ def test_a_wire_format_knows_its_name() -> None:
 
 def test_an_unknown_wire_format_is_refused_with_those_there_are() -> None:
     """A name that does not exist is an error that lists the names that do."""
-    with pytest.raises(ConfigurationError, match=r"there is no wire format 'smoke'; known are .*openai-chat"):
+    with pytest.raises(ConfigurationError, match=r"there is no wire format 'smoke'; the known ones are .*openai-chat"):
         wire_format("smoke")

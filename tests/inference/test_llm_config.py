@@ -55,7 +55,7 @@ def test_a_missing_key_is_told_with_the_variable_to_set(preset: Preset) -> None:
 
 def test_an_address_of_ones_own_is_taken_from_the_environment() -> None:
     """A provider whose customers have an address each says which variable holds it, unless it is given."""
-    with pytest.raises(ConfigurationError, match=r"azure needs an address: .*AZURE_OPENAI_ENDPOINT.*base_url"):
+    with pytest.raises(ConfigurationError, match=r"azure needs a URL: .*AZURE_OPENAI_ENDPOINT.*base_url"):
         LLMConfig.parse("azure:m", environment=KEYS)
     assert LLMConfig.parse("azure:m", environment=KEYS, base_url="https://x.test/v1").base_url == "https://x.test/v1"
 
@@ -86,20 +86,22 @@ def test_the_model_is_everything_after_the_first_colon() -> None:
 @pytest.mark.parametrize("text", ["", ":", "openai", "openai:", ":gpt-5", "openai: ", " :gpt-5", "gpt-5"])
 def test_a_string_that_is_no_provider_and_model_is_refused_with_an_example(text: str) -> None:
     """A malformed model string is shown, with how one looks."""
-    with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))} is not of the form provider:model, as in"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{re.escape(repr(text))} does not have the form provider:model, as in"
+    ):
         LLMConfig.parse(text, api_key="k")
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("opanai", "openai"), ("OpenAi-", "openai"), ("olama", "ollama")])
 def test_an_unknown_provider_is_refused_with_the_closest_one(wrong: str, meant: str) -> None:
     """A misspelled provider gets a suggestion, and the list of those there are."""
-    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'.*known are openai, "):
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'.*the known ones are openai, "):
         LLMConfig.parse(f"{wrong}:m", api_key="k")
 
 
 def test_a_provider_like_no_other_gets_no_suggestion() -> None:
     """Where nothing is close, nothing is suggested."""
-    with pytest.raises(ConfigurationError, match="there is no provider 'zzz'; known are"):
+    with pytest.raises(ConfigurationError, match="there is no provider 'zzz'; the known ones are"):
         LLMConfig.parse("zzz:m", api_key="k")
 
 
@@ -127,7 +129,7 @@ def test_a_provider_like_no_other_gets_no_suggestion() -> None:
 )
 def test_a_base_url_that_is_no_address_is_refused(url: str) -> None:
     """What cannot be reached by HTTP is refused when it is configured, not when it is used."""
-    with pytest.raises(ConfigurationError, match="is not an http or https address such as"):
+    with pytest.raises(ConfigurationError, match="is not an http or https URL such as"):
         LLMConfig.parse("openai:m", base_url=url, api_key="k")
 
 
@@ -197,9 +199,11 @@ def test_with_settings_returns_another_configuration() -> None:
 
 def test_a_setting_that_does_not_exist_is_refused_with_the_closest_one() -> None:
     """A misspelled setting is an error that says which one was meant."""
-    with pytest.raises(ConfigurationError, match=r"no setting 'tiemout', did you mean 'timeout'\?; known are model, "):
+    with pytest.raises(
+        ConfigurationError, match=r"no setting 'tiemout', did you mean 'timeout'\?; the known ones are model, "
+    ):
         LLMConfig.parse("ollama:m", tiemout=5)
-    with pytest.raises(ConfigurationError, match="no setting 'temperature'; known are"):
+    with pytest.raises(ConfigurationError, match="no setting 'temperature'; the known ones are"):
         LLMConfig.parse("ollama:m").with_settings(temperature=0)
 
 

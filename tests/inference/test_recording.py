@@ -43,7 +43,7 @@ async def test_a_recorded_run_can_be_replayed_without_a_model(tmp_path: Path) ->
     replayed = await AgentLoop(ToolCallingDriver(again), [add]).execute("1 + 2?")
     assert replayed.final_text == recorded.final_text == "It is 3."
     assert [step.executions[0].value for step in replayed.steps[:1]] == [3]
-    assert repr(again).endswith("0 of 2 answers left)")
+    assert repr(again).endswith("0 of 2 responses left)")
 
 
 async def test_a_person_can_read_and_edit_the_file(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ async def test_a_request_that_was_not_recorded_is_told_with_its_first_difference
     path = tmp_path / "run.json"
     await RecordingInference(ScriptedInference("yes"), path).infer(asked("a"))
     replay = ReplayInference(path)
-    with pytest.raises(ContractViolation, match=r'differs at request.*text: "a" was recorded, "b" is asked'):
+    with pytest.raises(ContractViolation, match=r'differs at request.*text: "a" was recorded, "b" is requested'):
         await replay.infer(asked("b"))
     await replay.infer(asked("a"))
-    with pytest.raises(ContractViolation, match="all 1 answers"):
+    with pytest.raises(ContractViolation, match="all 1 responses"):
         await replay.infer(asked("a"))
 
 

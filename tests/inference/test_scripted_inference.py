@@ -75,7 +75,7 @@ async def test_the_end_of_the_script_is_told() -> None:
     """More questions than lines are a mistake of the test or program that wrote the script."""
     model = ScriptedInference("only")
     await model.infer(QUESTION)
-    with pytest.raises(ContractViolation, match="the script has 1 lines, and answer 2 was asked for"):
+    with pytest.raises(ContractViolation, match="the script has 1 lines, and response 2 was requested"):
         await model.infer(QUESTION)
 
 

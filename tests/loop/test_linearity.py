@@ -19,7 +19,7 @@ import agentloop
 from agentloop import AgentLoop, AgentState, HttpInference, Message, ToolCallingDriver, tool
 from agentloop.compilers import history as conversation
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats import errors as whole_answer
+from agentloop.inference.wire_formats import decoding
 from agentloop.inference.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
@@ -177,7 +177,7 @@ def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> N
 def test_the_answers_of_a_provider_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A response is decoded when it comes, and never again."""
     counts: Counter[str] = Counter()
-    counting(monkeypatch, counts, whole_answer, "parse_json")
+    counting(monkeypatch, counts, decoding, "parse_json")
     driven(10)
     assert counts["parse_json"] == 11
 

@@ -1,9 +1,9 @@
-"""Typed errors from HTTP statuses and the bodies that come with them."""
+"""Typed errors for HTTP error statuses and for the error objects in response bodies."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -16,35 +16,11 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.values.inference import InferenceResponse
 from agentloop.values.json import format_json, parse_json
 
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "x-amzn-requestid", "cf-ray")
-_TOO_LONG = re.compile(
-    r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
-    r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
-    r"|tokens.{0,60}must be <=",
-    re.IGNORECASE,
-)
-_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
-_KEY = re.compile(
-    r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
-    r"|\bno api.?key",
-    re.IGNORECASE,
-)
-_LOCKED_OUT = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
-_OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
-_SHOWN = 500
-_BY_STATUS: Mapping[int, type[InferenceError]] = {
-    401: AuthenticationError,
-    403: AuthenticationError,
-    408: ProviderUnavailable,
-    409: ProviderUnavailable,
-    425: ProviderUnavailable,
-    429: RateLimited,
-}
-_FIRST_ERROR, _FIRST_SERVER_ERROR = 400, 500
+_MAX_EXCERPT = 500
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
@@ -53,9 +29,9 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds the provider asks to wait, or None.
+    """Return the seconds to wait that the provider asks for, or None.
 
-    Understands `retry-after-ms`, and `Retry-After` in seconds or as a date, which is counted from the answer's own `Date`.
+    Supports `retry-after-ms`, and `Retry-After` in seconds or as a date, which is relative to the response's own `Date`.
     """
     try:
         if "retry-after-ms" in headers:
@@ -66,82 +42,109 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if value.replace(".", "", 1).isdecimal():
             return float(value)
         return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])).total_seconds())
-    except (ValueError, TypeError, LookupError, ArithmeticError):  # what comes of dates that are none
+    except (ValueError, TypeError, LookupError, ArithmeticError):  # raised by malformed dates
         return None
 
 
-def error_of(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
-    """Make the typed error of an answer whose status says that it is one."""
-    data = _parsed(body)
-    message, code = _told(data)
-    message = message or _page(body)
-    return _typed(status, f"{code} {message}")(
-        f"the provider answered with HTTP {status}: {_with_code(message, code)}",
+def status_error(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
+    """Return the typed error for a response with an error status."""
+    data = _parsed_body(body)
+    message, code = _message_and_code(data)
+    message = message or _excerpt(body)
+    return _kind_by_status(status, f"{code} {message}")(
+        f"the provider responded with HTTP {status}: {_with_code(message, code)}",
         status=status,
-        request_id=request_id(headers) or _id_in(data),
+        request_id=request_id(headers) or _request_id_in(data),
         retry_after=_wait(headers, data),
     )
 
 
-def error_in_answer(data: Any, status: int, headers: Mapping[str, str]) -> InferenceError:
-    """Make the typed error of an error object that came in an answer of status 200, or in a stream."""
-    message, code = _told(data)
-    named = data.get("error") if isinstance(data, dict) else None
-    number = _number(named.get("code") if isinstance(named, dict) else None) or _number(code)
-    kind = _typed(number, f"{code} {message}") if number else _by_words(f"{code} {message}")
-    return kind(
-        f"the provider answered with an error: {_with_code(message, code) or 'it gives no reason'}",
-        status=number or status,
-        request_id=request_id(headers) or _id_in(data),
-        retry_after=_wait(headers, data),
-    )
-
-
-def not_an_answer(why: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
-    """Make the error of an answer that is none."""
-    shown = f": {_page(body)}" if body else ""
-    return InvalidResponse(f"{why}{shown}", status=status, request_id=request_id(headers))
-
-
-def _wait(headers: Mapping[str, str], data: Any) -> float | None:
-    """Return how many seconds to wait: as the headers say, else as `google.rpc.RetryInfo` in the body does."""
-    asked = retry_after(headers)
+def reported_error(data: Any, status: int, headers: Mapping[str, str]) -> InferenceError:
+    """Return the typed error for an error object in a response of status 200, or in a stream."""
+    message, code = _message_and_code(data)
     error = data.get("error") if isinstance(data, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    if asked is not None or not isinstance(details, list):
-        return asked
-    delays = [detail.get("retryDelay") for detail in details if isinstance(detail, dict)]
-    found = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
-    return float(found[1]) if found else None
+    error_status = _status_of(error.get("code") if isinstance(error, dict) else None) or _status_of(code)
+    text = f"{code} {message}"
+    kind = _kind_by_status(error_status, text) if error_status else _kind_by_text(text)
+    return kind(
+        f"the provider responded with an error: {_with_code(message, code) or 'it gives no reason'}",
+        status=error_status or status,
+        request_id=request_id(headers) or _request_id_in(data),
+        retry_after=_wait(headers, data),
+    )
 
 
-def _typed(status: int, told: str) -> type[InferenceError]:
-    kind = _BY_STATUS.get(status)
+def invalid_response(reason: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
+    """Return the error for a response that cannot be decoded, with an excerpt of its body."""
+    excerpt = f": {_excerpt(body)}" if body else ""
+    return InvalidResponse(f"{reason}{excerpt}", status=status, request_id=request_id(headers))
+
+
+# --- the class of an error -----------------------------------------------------------------------------------------
+
+_KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    408: ProviderUnavailable,
+    409: ProviderUnavailable,
+    425: ProviderUnavailable,
+    429: RateLimited,
+}
+_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
+_TOO_LONG = re.compile(
+    r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
+    r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
+    r"|tokens.{0,60}must be <=",
+    re.IGNORECASE,
+)
+_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
+_BAD_KEY = re.compile(
+    r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
+    r"|\bno api.?key",
+    re.IGNORECASE,
+)
+_UNAUTHORIZED = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
+_OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
+
+
+def _kind_by_status(status: int, text: str) -> type[InferenceError]:
+    kind = _KINDS_BY_STATUS.get(status)
     if kind is not None:
         return kind
     if status >= _FIRST_SERVER_ERROR:
         return ProviderUnavailable
-    if status < _FIRST_ERROR:
+    if status < _FIRST_CLIENT_ERROR:
         return InvalidResponse
-    if _TOO_LONG.search(told):
+    # Providers report both an overlong conversation and, some of them, a bad key as HTTP 400.
+    if _TOO_LONG.search(text):
         return ContextLengthExceeded
-    return AuthenticationError if _KEY.search(told) else BadRequest
+    return AuthenticationError if _BAD_KEY.search(text) else BadRequest
 
 
-def _by_words(told: str) -> type[InferenceError]:
+def _kind_by_text(text: str) -> type[InferenceError]:
     for pattern, kind in (
         (_TOO_LONG, ContextLengthExceeded),
         (_QUOTA, RateLimited),
-        (_KEY, AuthenticationError),
-        (_LOCKED_OUT, AuthenticationError),
+        (_BAD_KEY, AuthenticationError),
+        (_UNAUTHORIZED, AuthenticationError),
         (_OVERLOADED, ProviderUnavailable),
     ):
-        if pattern.search(told):
+        if pattern.search(text):
             return kind
     return BadRequest
 
 
-def _parsed(body: bytes) -> Any:
+def _status_of(code: object) -> int:
+    """Return the HTTP error status that an error code is, or 0."""
+    if isinstance(code, str) and re.fullmatch("[45][0-9]{2}", code):
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else 0  # noqa: PLR2004  # HTTP's error statuses
+
+
+# --- the fields of an error ----------------------------------------------------------------------------------------
+
+
+def _parsed_body(body: bytes) -> Any:
     try:
         data = parse_json(body)
     except (ValueError, UnicodeDecodeError):
@@ -149,7 +152,7 @@ def _parsed(body: bytes) -> Any:
     return data[0] if isinstance(data, list) and data else data
 
 
-def _told(data: Any) -> tuple[str, str]:
+def _message_and_code(data: Any) -> tuple[str, str]:
     """Find the message and the code or type of an error, in the places where providers put them."""
     if isinstance(data, str):
         return _shortened(data), ""
@@ -164,11 +167,11 @@ def _told(data: Any) -> tuple[str, str]:
         return "", ""
     message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
     code = next((error[name] for name in ("code", "type", "status") if _is_code(error.get(name))), "")
-    return _shortened(f"{_as_text(message)}{_passed_on(error)}"), _shortened(str(code))
+    return _shortened(f"{_as_text(message)}{_upstream_message(error)}"), _shortened(str(code))
 
 
-def _passed_on(error: Mapping[str, Any]) -> str:
-    """Find what the service behind a router said, where the router passes it on."""
+def _upstream_message(error: Mapping[str, Any]) -> str:
+    """Return the message of the service behind a router, which OpenRouter puts into `metadata.raw`."""
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return f": {raw}" if isinstance(raw, str) and raw else ""
@@ -192,67 +195,30 @@ def _with_code(message: str, code: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_EXCERPT else f"{text[:_MAX_EXCERPT]}…"
 
 
-def _number(code: object) -> int:
-    if isinstance(code, str) and re.fullmatch("[45][0-9]{2}", code):
-        code = int(code)
-    return code if isinstance(code, int) and 400 <= code < 600 else 0  # noqa: PLR2004  # HTTP's error statuses
+def _wait(headers: Mapping[str, str], data: Any) -> float | None:
+    """Return the seconds to wait, from the headers or else from `google.rpc.RetryInfo` in the body."""
+    seconds = retry_after(headers)
+    error = data.get("error") if isinstance(data, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    if seconds is not None or not isinstance(details, list):
+        return seconds
+    delays = [detail.get("retryDelay") for detail in details if isinstance(detail, dict)]
+    match = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
+    return float(match[1]) if match else None
 
 
-def _id_in(data: Any) -> str | None:
-    found = data.get("request_id") if isinstance(data, dict) else None
-    return found if isinstance(found, str) else None
+def _request_id_in(data: Any) -> str | None:
+    value = data.get("request_id") if isinstance(data, dict) else None
+    return value if isinstance(value, str) else None
 
 
-def _page(body: bytes) -> str:
-    """Show what came instead of an answer, on one line."""
-    text = body[: 4 * _SHOWN].decode("utf-8", "replace")
+def _excerpt(body: bytes) -> str:
+    """Describe a body that is not JSON, on one line."""
+    text = body[: 4 * _MAX_EXCERPT].decode("utf-8", "replace")
     if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE):
         title = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)
         return "an HTML page" + (f" titled {title.group(1).strip()!r}" if title else "")
-    return " ".join(text.split())[:_SHOWN] or "nothing"
-
-
-OTHER_SHAPE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError)
-"""What comes of looking for something where it is not."""
-
-_OK = range(200, 300)
-
-
-def read_whole_answer(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    failure: Callable[[Any], object],
-    read: Callable[[Any], InferenceResponse],
-    what: str,
-) -> InferenceResponse:
-    """Read an answer.
-
-    Args:
-        status: the HTTP status.
-        headers: the HTTP headers, by names in lower case.
-        body: the whole body.
-        failure: finds in the JSON what tells an error; None or something empty when nothing does.
-        read: reads the JSON of an answer; what is not of its shape may raise whatever comes of looking for it.
-        what: what an answer is called, for errors.
-
-    Raises:
-        InferenceError: typed by status and body.
-    """
-    if status not in _OK:
-        raise error_of(status, headers, body)
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise not_an_answer(f"the answer is not JSON ({error})", status, headers, body) from error
-    failed = failure(data)
-    if failed:
-        raise error_in_answer(failed, status, headers)
-    try:
-        return read(data)
-    except OTHER_SHAPE as error:
-        raise not_an_answer(f"the answer has not the shape of {what}", status, headers, body) from error
+    return " ".join(text.split())[:_MAX_EXCERPT] or "nothing"

@@ -1,4 +1,4 @@
-"""Entries of a request body that come from several sides: the request, the configuration, and what is passed on as it is."""
+"""Helpers that the wire formats share: request bodies, call ids, tool names, and tolerant readers of response fields."""
 
 from __future__ import annotations
 
@@ -14,101 +14,105 @@ from agentloop.values.json import format_json
 from agentloop.values.tool_calls import ToolExchange
 
 
-def merged(entries: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries with others put in; objects of the same name are merged, anything else is replaced."""
-    made = dict(entries)
+def merge_entries(entries: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries updated by `extra`: objects of the same name are merged recursively, other values replaced."""
+    merged = dict(entries)
     for name, value in extra.items():
-        held = made.get(name)
-        is_object = isinstance(held, Mapping) and isinstance(value, Mapping)
-        made[name] = merged(held, value) if is_object and held is not None else value
-    return made
+        current = merged.get(name)
+        if isinstance(current, Mapping) and isinstance(value, Mapping):
+            merged[name] = merge_entries(current, value)
+        else:
+            merged[name] = value
+    return merged
 
 
-def refuse_twice(rest: Mapping[str, Any], spelled: Iterable[str]) -> None:
-    """Refuse what would stand twice in the body; which of the two a service reads cannot be known.
+def refuse_duplicates(entries: Mapping[str, Any], encoded: Iterable[str]) -> None:
+    """Refuse entries that the body already contains, since it is undefined which of two equal keys a service reads.
 
     Args:
-        rest: the entries besides those that the request itself spells.
-        spelled: the names of those.
+        entries: the entries to add to the body.
+        encoded: the names that the body already contains.
 
     Raises:
-        BadRequest: names what stands twice.
+        BadRequest: names the duplicates.
     """
-    twice = rest.keys() & set(spelled)
-    if twice:
+    duplicates = entries.keys() & set(encoded)
+    if duplicates:
         raise BadRequest(
-            f"options.extra holds {', '.join(sorted(twice))}, which the request itself spells; leave it out there"
+            f"options.extra contains {', '.join(sorted(duplicates))}, which the request itself sets; remove it there"
         )
 
 
-def turn_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
-    """Return one id per call of a turn, different from each other: the model's own, else one made from the position."""
-    own = {exchange.call.id for exchange in exchanges}
+def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
+    """Return one distinct id per call of a turn: the provider's id, or one derived from the call's position."""
+    provider_ids = {exchange.call.id for exchange in exchanges}
     ids: list[str] = []
-    given: set[str] = set()
-    for place, exchange in enumerate(exchanges):
-        wanted = exchange.call.id
-        if not wanted or wanted in given:
-            wanted = f"{wanted or 'call'}_{place}"
-            while wanted in own or wanted in given:
-                wanted = f"{wanted}_{place}"
-        ids.append(wanted)
-        given.add(wanted)
+    used: set[str] = set()
+    for index, exchange in enumerate(exchanges):
+        call_id = exchange.call.id
+        if not call_id or call_id in used:
+            call_id = f"{call_id or 'call'}_{index}"
+            while call_id in provider_ids or call_id in used:
+                call_id = f"{call_id}_{index}"
+        ids.append(call_id)
+        used.add(call_id)
     return ids
 
 
-_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
-_LETTER = re.compile(r"[a-zA-Z_]")
-_MADE = re.compile(r"__[0-9a-f]{8}\Z")
-_LONGEST = 64
-_DIGITS = 8
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_LEADING_LETTER = re.compile(r"[a-zA-Z_]")
+_DIGEST_SUFFIX = re.compile(r"__[0-9a-f]{8}\Z")
+_MAX_NAME_LENGTH = 64
+_DIGEST_LENGTH = 8
 
 
 @lru_cache(maxsize=4096)
-def wire_name(name: str, *, begins_with_letter: bool = False) -> str:
-    """Return the name under which a tool goes over the wire.
+def wire_name(name: str, *, letter_first: bool = False) -> str:
+    """Return the name under which a tool is sent to a provider.
 
-    A name of at most 64 letters, digits, underscores and dashes stays as it is. Any other is made into one, with a digest of
-    the name at its end, so that different names stay different; so is a name that ends as if it had been made, since it
-    could be another's. The result depends on nothing but the arguments.
+    A name of at most 64 letters, digits, underscores and dashes is unchanged. Any other name is shortened and sanitized, and
+    gets a digest of the original as a suffix, so that different names stay different. The result depends on the arguments
+    alone.
 
     Args:
         name: the name of the tool.
-        begins_with_letter: whether the provider refuses names that begin with a digit or a dash.
+        letter_first: whether the provider refuses names that start with a digit or a dash.
     """
-    needs_letter = begins_with_letter and not _LETTER.match(name)
-    if name and len(name) <= _LONGEST and not needs_letter and not _REFUSED.search(name) and not _MADE.search(name):
+    needs_letter = letter_first and not _LEADING_LETTER.match(name)
+    is_valid = 0 < len(name) <= _MAX_NAME_LENGTH and not needs_letter and not _INVALID_CHARACTER.search(name)
+    # A valid name that already ends like a digest is encoded too: it could be the encoded form of another name.
+    if is_valid and not _DIGEST_SUFFIX.search(name):
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-    readable = _REFUSED.sub("_", f"_{name}" if needs_letter else name)[: _LONGEST - _DIGITS - 2]
-    return f"{readable}__{digest}"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    readable = _INVALID_CHARACTER.sub("_", f"_{name}" if needs_letter else name)
+    return f"{readable[: _MAX_NAME_LENGTH - _DIGEST_LENGTH - 2]}__{digest}"
 
 
-def renamed(names: Iterable[str], *, begins_with_letter: bool = False) -> dict[str, str]:
-    """Return, for the names that go by another one on the wire, that one and the name itself."""
-    wires = [(wire_name(name, begins_with_letter=begins_with_letter), name) for name in names]
-    return {wire: name for wire, name in wires if wire != name}
+def encoded_names(names: Iterable[str], *, letter_first: bool = False) -> dict[str, str]:
+    """Return the original tool names by their wire names, for the names that `wire_name` changes."""
+    pairs = [(wire_name(name, letter_first=letter_first), name) for name in names]
+    return {wire: name for wire, name in pairs if wire != name}
 
 
 def text_of(value: object) -> str:
-    """Return a text, or an empty one for anything else."""
+    """Return a string unchanged, and an empty string for any other value."""
     return value if isinstance(value, str) else ""
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """Return an object, or an empty one for anything else."""
+    """Return a JSON object unchanged, and an empty object for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def count_of(value: object) -> int | None:
-    """Return a count of tokens; what cannot be one is unknown."""
+    """Return a token count as an int, and None for a value that is not a count: negative, infinite, or not a number."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     return None
 
 
 def arguments_json(arguments: Any) -> str:
-    """Return arguments as JSON text: as it came, or encoded where a service sends the object itself."""
+    """Return the arguments of a call as JSON text, whether the service sends them as text, as an object or not at all."""
     if arguments is None:
         return "{}"
     return arguments if isinstance(arguments, str) else format_json(arguments).decode()

@@ -1,4 +1,7 @@
-"""The wire format `ollama`."""
+"""The wire format `ollama`: Ollama's native chat API.
+
+Source: https://docs.ollama.com/api/chat
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,11 @@ from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.errors import read_whole_answer
-from agentloop.inference.wire_formats.fields import merged, refuse_twice
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
+from agentloop.inference.wire_formats.fields import count_of, merge_entries, refuse_duplicates, text_of
+from agentloop.inference.wire_formats.framing import Framing, JsonLines
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
-from agentloop.inference.wire_formats.stream_decoder import (
-    Framing,
-    JsonEventDecoder,
-    JsonLines,
-    PlainDecoder,
-    StreamDecoder,
-)
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
 from agentloop.values.inference import (
     FinishReason,
     InferenceDelta,
@@ -35,8 +32,9 @@ from agentloop.values.value import encode_each
 
 NAME = "ollama"
 PATH = "/api/chat"
-THINKING = "thinking"
-"""Under this key a thought tells that it is one of Ollama's, which goes back with the message that it came with."""
+_THINKING = "thinking"
+_THINKING_DATA = {NAME: {_THINKING: True}}
+"""The provider data of reasoning from Ollama, which is sent back with its message."""
 _THINK: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -46,61 +44,96 @@ _THINK: Mapping[str, bool | str] = {
     "xhigh": "max",
     "max": "max",
 }
+"""The value of `think` for each reasoning effort."""
+
+
+class Ollama(WireFormat):
+    """Ollama's native chat API."""
+
+    @property
+    def name(self) -> str:
+        """`ollama`."""
+        return NAME
+
+    def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
+        """Encode a request.
+
+        Raises:
+            BadRequest: when Ollama has no encoding for something in the request, or `options.extra` repeats an entry of the
+                body; names the part.
+        """
+        return encode_request(request, config, stream=stream)
+
+    def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
+        """Decode a complete response.
+
+        Raises:
+            InferenceError: typed by status and body.
+        """
+        return decode_response(status, headers, body)
+
+    def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
+        """Return a decoder for one streamed response."""
+        return OllamaStreamDecoder(decode_response, headers)
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
 
 
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-    """Spell a request: a join of segments, each encoded once.
+    """Encode a request by joining segments, each of which is encoded once.
 
-    Names of tools stay as they are; Ollama takes any. Whether several calls may come in one answer is left to the model.
+    Tool names are sent unchanged, since Ollama accepts any. It has no equivalent of `parallel_tool_calls`, which is ignored.
 
     Raises:
-        BadRequest: when the request holds what Ollama cannot carry, or an option spells what the request does; names the
-            part.
+        BadRequest: when Ollama has no encoding for something in the request, or `options.extra` repeats an entry of the body;
+            names the part.
     """
     if request.tool_choice.kind not in {"auto", "none"} and request.tools:
         raise BadRequest(
-            f"Ollama cannot carry the tool choice {request.tool_choice.kind!r}: no model of it can be made to call a tool; "
-            "leave it at auto, or use a wire format that can"
+            f"Ollama does not support the tool choice {request.tool_choice.kind!r}, since it cannot force a call; use auto, "
+            "or a wire format that supports it"
         )
-    messages = [text for text in encode_each(request.messages, NAME, _message) if text]
+    messages = [segment for segment in encode_each(request.messages, NAME, _message) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
-    pieces = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
-    spelled = {"model", "messages", "stream"}
+    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    encoded = {"model", "messages", "stream"}
     if request.tools and request.tool_choice.kind == "auto":
-        spelled.add("tools")
-        pieces += [b',"tools":[', b",".join(encode_each(request.tools, NAME, _tool)), b"]"]
-    pieces += [b',"messages":[', b",".join(messages), b'],"stream":', b"true" if stream else b"false"]
-    rest = _rest(request, config)
-    refuse_twice(rest, spelled)
-    pieces.append(b"," + format_json(rest)[1:] if rest else b"}")
-    return EncodedRequest(PATH, b"".join(pieces))
+        encoded.add("tools")
+        segments += [b',"tools":[', b",".join(encode_each(request.tools, NAME, _tool)), b"]"]
+    segments += [b',"messages":[', b",".join(messages), b'],"stream":', b"true" if stream else b"false"]
+    entries = _entries(request, config)
+    refuse_duplicates(entries, encoded)
+    segments.append(b"," + format_json(entries)[1:] if entries else b"}")
+    return EncodedRequest(PATH, b"".join(segments))
 
 
-def _rest(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
-    rest: dict[str, Any] = {}
-    wanted = request.response_format
-    if wanted is not None:
-        rest["format"] = "json" if wanted.schema is None else wanted.schema
-    for options in (config.options, request.options):
-        spelled = {**(rest.get("options") or {}), **_options(options)}
-        if spelled:
-            rest["options"] = spelled
-        if options.reasoning_effort is not None:
-            rest["think"] = _THINK[options.reasoning_effort]
-        rest = merged(rest, options.extra)
-    return rest
+def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
+    """Return the entries of the body besides model, tools, messages and stream."""
+    entries: dict[str, Any] = {}
+    response_format = request.response_format
+    if response_format is not None:
+        entries["format"] = "json" if response_format.schema is None else response_format.schema
+    for source in (config.options, request.options):
+        options = {**(entries.get("options") or {}), **_options(source)}
+        if options:
+            entries["options"] = options
+        if source.reasoning_effort is not None:
+            entries["think"] = _THINK[source.reasoning_effort]
+        entries = merge_entries(entries, source.extra)
+    return entries
 
 
 def _options(options: InferenceOptions) -> dict[str, Any]:
-    spelled = {
+    entries = {
         "temperature": options.temperature,
         "top_p": options.top_p,
         "num_predict": options.max_tokens,
         "stop": list(options.stop) or None,
         "seed": options.seed,
     }
-    return {name: value for name, value in spelled.items() if value is not None}
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def _tool(spec: ToolSpec) -> bytes:
@@ -115,37 +148,37 @@ def _message(message: Message) -> bytes:
 
 
 def _assistant(message: Message) -> list[dict[str, Any]]:
-    """Spell a message of the model's, and one with the result of each of its calls."""
+    """Return an assistant message and one tool message for each of its calls; nothing for an empty message."""
     exchanges = message.exchanges
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning) and NAME in part.provider_data]
-    spelled: dict[str, Any] = {"role": "assistant", "content": message.text}
+    entries: dict[str, Any] = {}
     if any(thoughts):
-        spelled[THINKING] = "".join(thoughts)
-    spelled |= _images(message.parts, "a message")
+        entries[_THINKING] = "".join(thoughts)
+    entries |= _images(message.parts, "a message")
     if exchanges:
-        spelled["tool_calls"] = [_call(exchange.call) for exchange in exchanges]
-    if not message.text and len(spelled) == len(("role", "content")):
+        entries["tool_calls"] = [_call(exchange.call) for exchange in exchanges]
+    if not message.text and not entries:
         return []
-    return [spelled, *map(_result, exchanges)]
+    return [{"role": "assistant", "content": message.text, **entries}, *map(_result, exchanges)]
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    spelled = {"function": {"name": call.name, "arguments": arguments_object(call)}}
-    return {"id": call.id, **spelled} if call.id else spelled
+    function = {"function": {"name": call.name, "arguments": arguments_object(call)}}
+    return {"id": call.id, **function} if call.id else function
 
 
 def _result(exchange: ToolExchange) -> dict[str, Any]:
     call, execution = exchange.call, exchange.execution
-    spelled = {
+    message = {
         "role": "tool",
         "content": execution.text,
         "tool_name": call.name,
         **_images(execution.parts, f"the result of the tool {call.name!r}"),
     }
-    return {**spelled, "tool_call_id": call.id} if call.id else spelled
+    return {**message, "tool_call_id": call.id} if call.id else message
 
 
-def _images(parts: Iterable[object], where: str) -> dict[str, list[str]]:
+def _images(parts: Iterable[object], container: str) -> dict[str, list[str]]:
     images = []
     for part in parts:
         if isinstance(part, Image) and part.data is not None:
@@ -153,75 +186,132 @@ def _images(parts: Iterable[object], where: str) -> dict[str, list[str]]:
         elif isinstance(part, Image | Audio | Document):
             how = "by URL" if part.url else "by file id" if part.file_id else "by value"
             raise BadRequest(
-                f"{where} holds {type(part).__name__} {how}, which Ollama cannot carry; pass pictures by value, or use a "
-                "wire format that can"
+                f"{container} contains {type(part).__name__} {how}, which Ollama does not support; pass images by value, or "
+                "use a wire format that supports it"
             )
     return {"images": images} if images else {}
 
 
-_FINISH: Mapping[str, FinishReason] = {
+# --- responses -----------------------------------------------------------------------------------------------------
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
 }
-_MARK = {NAME: {THINKING: True}}
 
 
-class OllamaAnswerReader:
-    """Reads an answer.
+def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
+    """Decode a complete response.
 
-    Args:
-        builder: collects the parts.
+    Raises:
+        InferenceError: typed by status and body.
     """
 
-    def __init__(self, builder: ResponseBuilder) -> None:
-        self._builder = builder
+    def decode(data: Any) -> InferenceResponse:
+        reader = OllamaReader()
+        reader.take(data)
+        return reader.response()
+
+    return decode_body(status, headers, body, find_error=_find_error, decode=decode, expected="a chat response")
+
+
+def _find_error(data: Any) -> Any:
+    return data if isinstance(data, dict) and data.get("error") else None
+
+
+class OllamaStreamDecoder(JsonEventDecoder):
+    """Decodes a streamed response, which consists of lines of JSON."""
+
+    whole_body_prefixes = b"[<"
+    """Without `{`, with which every line starts."""
+
+    def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
+        super().__init__(decode_body, headers)
+        self._reader = OllamaReader()
+
+    def framing(self) -> Framing:
+        """Return a new reader of lines."""
+        return JsonLines()
+
+    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+        """Process one line.
+
+        Raises:
+            InferenceError: for an error that the provider reports.
+        """
+        if _find_error(data) or name == "error":
+            raise self.reported_error(data)
+        return self._reader.take(data)
+
+    def response(self) -> InferenceResponse:
+        """Return the complete response.
+
+        Raises:
+            InferenceError: when the stream ended without a line that says `done`.
+        """
+        if not self._reader.has_ended:
+            raise self.truncated("no line says that it is done")
+        return self._reader.response()
+
+
+class OllamaReader:
+    """Reads the lines of a response."""
+
+    def __init__(self) -> None:
+        self.has_ended: bool = False
+        """Whether a line said `done`."""
+        self._builder = ResponseBuilder()
         self._keys = 0
-        self._thought: int | None = None
+        self._reasoning_key: int | None = None
         self._finish: str | None = None
         self._usage = Usage()
         self._model = ""
-        self.has_ended: bool = False
-        """Whether the answer says that it is done."""
 
     def take(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
-        """Take a line of the answer, or all of it."""
-        self._model = self._model or _text(data.get("model"))
-        found = self._take_message(data["message"])
+        """Process one line, or a complete response.
+
+        Raises:
+            KeyError, TypeError, AttributeError: when it does not have the expected structure.
+        """
+        self._model = self._model or text_of(data.get("model"))
+        deltas = self._take_message(data["message"])
         if data.get("done"):
             self.has_ended = True
-            reason = data.get("done_reason")
-            self._finish = reason if isinstance(reason, str) and reason else None
-            self._usage = Usage(_count(data.get("prompt_eval_count")), _count(data.get("eval_count")))
-        return found
+            self._finish = text_of(data.get("done_reason")) or None
+            self._usage = Usage(count_of(data.get("prompt_eval_count")), count_of(data.get("eval_count")))
+        return deltas
 
     def response(self) -> InferenceResponse:
-        """Return the whole answer."""
+        """Return the complete response."""
         return InferenceResponse(
             self._builder.parts(), self._finish_reason(), self._usage, self._model, "", self._finish
         )
 
     def _finish_reason(self) -> FinishReason:
+        # Ollama reports "stop" for calls too.
         if self._builder.has_calls and self._finish in {None, "stop"}:
             return FinishReason.TOOL_CALLS
-        return FinishReason.UNKNOWN if self._finish is None else _FINISH.get(self._finish, FinishReason.OTHER)
+        if self._finish is None:
+            return FinishReason.UNKNOWN
+        return _FINISH_REASONS.get(self._finish, FinishReason.OTHER)
 
     def _take_message(self, message: Mapping[str, Any]) -> list[InferenceDelta]:
-        found: list[InferenceDelta] = []
-        thoughts, text = _text(message.get("thinking")), _text(message.get("content"))
-        if thoughts:
-            if self._thought is None:
-                self._thought = self._next_key()
-                found += self._builder.reasoning("", self._thought)
-                self._builder.mark(self._thought, _MARK)
-            found += self._builder.reasoning(thoughts, self._thought)
+        deltas: list[InferenceDelta] = []
+        thinking, text = text_of(message.get("thinking")), text_of(message.get("content"))
+        if thinking:
+            if self._reasoning_key is None:
+                self._reasoning_key = self._next_key()
+                self._builder.reasoning("", self._reasoning_key)
+                self._builder.mark(self._reasoning_key, _THINKING_DATA)
+            deltas += self._builder.reasoning(thinking, self._reasoning_key)
         if text:
-            self._thought = None
-            found += self._builder.text(text)
+            self._reasoning_key = None
+            deltas += self._builder.text(text)
         for call in message.get("tool_calls") or ():
-            self._thought = None
-            found += self._take_call(call)
-        return found
+            self._reasoning_key = None
+            deltas += self._take_call(call)
+        return deltas
 
     def _take_call(self, call: Mapping[str, Any]) -> list[InferenceDelta]:
         function = call["function"]
@@ -229,106 +319,10 @@ class OllamaAnswerReader:
         key = self._next_key()
         text = arguments if isinstance(arguments, str) else format_json(arguments or {}).decode()
         return [
-            *self._builder.call(key, _text(call.get("id")), _text(function.get("name"))),
+            *self._builder.call(key, text_of(call.get("id")), text_of(function.get("name"))),
             *self._builder.arguments(key, text),
         ]
 
     def _next_key(self) -> int:
         self._keys += 1
         return self._keys
-
-
-def _count(value: object) -> int | None:
-    """Return a count of tokens; what cannot be one is unknown."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-    """Read an answer.
-
-    Raises:
-        InferenceError: typed by status and body.
-    """
-    return read_whole_answer(
-        status, headers, body, failure=lambda data: data if has_failed(data) else None, read=_read, what="a chat answer"
-    )
-
-
-def _read(data: Any) -> InferenceResponse:
-    reader = OllamaAnswerReader(ResponseBuilder())
-    reader.take(data)
-    return reader.response()
-
-
-def has_failed(data: Any) -> bool:
-    """Say whether this tells an error instead of an answer."""
-    return isinstance(data, dict) and bool(data.get("error"))
-
-
-class OllamaStreamDecoder(JsonEventDecoder):
-    """Reads one streamed answer."""
-
-    plain_begins_with = b"[<"
-    """With what a body begins that is no stream: not with an object, since that is what a line is."""
-
-    def __init__(self, plain: PlainDecoder, headers: Mapping[str, str]) -> None:
-        super().__init__(plain, headers)
-        self._reader = OllamaAnswerReader(self.builder)
-
-    def framing(self) -> Framing:
-        """Return what cuts the bytes into events: one of lines."""
-        return JsonLines()
-
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Take a line.
-
-        Raises:
-            InferenceError: for an error that the provider tells.
-        """
-        if has_failed(data) or name == "error":
-            raise self.failed(data)
-        return self._reader.take(data)
-
-    def response(self) -> InferenceResponse:
-        """Return the whole answer.
-
-        Raises:
-            InferenceError: when the answer does not say that it is done.
-        """
-        if not self._reader.has_ended:
-            raise self.cut_short("it does not say that it is done")
-        return self._reader.response()
-
-
-class Ollama(WireFormat):
-    """Ollama's own chat."""
-
-    @property
-    def name(self) -> str:
-        """`ollama`."""
-        return "ollama"
-
-    def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-        """Spell a request.
-
-        Raises:
-            BadRequest: when the request holds what Ollama cannot carry, or an option spells what the request does; names
-                the part.
-        """
-        return encode_request(request, config, stream=stream)
-
-    def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-        """Read an answer.
-
-        Raises:
-            InferenceError: typed by status and body.
-        """
-        return decode_response(status, headers, body)
-
-    def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
-        """Return a reader of one streamed answer."""
-        return OllamaStreamDecoder(decode_response, headers)

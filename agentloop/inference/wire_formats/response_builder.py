@@ -1,9 +1,9 @@
-"""A response that is put together from the pieces of a stream."""
+"""Assembly of a response from the fragments of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import define, field
 
@@ -14,21 +14,105 @@ from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall
 
 
-@define(eq=False)
-class _Piece:
-    """A part in the making.
+class ResponseBuilder:
+    """Collects the fragments of a stream in the order of their arrival, and returns a delta for each.
 
-    Attributes:
-        kind: `text`, `reasoning`, `call` or `opaque`.
-        texts: the pieces of its text, or of a call's arguments.
-        id: the id of a call.
-        name: the name of a call's tool.
-        provider_data: what the provider wants back.
-        part: an opaque part, whole.
-        index: which call of the answer it is, from 0.
+    Fragments of one part are joined by a key that the wire format chooses, such as the index of a block. Text and reasoning
+    without a key extend the last part if that is of the same kind.
     """
 
-    kind: str
+    __slots__ = ("_by_key", "_calls", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[_PartialPart] = []
+        self._by_key: dict[Hashable, _PartialPart] = {}
+        self._calls = 0
+
+    def text(self, text: str, key: Hashable = None) -> list[InferenceDelta]:
+        """Add a fragment of text."""
+        return self._append("text", text, key)
+
+    def reasoning(self, text: str, key: Hashable = None) -> list[InferenceDelta]:
+        """Add a fragment of reasoning."""
+        return self._append("reasoning", text, key)
+
+    def call(self, key: Hashable, call_id: str, name: str) -> list[InferenceDelta]:
+        """Start a tool call."""
+        part = _PartialPart("call", id=call_id, name=name, index=self._calls)
+        self._calls += 1
+        self._parts.append(part)
+        self._by_key[key] = part
+        return [InferenceDelta("tool_call", index=part.index, call_id=call_id, name=name)]
+
+    def arguments(self, key: Hashable, text: str) -> list[InferenceDelta]:
+        """Add a fragment of the arguments of a started call."""
+        part = self._by_key[key]
+        if not text:
+            return []
+        part.texts.append(text)
+        return [InferenceDelta("arguments", text, part.index)]
+
+    def opaque(self, part: ProviderPart) -> None:
+        """Add a complete part that only its provider understands."""
+        self._parts.append(_PartialPart("opaque", part=part))
+
+    def call_id(self, key: Hashable) -> str:
+        """Return the id of a started call."""
+        return self._by_key[key].id
+
+    def name_call(self, key: Hashable, call_id: str = "", name: str = "") -> None:
+        """Set the id and the name of a started call, where it does not have them yet."""
+        part = self._by_key[key]
+        part.id, part.name = part.id or call_id, part.name or name
+
+    def mark(self, key: Hashable, provider_data: Mapping[str, Any]) -> None:
+        """Add data that the provider must get back with a part."""
+        part = self._by_key[key]
+        part.provider_data = {**part.provider_data, **provider_data}
+
+    def parts(self) -> tuple[ResponsePart, ...]:
+        """Return the complete parts, in the order in which they started."""
+        completed = [part.completed() for part in self._parts]
+        return tuple([part for part in completed if part is not None])
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the response contains a tool call."""
+        return self._calls > 0
+
+    def _append(self, kind: Literal["text", "reasoning"], text: str, key: Hashable) -> list[InferenceDelta]:
+        part = self._by_key.get(key) if key is not None else self._last_of(kind)
+        if part is None:
+            if not text and key is None:
+                return []
+            part = _PartialPart(kind)
+            self._parts.append(part)
+            if key is not None:
+                self._by_key[key] = part
+        if not text:
+            return []
+        part.texts.append(text)
+        return [InferenceDelta(kind, text)]
+
+    def _last_of(self, kind: str) -> _PartialPart | None:
+        return self._parts[-1] if self._parts and self._parts[-1].kind == kind else None
+
+
+@define(eq=False)
+class _PartialPart:
+    """A part of which fragments may still arrive.
+
+    Attributes:
+        kind: the kind of the part.
+        texts: the fragments of its text, or of a call's arguments.
+        id: the id of a call.
+        name: the tool name of a call.
+        provider_data: data that the provider must get back with the part.
+        part: an opaque part.
+        index: the 0-based index of a call among the calls of the response.
+    """
+
+    kind: Literal["text", "reasoning", "call", "opaque"]
     texts: list[str] = field(factory=list)
     id: str = ""
     name: str = ""
@@ -36,7 +120,7 @@ class _Piece:
     part: ProviderPart | None = None
     index: int = 0
 
-    def finished(self) -> ResponsePart | None:
+    def completed(self) -> ResponsePart | None:
         text = "".join(self.texts)
         if self.kind == "call":
             return ToolCall(self.id, self.name, text or "{}", provider_data=self.provider_data)
@@ -46,95 +130,3 @@ class _Piece:
             return None
         kind = Text if self.kind == "text" else Reasoning
         return kind(text, provider_data=self.provider_data)
-
-
-class ResponseBuilder:
-    """Collects the pieces of a stream, in the order in which they came, and tells each as a delta.
-
-    Pieces belong together by a key of the format's choosing: the index of a block, the id of a call. Text and reasoning without
-    a key go on with the part before, if that is of the same kind.
-    """
-
-    __slots__ = ("_by_key", "_calls", "_pieces")
-
-    def __init__(self) -> None:
-        self._pieces: list[_Piece] = []
-        self._by_key: dict[Hashable, _Piece] = {}
-        self._calls = 0
-
-    def text(self, text: str, key: Hashable = None) -> list[InferenceDelta]:
-        """Take a piece of text."""
-        return self._spoken("text", text, key)
-
-    def reasoning(self, text: str, key: Hashable = None) -> list[InferenceDelta]:
-        """Take a piece of reasoning."""
-        return self._spoken("reasoning", text, key)
-
-    def call(self, key: Hashable, call_id: str, name: str) -> list[InferenceDelta]:
-        """Begin a call."""
-        piece = _Piece("call", id=call_id, name=name, index=self._calls)
-        self._calls += 1
-        self._pieces.append(piece)
-        self._by_key[key] = piece
-        return [InferenceDelta("tool_call", index=piece.index, call_id=call_id, name=name)]
-
-    def arguments(self, key: Hashable, text: str) -> list[InferenceDelta]:
-        """Take a piece of the arguments of a call that has begun."""
-        piece = self._by_key[key]
-        if not text:
-            return []
-        piece.texts.append(text)
-        return [InferenceDelta("arguments", text, piece.index)]
-
-    def opaque(self, part: ProviderPart) -> None:
-        """Take a part that only its provider understands."""
-        self._pieces.append(_Piece("opaque", part=part))
-
-    def has(self, key: Hashable) -> bool:
-        """Say whether a part of this key has begun."""
-        return key in self._by_key
-
-    def call_id(self, key: Hashable) -> str:
-        """Return the id that the call of this key began with."""
-        return self._by_key[key].id
-
-    def name_call(self, key: Hashable, call_id: str = "", name: str = "") -> None:
-        """Complete the id or the name of a call that has begun without it."""
-        piece = self._by_key[key]
-        piece.id, piece.name = piece.id or call_id, piece.name or name
-
-    def replace_text(self, key: Hashable, text: str) -> None:
-        """Replace what was collected for a part by what the provider says it is in the end."""
-        self._by_key[key].texts = [text]
-
-    def mark(self, key: Hashable, provider_data: Mapping[str, Any]) -> None:
-        """Note what the provider wants back with a part."""
-        piece = self._by_key[key]
-        piece.provider_data = {**piece.provider_data, **provider_data}
-
-    def parts(self) -> tuple[ResponsePart, ...]:
-        """Return the finished parts, in the order in which they began."""
-        finished = [piece.finished() for piece in self._pieces]
-        return tuple([part for part in finished if part is not None])
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether any call has begun."""
-        return self._calls > 0
-
-    def _spoken(self, kind: str, text: str, key: Hashable) -> list[InferenceDelta]:
-        piece = self._by_key.get(key) if key is not None else self._last(kind)
-        if piece is None:
-            if not text and key is None:
-                return []
-            piece = _Piece(kind)
-            self._pieces.append(piece)
-            if key is not None:
-                self._by_key[key] = piece
-        if not text:
-            return []
-        piece.texts.append(text)
-        return [InferenceDelta("text" if kind == "text" else "reasoning", text)]
-
-    def _last(self, kind: str) -> _Piece | None:
-        return self._pieces[-1] if self._pieces and self._pieces[-1].kind == kind else None

@@ -1,4 +1,4 @@
-"""How a provider family spells requests and responses: pure code, no I/O."""
+"""The contract of wire formats: how a family of providers encodes requests and responses, without I/O."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.value import Value
 
 
 @frozen(eq=False, repr=False)
 class EncodedRequest(Value):
-    """A request as it goes over the wire, without the key.
+    """A request as it is sent, without the API key.
 
     Attributes:
-        path: the path of the endpoint, after the base URL.
-        body: the body.
-        headers: headers that belong to the wire format.
-        tool_names: for tools that go by another name on the wire, that name and their own.
+        path: the path of the endpoint, relative to the base URL.
+        body: the request body.
+        headers: the headers that the wire format requires.
+        tool_names: the original names of the tools that are sent under another name, by that name.
     """
 
     path: str
@@ -34,15 +33,15 @@ class EncodedRequest(Value):
 
 
 class WireFormat(ABC):
-    """Turns neutral requests into bytes and bytes into neutral responses.
+    """Encodes neutral requests as bytes and decodes bytes to neutral responses.
 
     An implementer keeps these laws:
 
-    - It does no I/O, and keeps nothing between calls but what it encoded of immutable values.
-    - No encoded request holds a call without its execution (law 2).
-    - Within an epoch, the bytes for tools, system prompt and messages extend those of the request before (law 13).
-    - Bytes that are not an answer raise a typed error, in time and memory that grow with their length (never another
-      exception).
+    - It does no I/O, and keeps no state between calls except cached encodings of immutable values.
+    - No encoded request contains a tool call without its result (law 2).
+    - Within an epoch, the bytes for tools, system prompt and messages extend those of the previous request (law 13).
+    - Bytes that are not a valid response raise a typed error and no other exception, in time and memory linear in their
+      length.
     """
 
     @property
@@ -52,36 +51,65 @@ class WireFormat(ABC):
 
     @abstractmethod
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-        """Spell a request.
+        """Encode a request.
 
         Args:
             request: the request.
             config: the model and how to reach it.
-            stream: whether the answer is to come in pieces.
+            stream: whether to request a streamed response.
 
         Raises:
-            BadRequest: when the request holds what the format cannot carry; names the part.
+            BadRequest: when the format has no encoding for something in the request; names the part.
         """
 
     @abstractmethod
     def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-        """Read an answer.
+        """Decode a complete response.
 
         Args:
             status: the HTTP status.
-            headers: the HTTP headers, by names in lower case.
-            body: the whole body.
+            headers: the HTTP headers, by lower-case names.
+            body: the complete body.
 
         Raises:
-            InferenceError: typed by status and body: an error the provider tells, or `InvalidResponse`.
+            InferenceError: typed by status and body: an error that the provider reports, or `InvalidResponse`.
         """
 
     @abstractmethod
     def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
-        """Return a reader of one streamed answer, which came with a status of success.
+        """Return a decoder for one streamed response with a success status.
 
         Args:
-            headers: the HTTP headers, by names in lower case.
+            headers: the HTTP headers, by lower-case names.
+        """
+
+
+class StreamDecoder(ABC):
+    """Decodes one streamed response.
+
+    An implementer keeps these laws:
+
+    - The deltas do not depend on chunk boundaries, which may fall inside a character.
+    - The response equals the one that `WireFormat.decode_response` returns for the same response in one piece.
+    - Bytes that are not a valid response, and errors reported inside the stream, raise typed errors. Time and memory are
+      linear in the length of the stream.
+    """
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[InferenceDelta]:
+        """Add bytes and return the deltas that they complete.
+
+        Raises:
+            InferenceError: for an error that the provider reports, or an invalid stream.
+        """
+
+    @abstractmethod
+    def close(self) -> InferenceResponse:
+        """End the stream and return the complete response.
+
+        Raises:
+            InferenceError: for an error that the provider reports, or an invalid stream: `InvalidResponse` also when the
+                stream ended too early.
         """
 
 
@@ -95,15 +123,16 @@ _FORMATS: Mapping[str, str] = {
 
 
 def wire_format(name: str) -> WireFormat:
-    """Return the wire format of this name.
+    """Return the wire format with this name.
 
     Raises:
-        ConfigurationError: when there is none.
+        ConfigurationError: for an unknown name.
     """
-    home = _FORMATS.get(name)
-    if home is None:
-        raise ConfigurationError(f"there is no wire format {name!r}; known are {', '.join(_FORMATS)}")
-    module, _, attribute = home.partition(":")
-    made = getattr(import_module(module), attribute)()
-    assert isinstance(made, WireFormat)  # noqa: S101  # the table above lists wire formats
-    return made
+    location = _FORMATS.get(name)
+    if location is None:
+        raise ConfigurationError(f"there is no wire format {name!r}; the known ones are {', '.join(_FORMATS)}")
+    # Each format is a package of some hundred lines, loaded only when it is used.
+    module, _, attribute = location.partition(":")
+    instance = getattr(import_module(module), attribute)()
+    assert isinstance(instance, WireFormat)  # noqa: S101  # the table above lists wire formats
+    return instance

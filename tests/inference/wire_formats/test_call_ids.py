@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.inference.wire_formats.fields import turn_ids
+from agentloop.inference.wire_formats.fields import unique_call_ids
 from agentloop.values import ToolCall, ToolExchange
 from tests.inference.generated_requests import execution_of, tool_exchanges
 
@@ -31,13 +31,13 @@ def exchanges(*ids: str) -> list[ToolExchange]:
 )
 def test_the_ids_of_the_model_are_kept_and_the_others_made_from_the_position(ids: list[str], sent: list[str]) -> None:
     """A model's own id goes back as it came; one is made only where there is none, or the same once more."""
-    assert turn_ids(exchanges(*ids)) == sent
+    assert unique_call_ids(exchanges(*ids)) == sent
 
 
 @given(st.lists(tool_exchanges(), max_size=8))
 def test_ids_of_a_turn_are_different_and_not_empty(turn: list[ToolExchange]) -> None:
     """Whatever a model gave, each call of a turn goes back under an id of its own, and its first own ids are kept."""
-    ids = turn_ids(turn)
+    ids = unique_call_ids(turn)
     assert len(set(ids)) == len(turn)
     assert all(ids)
     assert {exchange.call.id for exchange in turn} - {""} <= set(ids)

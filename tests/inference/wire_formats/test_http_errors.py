@@ -17,7 +17,7 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference.wire_formats.errors import error_in_answer, error_of, request_id, retry_after
+from agentloop.inference.wire_formats.errors import reported_error, request_id, retry_after, status_error
 from tests.inference.generated_requests import json_values
 
 TOO_LONG = [
@@ -54,19 +54,19 @@ def body(message: str, **entries: object) -> bytes:
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_conversation_that_is_too_long_is_recognized_in_the_words_of_any_provider(message: str, status: int) -> None:
     """Providers say it in many ways; a program has to act on one."""
-    assert type(error_of(status, {}, body(message))) is ContextLengthExceeded
-    assert type(error_in_answer(json.loads(body(message)), 200, {})) is ContextLengthExceeded
+    assert type(status_error(status, {}, body(message))) is ContextLengthExceeded
+    assert type(reported_error(json.loads(body(message)), 200, {})) is ContextLengthExceeded
 
 
 def test_a_conversation_that_is_too_long_is_recognized_by_its_code() -> None:
     """The code says it where the message does not."""
-    assert type(error_of(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
+    assert type(status_error(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
 
 
 @pytest.mark.parametrize("message", NOT_TOO_LONG)
 def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
     """Not everything that is too much is too much conversation."""
-    assert type(error_of(400, {}, body(message))) is BadRequest
+    assert type(status_error(400, {}, body(message))) is BadRequest
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
 )
 def test_a_refused_key_is_recognized_under_another_status(told: object) -> None:
     """Some providers refuse a key with status 400; it is still the key that is refused."""
-    assert type(error_of(400, {}, json.dumps(told).encode())) is AuthenticationError
+    assert type(status_error(400, {}, json.dumps(told).encode())) is AuthenticationError
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_a_refused_key_is_recognized_under_another_status(told: object) -> None:
 )
 def test_the_message_is_found_where_providers_put_it(data: object, told: str) -> None:
     """Message and code come from wherever they are, and the body itself is shown when there is none."""
-    error = error_of(400, {}, json.dumps(data).encode())
-    assert str(error) == f"the provider answered with HTTP 400: {told}"
+    error = status_error(400, {}, json.dumps(data).encode())
+    assert str(error) == f"the provider responded with HTTP 400: {told}"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_the_message_is_found_where_providers_put_it(data: object, told: str) ->
 )
 def test_a_body_that_is_not_json_is_shown_on_one_line(page: bytes, told: str) -> None:
     """Pages of gateways are named, other text is shown, and all of it on one line."""
-    error = error_of(502, {}, page)
-    assert str(error) == f"the provider answered with HTTP 502: {told}"
+    error = status_error(502, {}, page)
+    assert str(error) == f"the provider responded with HTTP 502: {told}"
     assert "\n" not in str(error)
 
 
@@ -140,8 +140,8 @@ def test_long_texts_are_cut(text: str, place: str) -> None:
         "error": json.dumps({"error": text}).encode(),
         "page": text.encode(),
     }[place]
-    assert len(str(error_of(400, {}, spelled))) < 1200
-    assert len(str(error_in_answer({"error": text}, 200, {}))) < 1200
+    assert len(str(status_error(400, {}, spelled))) < 1200
+    assert len(str(reported_error({"error": text}, 200, {}))) < 1200
 
 
 @pytest.mark.parametrize(
@@ -166,19 +166,19 @@ def test_an_error_in_an_answer_is_typed_by_its_code_or_its_words(
     told: dict[str, object], kind: type[InferenceError], status: int
 ) -> None:
     """Without a status of its own, an error has the type that its code says, or else its words."""
-    error = error_in_answer({"error": told}, 200, {"retry-after": "2"})
+    error = reported_error({"error": told}, 200, {"retry-after": "2"})
     assert (type(error), error.status, error.retry_after) == (kind, status, 2.0)
 
 
 def test_an_error_in_an_answer_may_give_no_reason() -> None:
     """An error that says nothing is told as such."""
-    assert str(error_in_answer({"error": True}, 200, {})) == "the provider answered with an error: it gives no reason"
+    assert str(reported_error({"error": True}, 200, {})) == "the provider responded with an error: it gives no reason"
 
 
 @pytest.mark.parametrize("status", [100, 199, 301, 302, 304, 399])
 def test_a_status_that_is_neither_success_nor_error_is_no_answer(status: int) -> None:
     """What is not an answer is an invalid response."""
-    assert type(error_of(status, {}, b"")) is InvalidResponse
+    assert type(status_error(status, {}, b"")) is InvalidResponse
 
 
 @pytest.mark.parametrize("name", ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "cf-ray"])
@@ -190,9 +190,9 @@ def test_the_request_id_is_found_under_the_names_of_providers(name: str) -> None
 
 def test_the_request_id_of_the_body_is_taken_when_no_header_has_one() -> None:
     """Anthropic repeats it in the body."""
-    assert error_of(400, {}, b'{"request_id": "r"}').request_id == "r"
-    assert error_of(400, {"request-id": "h"}, b'{"request_id": "r"}').request_id == "h"
-    assert error_of(400, {}, b'{"request_id": 5}').request_id is None
+    assert status_error(400, {}, b'{"request_id": "r"}').request_id == "r"
+    assert status_error(400, {"request-id": "h"}, b'{"request_id": "r"}').request_id == "h"
+    assert status_error(400, {}, b'{"request_id": 5}').request_id is None
 
 
 @given(st.text(), st.text(), st.text())
@@ -216,10 +216,10 @@ def test_any_header_is_a_time_to_wait_or_none(value: str, date: str, millisecond
 @example(400, b"[" * 100_000)
 def test_any_body_is_an_error_of_some_type(status: int, content: bytes) -> None:
     """No body, however odd, keeps an error from being made."""
-    error = error_of(status, {}, content)
+    error = status_error(status, {}, content)
     assert isinstance(error, InferenceError)
     assert error.status == status
-    assert str(error).startswith(f"the provider answered with HTTP {status}: ")
+    assert str(error).startswith(f"the provider responded with HTTP {status}: ")
 
 
 @given(json_values)
@@ -228,4 +228,4 @@ def test_any_body_is_an_error_of_some_type(status: int, content: bytes) -> None:
 @example({"error": {"message": [[[1]]], "metadata": [], "code": []}})
 def test_any_error_object_is_an_error_of_some_type(data: object) -> None:
     """No error object, however odd, keeps an error from being made."""
-    assert isinstance(error_in_answer(data, 200, {}), InferenceError)
+    assert isinstance(reported_error(data, 200, {}), InferenceError)

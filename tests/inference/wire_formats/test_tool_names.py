@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats.fields import renamed, wire_name
+from agentloop.inference.wire_formats.fields import encoded_names, wire_name
 from agentloop.testing import run_virtual
 from agentloop.values import InferenceRequest, Message, ToolSpec
 from tests.inference.at_loopback import config_for
@@ -30,7 +30,7 @@ def test_any_other_name_gets_one_that_providers_take(name: str) -> None:
     made = wire_name(name)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
     assert made.startswith(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:50])
-    assert renamed([name, "add"]) == {made: name}
+    assert encoded_names([name, "add"]) == {made: name}
 
 
 @given(st.lists(tool_names, max_size=6))

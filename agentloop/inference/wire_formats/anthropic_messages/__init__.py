@@ -1,37 +1,36 @@
-"""Anthropic's Messages, and the services that speak it."""
+"""The wire format `anthropic-messages`: Anthropic's Messages API, which some other services implement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.anthropic_messages.content import FORMAT
+from agentloop.inference.wire_formats.anthropic_messages.content import NAME
 from agentloop.inference.wire_formats.anthropic_messages.requests import encode_request
 from agentloop.inference.wire_formats.anthropic_messages.responses import MessageStreamDecoder, decode_response
-from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT
 
 
 class AnthropicMessages(WireFormat):
-    """Anthropic's Messages."""
+    """Anthropic's Messages API."""
 
     @property
     def name(self) -> str:
         """`anthropic-messages`."""
-        return FORMAT
+        return NAME
 
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-        """Spell a request.
+        """Encode a request.
 
         Raises:
-            BadRequest: when the request holds what Messages cannot carry; names the part.
+            BadRequest: when the Messages API has no encoding for something in the request; names the part.
         """
         return encode_request(request, config, stream=stream)
 
     def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-        """Read an answer.
+        """Decode a complete response.
 
         Raises:
             InferenceError: typed by status and body.
@@ -39,5 +38,5 @@ class AnthropicMessages(WireFormat):
         return decode_response(status, headers, body)
 
     def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
-        """Return a reader of one streamed answer."""
+        """Return a decoder for one streamed response."""
         return MessageStreamDecoder(decode_response, headers)

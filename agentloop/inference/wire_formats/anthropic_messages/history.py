@@ -1,137 +1,129 @@
-"""Histories in the form of Messages, from elsewhere and for elsewhere."""
+"""Import and export of conversations in the format of the Messages API."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 from itertools import groupby
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from agentloop.errors import InvalidDocument
-from agentloop.inference.wire_formats.anthropic_messages.content import FORMAT, WHOLE, part_of
+from agentloop.inference.wire_formats.anthropic_messages.content import BLOCK_KEY, NAME, part_of
 from agentloop.inference.wire_formats.anthropic_messages.requests import encode_messages
+from agentloop.inference.wire_formats.fields import text_of
+from agentloop.inference.wire_formats.imported_calls import UNKNOWN_TIME, ImportedCalls, UnansweredCalls
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, freeze_object, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Document, Image, Text
-from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolStatus
 
-Unanswered: TypeAlias = Literal["refuse", "cancel"]
-"""What to do with a call that has no result."""
+_ROLES = frozenset({"user", "assistant", "system"})
+_MEDIA_BLOCKS = frozenset({"image", "document"})
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BLOCKS_OF_MEDIA = frozenset({"image", "document"})
+_Located: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A block with its path in the conversation."""
 
 
 def import_messages(
     messages: Sequence[Mapping[str, Any]],
     *,
     system: str | Sequence[Mapping[str, Any]] | None = None,
-    unanswered: Unanswered = "refuse",
-    at: datetime = _EPOCH,
+    unanswered: UnansweredCalls = "refuse",
+    at: datetime = UNKNOWN_TIME,
 ) -> tuple[str, tuple[Message, ...]]:
-    """Read a conversation in the form of Messages, as its `messages` and `system` hold it.
+    """Import a conversation from the `messages` and the `system` of a request to the Messages API.
 
-    Each call is joined to its result in the messages of the user that follow directly, by id. Messages of the assistant that
-    follow each other are one. Cache breakpoints are left out, since they belong to a request. A block that has no neutral
-    form is kept as text that shows its JSON to other providers and goes back to this one as it was.
+    Each call is paired by id with its result in the user messages that directly follow. Consecutive assistant messages are
+    merged. Cache breakpoints are ignored, since they belong to a request. A block without a neutral form becomes a text with
+    its JSON for other providers, and is sent to this provider unchanged.
 
     Args:
         messages: the messages.
-        system: the system prompt, as text or as blocks of text.
-        unanswered: `refuse` a call without a result, or have it `cancel`led, so that the model is told.
-        at: when the executions are said to have happened; the messages do not tell.
+        system: the system prompt, as text or as text blocks.
+        unanswered: `refuse` to raise for a call without a result, `cancel` to import it as cancelled.
+        at: the time of the executions, which the messages do not contain.
 
     Returns:
-        The system prompt, empty when there is none, and the messages.
+        The system prompt, which may be empty, and the messages.
 
     Raises:
-        InvalidDocument: when something is not a message or a block, a result answers no call, or a call has no result;
+        InvalidDocument: when an item is not a message or a block, when a result has no call, or when a call has no result;
             names the place.
     """
-    reader = _Reader(unanswered, at)
-    for role, held in groupby(enumerate(messages), lambda numbered: _role(*numbered)):
-        reader.read(role, list(held))
-    reader.end()
-    return _system(system), tuple(reader.messages)
+    importer = _Importer(ImportedCalls(unanswered, at))
+    for role, group in groupby(enumerate(messages), lambda numbered: _role(*numbered)):
+        importer.add(role, list(group))
+    importer.finish()
+    return _system_text(system), tuple(importer.messages)
 
 
 def export_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages in the form of Messages, as they would stand in a request.
+    """Return a conversation as the `messages` of a request to the Messages API.
 
     Raises:
-        BadRequest: when a message holds what Messages cannot carry; names the part.
+        BadRequest: when the Messages API has no encoding for something in a message; names the part.
     """
     exported = parse_json(b"[" + b",".join(encode_messages(messages)) + b"]")
     assert isinstance(exported, list)  # noqa: S101  # the brackets above make it one
     return exported
 
 
-class _Reader:
-    """Reads runs of messages of one role; what an assistant said waits for the results in the run that follows."""
+class _Importer:
+    """Converts consecutive messages of one role at a time; an assistant turn is completed by the results after it."""
 
-    def __init__(self, unanswered: Unanswered, at: datetime) -> None:
+    def __init__(self, calls: ImportedCalls) -> None:
         self.messages: list[Message] = []
-        self._unanswered = unanswered
-        self._at = at
-        self._waiting: list[tuple[str, ResponsePart]] = []
+        self._calls = calls
+        self._assistant_parts: list[tuple[str, ResponsePart]] = []
 
-    def read(self, role: str, run: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        """Read messages that follow each other and have this role."""
+    def add(self, role: str, group: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        """Add consecutive messages of this role."""
+        contents = [list(_blocks(message, f"messages[{number}]")) for number, message in group]
         if role == "assistant":
-            blocks = [block for number, message in run for block in _blocks(message, f"messages[{number}]")]
-            self._waiting = [(place, part) for place, block in blocks for part in [_said(block, place)] if part]
+            parts = [(path, _assistant_part(block, path)) for blocks in contents for path, block in blocks]
+            self._assistant_parts = [(path, part) for path, part in parts if part]
             return
-        contents = [list(_blocks(message, f"messages[{number}]")) for number, message in run]
-        self._join([held for blocks in contents for held in blocks if held[1]["type"] == "tool_result"])
+        self._complete_turn([item for blocks in contents for item in blocks if item[1]["type"] == "tool_result"])
         for blocks in contents:
-            parts = [_content(block, place) for place, block in blocks if block["type"] != "tool_result"]
-            if parts and role == "system":
-                self.messages.append(Message.system(*[part for part in parts if isinstance(part, Text)]))
-            elif parts:
-                self.messages.append(Message.user(*parts))
+            content = [_content(block, path) for path, block in blocks if block["type"] != "tool_result"]
+            if content and role == "system":
+                self.messages.append(Message.system(*[part for part in content if isinstance(part, Text)]))
+            elif content:
+                self.messages.append(Message.user(*content))
 
-    def end(self) -> None:
-        """Take what the assistant said last."""
-        self._join([])
+    def finish(self) -> None:
+        """Add the last assistant turn."""
+        self._complete_turn([])
 
-    def _join(self, results: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Join the calls that wait to these results."""
-        by_id: dict[object, list[tuple[str, Mapping[str, Any]]]] = {}
-        for place, result in results:
-            by_id.setdefault(_id(result, place), []).append((place, result))
-        executions = [
-            self._execution(part, place, by_id.get(part.id, []))
-            for place, part in self._waiting
-            if isinstance(part, ToolCall)
-        ]
-        for place, result in (held for left in by_id.values() for held in left):
+    def _complete_turn(self, results: Sequence[_Located]) -> None:
+        """Add the open assistant turn, with these results of its calls."""
+        by_id: dict[object, list[_Located]] = {}
+        for path, result in results:
+            by_id.setdefault(_call_id(result, path), []).append((path, result))
+        executions = []
+        for path, part in self._assistant_parts:
+            if isinstance(part, ToolCall):
+                matching = by_id.get(part.id)
+                if matching:
+                    outcome = _outcome(*matching.pop(0))
+                    executions.append(self._calls.executed(part, path, outcome))
+                else:
+                    executions.append(self._calls.without_result(part, path))
+        for path, result in (item for remaining in by_id.values() for item in remaining):
             raise InvalidDocument(
-                f"{place} is the result of {result.get('tool_use_id')!r}, which is no call of the message before that waits "
-                "for one; leave it out"
+                f"{path} is the result of {result.get('tool_use_id')!r}, but the preceding message has no unanswered call "
+                "with that id; remove it"
             )
-        if self._waiting:
-            self.messages.append(Message.of_response([part for _, part in self._waiting], executions))
-        self._waiting = []
-
-    def _execution(self, call: ToolCall, place: str, results: list[tuple[str, Mapping[str, Any]]]) -> ToolExecution:
-        """Make the execution of a call from the first result that is left for it."""
-        execution = partial(ToolExecution.of, call, key=f"imported/{place}", id=f"imported/{place}", at=self._at)
-        if results:
-            where, result = results.pop(0)
-            return execution(**_outcome(result, where))
-        if self._unanswered == "refuse":
-            raise InvalidDocument(
-                f"{place} calls {call.name!r}, and no result of {call.id!r} follows; add one, or pass unanswered='cancel'"
-            )
-        error = ErrorInfo("Cancelled", "the call was not answered when the conversation was taken over")
-        return execution(status=ToolStatus.CANCELLED, error=error, may_have_run=True)
+        if self._assistant_parts:
+            self.messages.append(Message.of_response([part for _, part in self._assistant_parts], executions))
+        self._assistant_parts = []
 
 
-def _outcome(result: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _outcome(path: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ToolExecution` that a result determines."""
     content = result.get("content")
-    parts = () if content is None else tuple([_content(block, where) for where, block in _blocks(result, place)])
+    parts = () if content is None else tuple([_content(block, where) for where, block in _blocks(result, path)])
     text = "".join([part.text for part in parts if isinstance(part, Text)])
     if result.get("is_error"):
         return {"status": ToolStatus.FAILED, "error": ErrorInfo("ToolFailed", text), "content": parts}
@@ -140,87 +132,85 @@ def _outcome(result: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 def _role(number: int, message: object) -> str:
     role = message.get("role") if isinstance(message, Mapping) else None
-    if role not in {"user", "assistant", "system"}:
+    if role not in _ROLES:
         raise InvalidDocument(
-            f"messages[{number}] is not a message: its role is user, assistant or system, not {role!r}"
+            f"messages[{number}] is not a message: its role must be user, assistant or system, not {role!r}"
         )
     return str(role)
 
 
-def _system(system: str | Sequence[Mapping[str, Any]] | None) -> str:
+def _system_text(system: str | Sequence[Mapping[str, Any]] | None) -> str:
     if system is None or isinstance(system, str):
         return system or ""
-    texts = [_text(block.get("text"), where) for where, block in _blocks({"content": system}, "system")]
-    return "\n\n".join(texts)
+    return "\n\n".join([_text(block.get("text"), path) for path, block in _blocks({"content": system}, "system")])
 
 
-def _blocks(held: Mapping[str, Any], place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Go through the blocks of a message or a result, with their places; a text alone is one block."""
-    content = held.get("content")
+def _blocks(container: Mapping[str, Any], path: str) -> Iterator[_Located]:
+    """Yield the blocks of a message or a result with their paths; plain text counts as one block."""
+    content = container.get("content")
     if isinstance(content, str):
-        yield place, {"type": "text", "text": content}
+        yield path, {"type": "text", "text": content}
         return
     if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes):
-        raise InvalidDocument(f"{place} has no content: it is text or an array of blocks")
+        raise InvalidDocument(f"{path} has no content: it must be text or an array of blocks")
     for number, block in enumerate(content):
-        where = f"{place}.content[{number}]"
+        block_path = f"{path}.content[{number}]"
         if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
-            raise InvalidDocument(f"{where} is not a block: an object with a type")
-        yield where, {name: value for name, value in block.items() if name != "cache_control"}
+            raise InvalidDocument(f"{block_path} is not a block: it must be an object with a type")
+        yield block_path, {name: value for name, value in block.items() if name != "cache_control"}
 
 
-def _said(block: Mapping[str, Any], place: str) -> ResponsePart | None:
+def _assistant_part(block: Mapping[str, Any], path: str) -> ResponsePart | None:
     if block["type"] == "tool_use":
-        _text(block.get("id"), f"{place}.id")
-        _text(block.get("name"), f"{place}.name")
+        _text(block.get("id"), f"{path}.id")
+        _text(block.get("name"), f"{path}.name")
     if block["type"] == "tool_result":
-        raise InvalidDocument(f"{place} is a result in a message of the assistant; it belongs to the user's after it")
+        raise InvalidDocument(f"{path} is a result in an assistant message; it belongs in the user message after it")
     return part_of(block)
 
 
-def _content(block: Mapping[str, Any], place: str) -> ContentPart:
+def _content(block: Mapping[str, Any], path: str) -> ContentPart:
     kind = block["type"]
     if kind == "text":
-        known = {"type", "text"}
-        return Text(_text(block.get("text"), f"{place}.text"), provider_data=_own(block, known))
+        return Text(_text(block.get("text"), f"{path}.text"), provider_data=_extra(block, "type", "text"))
     source = block.get("source")
-    if kind in _BLOCKS_OF_MEDIA and isinstance(source, Mapping):
-        given = _given(source, f"{place}.source")
-        if given is not None and kind == "image":
-            return Image(**given, provider_data=_own(block, {"type", "source"}))
-        if given is not None:
-            name = block.get("title")
-            own = _own(block, {"type", "source", "title"})
-            return Document(**given, name=name if isinstance(name, str) else "", provider_data=own)
-    return Text(format_json(block).decode(), provider_data={FORMAT: {WHOLE: block}})
+    if kind in _MEDIA_BLOCKS and isinstance(source, Mapping):
+        media = _media(source, f"{path}.source")
+        if media is not None and kind == "image":
+            return Image(**media, provider_data=_extra(block, "type", "source"))
+        if media is not None:
+            extra = _extra(block, "type", "source", "title")
+            return Document(**media, name=text_of(block.get("title")), provider_data=extra)
+    return Text(format_json(block).decode(), provider_data={NAME: {BLOCK_KEY: block}})
 
 
-def _given(source: Mapping[str, Any], place: str) -> dict[str, Any] | None:
-    """Read how content is given: by value or by reference; None for a way that has no neutral form."""
+def _media(source: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    """Return the fields of a media part for a source; None for a kind of source without a neutral form."""
     kind = source.get("type")
     if kind == "url":
-        return {"url": _text(source.get("url"), f"{place}.url")}
+        return {"url": _text(source.get("url"), f"{path}.url")}
     if kind == "file":
-        return {"file_id": _text(source.get("file_id"), f"{place}.file_id")}
+        return {"file_id": _text(source.get("file_id"), f"{path}.file_id")}
     if kind not in {"base64", "text"}:
         return None
-    data, media_type = _text(source.get("data"), f"{place}.data"), source.get("media_type") or "text/plain"
+    data, media_type = _text(source.get("data"), f"{path}.data"), source.get("media_type") or "text/plain"
     try:
         return {"data": data.encode() if kind == "text" else base64.b64decode(data), "media_type": str(media_type)}
     except ValueError as error:
-        raise InvalidDocument(f"{place}.data is not Base64: {error}") from error
+        raise InvalidDocument(f"{path}.data is not Base64: {error}") from error
 
 
-def _own(block: Mapping[str, Any], known: set[str]) -> JsonObject:
-    own = {name: value for name, value in block.items() if name not in known and value is not None}
-    return freeze_object({FORMAT: own}) if own else EMPTY_OBJECT
+def _extra(block: Mapping[str, Any], *neutral: str) -> JsonObject:
+    """Return, as provider data, the entries of a block except those that its neutral part contains."""
+    extra = {name: value for name, value in block.items() if name not in neutral and value is not None}
+    return freeze_object({NAME: extra}) if extra else EMPTY_OBJECT
 
 
-def _id(result: Mapping[str, Any], place: str) -> str:
-    return _text(result.get("tool_use_id"), f"{place}.tool_use_id")
+def _call_id(result: Mapping[str, Any], path: str) -> str:
+    return _text(result.get("tool_use_id"), f"{path}.tool_use_id")
 
 
-def _text(value: object, place: str) -> str:
+def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidDocument(f"{place} is text, not {type(value).__name__}")
+        raise InvalidDocument(f"{path} must be text, not {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""Requests of Messages.
+"""Encoding of requests for the Messages API.
 
 Source: https://docs.anthropic.com/en/api/messages
 """
@@ -9,18 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from attrs import frozen
+
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.anthropic_messages.content import (
-    FORMAT,
+    NAME,
     call_block,
     content_block,
-    own_block,
-    own_data,
+    extra_entries,
+    opaque_block,
     text_block,
     thinking_block,
 )
-from agentloop.inference.wire_formats.fields import renamed, turn_ids, wire_name
+from agentloop.inference.wire_formats.fields import encoded_names, refuse_duplicates, unique_call_ids, wire_name
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
 from agentloop.values.json import JsonValue, format_json
@@ -29,54 +31,99 @@ from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoni
 from agentloop.values.tool_calls import ContentPart, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
-_IDS = f"{FORMAT} ids"
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+PATH = "/messages"
+_HEADERS: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
+_CACHE_BREAKPOINT: Mapping[str, str] = {"type": "ephemeral"}
+_EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
+"""The closest effort of the Messages API, for the efforts that it does not have."""
+
+
+def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
+    """Encode a request by joining segments, each of which is encoded once.
+
+    Options without a direct equivalent:
+
+    - The seed is ignored.
+    - Temperature and top_p are sent when set, although newer models refuse them.
+    - The effort `none` disables thinking; any other effort enables adaptive thinking, unless the tool choice forces a call,
+      which the provider does not allow together with thinking.
+    - When the conversation contains calls but the request offers no tools, the called tools are declared and the tool choice
+      forbids calls, because the provider refuses calls of undeclared tools.
+
+    Raises:
+        BadRequest: when the Messages API has no encoding for something in the request, or `options.extra` repeats an entry
+            of the body; names the part.
+    """
+    options = _Options(request, config)
+    segments = [b'{"model":', format_json(options.get("model") or config.model)]
+    encoded = {"model", "messages"}
+    tools = _tools(options)
+    if tools:
+        encoded.add("tools")
+        segments += [b',"tools":[', b",".join(tools), b"]"]
+    system = _system(request.system_prompt, is_cached=options.is_cached)
+    if system is not None:
+        encoded.add("system")
+        segments += [b',"system":', format_json(system)]
+    segments += [b',"messages":[', b",".join(encode_messages(request.messages)), b"]"]
+    entries = _entries(options, has_tools=bool(tools), stream=stream)
+    refuse_duplicates(entries, encoded)
+    segments += [b",", format_json(entries)[1:]]
+    names = encoded_names(spec.name for spec in request.tools)
+    return EncodedRequest(PATH, b"".join(segments), _HEADERS, names)
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+_IDS_FINGERPRINT = f"{NAME} ids"
+_THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 
 
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
-    """Spell messages: one segment for each that holds something.
+    """Encode messages: one segment for each message that is not empty.
 
-    An assistant's message becomes one of the assistant, with its blocks in the order of the parts, and one of the user with
-    the results. Ids that an earlier turn has used are told apart by the place of the message, since the provider wants them
-    unique within the whole conversation; that place does not change while the conversation grows.
+    An assistant message becomes an assistant message with its blocks in the order of the parts, and a user message with the
+    results.
 
     Raises:
-        BadRequest: when a message holds what Messages cannot carry; names the part.
+        BadRequest: when the Messages API has no encoding for something in a message; names the part.
     """
-    segments = encode_each(messages, FORMAT, _segment)
-    seen: set[str] = set()
-    for place, ids in enumerate(encode_each(messages, _IDS, wire_ids)):
-        if not seen.isdisjoint(ids):
-            others = _other_ids(ids, place, seen)
-            segments[place] = messages[place].encoded((FORMAT, others), partial(_segment, ids=others))
-            seen.update(others)
-        seen.update(ids)
+    segments = encode_each(messages, NAME, _segment)
+    # The provider requires call ids that are unique within the whole conversation. An id that an earlier turn used gets the
+    # position of its message as a suffix; positions do not change while the conversation grows, so neither do the bytes.
+    used: set[str] = set()
+    for position, ids in enumerate(encode_each(messages, _IDS_FINGERPRINT, call_ids)):
+        if not used.isdisjoint(ids):
+            unused = _unused_ids(ids, position, used)
+            segments[position] = messages[position].encoded((NAME, unused), partial(_segment, ids=unused))
+            used.update(unused)
+        used.update(ids)
     return [segment for segment in segments if segment]
 
 
-def wire_ids(message: Message) -> tuple[str, ...]:
-    """Return the ids of a message's calls as the provider takes them, different from each other."""
+def call_ids(message: Message) -> tuple[str, ...]:
+    """Return the ids of a message's calls in the form that the provider accepts, without duplicates."""
     exchanges = message.exchanges
-    return tuple(map(wire_name, turn_ids(exchanges))) if exchanges else ()
+    return tuple(map(wire_name, unique_call_ids(exchanges))) if exchanges else ()
 
 
-def _other_ids(ids: Sequence[str], place: int, seen: set[str]) -> tuple[str, ...]:
-    others: list[str] = []
+def _unused_ids(ids: Sequence[str], position: int, used: set[str]) -> tuple[str, ...]:
+    unused: list[str] = []
     for call_id in ids:
-        other = call_id
-        while other in seen or other in others or (other != call_id and other in ids):
-            other = f"{other}_{place}"
-        others.append(other)
-    return tuple(others)
+        candidate = call_id
+        while candidate in used or candidate in unused or (candidate != call_id and candidate in ids):
+            candidate = f"{candidate}_{position}"
+        unused.append(candidate)
+    return tuple(unused)
 
 
 def _segment(message: Message, ids: Sequence[str] | None = None) -> bytes:
     if message.role == "assistant":
-        spelled = _assistant(message, wire_ids(message) if ids is None else ids)
+        encoded = _assistant(message, call_ids(message) if ids is None else ids)
     else:
         content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
-        spelled = [_message(message.role, _blocks(content, f"a message of the {message.role}"))]
-    return b",".join(format_json(one) for one in spelled if one["content"])
+        encoded = [_message(message.role, _blocks(content, f"a message of the {message.role}"))]
+    return b",".join(format_json(item) for item in encoded if item["content"])
 
 
 def _message(role: str, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -84,33 +131,34 @@ def _message(role: str, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _assistant(message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
-    left = iter(ids)
+    remaining_ids = iter(ids)
     blocks: list[Mapping[str, Any]] = []
     results: list[Mapping[str, Any]] = []
     for part in message.parts:
         if isinstance(part, ToolExchange):
-            call_id = next(left)
+            call_id = next(remaining_ids)
             blocks.append(call_block(part.call, call_id))
             results.append(_result(part, call_id))
         else:
-            block = _said(part)
+            block = _block(part)
             if block is not None:
                 blocks.append(block)
-    while blocks and blocks[-1]["type"] in _THOUGHTS:  # the provider refuses a message that ends with thoughts
+    # The provider refuses a message that ends with thinking.
+    while blocks and blocks[-1]["type"] in _THINKING_BLOCKS:
         blocks.pop()
     return [_message("assistant", blocks), _message("user", results)]
 
 
-def _said(part: Part) -> Mapping[str, Any] | None:
+def _block(part: Part) -> Mapping[str, Any] | None:
     if isinstance(part, Text):
         return text_block(part)
     if isinstance(part, Reasoning):
         return thinking_block(part)
     if isinstance(part, ProviderPart):
-        return own_block(part)
+        return opaque_block(part)
     raise BadRequest(
-        f"Messages cannot carry {type(part).__name__} in a message of the assistant; leave it out, or use a wire format "
-        "that can"
+        f"the Messages API does not support {type(part).__name__} in an assistant message; remove it, or use a wire format "
+        "that supports it"
     )
 
 
@@ -122,92 +170,64 @@ def _result(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
         result["content"] = content
     if execution.has_error:
         result["is_error"] = True
-        if not content:  # an error has to say something
+        if not content:  # the provider refuses an error without content
             result["content"] = execution.error_message.strip() or execution.status.value
-    family = own_data(exchange.call).get("toolset_name")
-    return {**result, "toolset_name": family} if family else result
+    toolset = extra_entries(exchange.call).get("toolset_name")
+    return {**result, "toolset_name": toolset} if toolset else result
 
 
-def _blocks(parts: Iterable[ContentPart], where: str) -> list[Mapping[str, Any]]:
-    return [block for block in (content_block(part, where) for part in parts) if block is not None]
+def _blocks(parts: Iterable[ContentPart], container: str) -> list[Mapping[str, Any]]:
+    return [block for block in (content_block(part, container) for part in parts) if block is not None]
 
 
-PATH = "/messages"
-_HEADERS: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
-_MARK: Mapping[str, str] = {"type": "ephemeral"}
-"""A cache breakpoint."""
-_EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
-"""What Messages calls efforts that it has no word for."""
+# --- tools, system prompt and options ------------------------------------------------------------------------------
 
 
-def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-    """Spell a request: a join of segments, each encoded once.
+@frozen
+class _Options:
+    """The options of a request, with those of the configuration as defaults."""
 
-    What has no place in Messages as it is: A seed is left out. Temperature and top_p are sent where they are set, though
-    newer models refuse them. No effort means that thinking is disabled, any other that it is adaptive, unless a call is
-    forced, which excludes thinking. Where the conversation holds calls and no tools are offered, those that were called are
-    declared and forbidden, since the provider refuses calls of tools it was not told of.
+    request: InferenceRequest
+    config: LLMConfig
 
-    Raises:
-        BadRequest: when the request holds what Messages cannot carry, or an option spells what the request does; names the
-            part.
-    """
-    asked = _Asked(request, config)
-    model = format_json(asked.option("model") or config.model)
-    pieces = [b'{"model":', model]
-    tools = _tools(asked)
-    if tools:
-        pieces += [b',"tools":[', b",".join(tools), b"]"]
-    system = _system(request.system_prompt, is_cached=asked.is_cached)
-    if system is not None:
-        pieces += [b',"system":', format_json(system)]
-    pieces += [b',"messages":[', b",".join(encode_messages(request.messages)), b"]"]
-    spelled = {"model", "messages"} | ({"tools"} if tools else set()) | ({"system"} if system is not None else set())
-    rest = _checked(_rest(asked, has_tools=bool(tools), stream=stream), spelled)
-    names = renamed(spec.name for spec in request.tools)
-    return EncodedRequest(PATH, b"".join([*pieces, b",", format_json(rest)[1:]]), _HEADERS, names)
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {**self.config.options.extra, **self.request.options.extra}
+
+    @property
+    def is_cached(self) -> bool:
+        return self.request.options.cache_prompt or self.config.options.cache_prompt
+
+    def get(self, name: str) -> Any:
+        value = getattr(self.request.options, name)
+        return getattr(self.config.options, name) if value is None or value == () else value
 
 
-class _Asked:
-    """A request together with the options that the configuration adds to it."""
-
-    def __init__(self, request: InferenceRequest, config: LLMConfig) -> None:
-        self.request = request
-        self.config = config
-        self.extra = {**config.options.extra, **request.options.extra}
-        self.is_cached = request.options.cache_prompt or config.options.cache_prompt
-
-    def option(self, name: str) -> Any:
-        """Return an option of the request, or of the configuration where the request leaves it open."""
-        given = getattr(self.request.options, name)
-        return getattr(self.config.options, name) if given is None or given == () else given
-
-
-def _tools(asked: _Asked) -> list[bytes]:
-    offered = asked.request.tools
+def _tools(options: _Options) -> list[bytes]:
+    offered = options.request.tools
     if not offered:
-        return [] if "tools" in asked.extra else _called(asked.request)
-    tools = encode_each(offered, FORMAT, _tool)
-    if asked.is_cached:
-        tools[-1] = offered[-1].encoded(f"{FORMAT} cached", _last_tool)
+        return [] if "tools" in options.extra else _called_tools(options.request)
+    tools = encode_each(offered, NAME, _tool)
+    if options.is_cached:
+        tools[-1] = offered[-1].encoded(f"{NAME} cached", _cached_tool)
     return tools
 
 
 def _tool(spec: ToolSpec) -> bytes:
-    return format_json(_described(spec))
+    return format_json(_declaration(spec))
 
 
-def _last_tool(spec: ToolSpec) -> bytes:
-    return format_json({**_described(spec), "cache_control": _MARK})
+def _cached_tool(spec: ToolSpec) -> bytes:
+    return format_json({**_declaration(spec), "cache_control": _CACHE_BREAKPOINT})
 
 
-def _described(spec: ToolSpec) -> dict[str, Any]:
-    told = {"description": spec.description} if spec.description else {}
-    return {"name": wire_name(spec.name), **told, "input_schema": {"type": "object", **spec.parameters}}
+def _declaration(spec: ToolSpec) -> dict[str, Any]:
+    description = {"description": spec.description} if spec.description else {}
+    return {"name": wire_name(spec.name), **description, "input_schema": {"type": "object", **spec.parameters}}
 
 
-def _called(request: InferenceRequest) -> list[bytes]:
-    """Declare the tools that were called, in the order of their first calls."""
+def _called_tools(request: InferenceRequest) -> list[bytes]:
+    """Declare the tools that the conversation called, in the order of their first calls."""
     names = dict.fromkeys(
         wire_name(exchange.call.name) for message in request.messages for exchange in message.exchanges
     )
@@ -217,57 +237,48 @@ def _called(request: InferenceRequest) -> list[bytes]:
 def _system(prompt: str, *, is_cached: bool) -> Any:
     if not prompt.strip():
         return None
-    return [{"type": "text", "text": prompt, "cache_control": _MARK}] if is_cached else prompt
+    return [{"type": "text", "text": prompt, "cache_control": _CACHE_BREAKPOINT}] if is_cached else prompt
 
 
-def _rest(asked: _Asked, *, has_tools: bool, stream: bool) -> dict[str, Any]:
-    request = asked.request
+def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, Any]:
+    """Return the entries of the body that follow model, tools, system and messages."""
+    request = options.request
     choice = _tool_choice(request) if request.tools else {"type": "none"} if has_tools else None
-    effort: ReasoningEffort | None = asked.option("reasoning_effort")
-    limit = asked.option("max_tokens")
-    spelled = {
-        "max_tokens": asked.config.quirks.default_max_tokens if limit is None else limit,
-        "temperature": asked.option("temperature"),
-        "top_p": asked.option("top_p"),
-        "stop_sequences": list(asked.option("stop")) or None,
+    effort: ReasoningEffort | None = options.get("reasoning_effort")
+    max_tokens = options.get("max_tokens")
+    entries = {
+        "max_tokens": options.config.quirks.default_max_tokens if max_tokens is None else max_tokens,
+        "temperature": options.get("temperature"),
+        "top_p": options.get("top_p"),
+        "stop_sequences": list(options.get("stop")) or None,
         "tool_choice": choice,
         "thinking": _thinking(effort, choice),
         "output_config": _output_config(effort, request.response_format),
-        "cache_control": _MARK if asked.is_cached else None,
+        "cache_control": _CACHE_BREAKPOINT if options.is_cached else None,
         "stream": True if stream else None,
     }
-    rest = {name: value for name, value in spelled.items() if value is not None}
-    return {**rest, **_merged(rest, asked.extra)}
+    present = {name: value for name, value in entries.items() if value is not None}
+    return {**present, **_with_output_config(options.extra, present)}
 
 
-def _merged(rest: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Let an effort or a form of the answer stand beside what `extra` says of the output."""
-    own, given = rest.get("output_config"), extra.get("output_config")
-    if isinstance(own, dict) and isinstance(given, dict):
-        return {**extra, "output_config": {**own, **given}}
-    return dict(extra)
-
-
-def _checked(rest: dict[str, Any], spelled: set[str]) -> dict[str, Any]:
-    """Refuse what would stand twice in the body; which of the two a service reads cannot be known."""
-    twice = rest.keys() & spelled
-    if twice:
-        raise BadRequest(
-            f"options.extra holds {', '.join(sorted(twice))}, which the request itself spells; leave it out there"
-        )
-    return rest
+def _with_output_config(extra: dict[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the `output_config` of `options.extra` with that of the request instead of replacing it."""
+    configured, added = entries.get("output_config"), extra.get("output_config")
+    if isinstance(configured, dict) and isinstance(added, dict):
+        return {**extra, "output_config": {**configured, **added}}
+    return extra
 
 
 def _tool_choice(request: InferenceRequest) -> dict[str, Any] | None:
     choice: ToolChoice = request.tool_choice
     if choice.kind == "none":
         return {"type": "none"}
-    one = {"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {}
+    parallel = {"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {}
     if choice.kind == "auto":
-        return {"type": "auto", **one} if one else None
-    return (
-        {"type": "any", **one} if choice.kind == "required" else {"type": "tool", "name": wire_name(choice.name), **one}
-    )
+        return {"type": "auto", **parallel} if parallel else None
+    if choice.kind == "required":
+        return {"type": "any", **parallel}
+    return {"type": "tool", "name": wire_name(choice.name), **parallel}
 
 
 def _thinking(effort: ReasoningEffort | None, choice: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -279,37 +290,38 @@ def _thinking(effort: ReasoningEffort | None, choice: Mapping[str, Any] | None) 
     return None if is_forced else {"type": "adaptive"}
 
 
-def _output_config(effort: ReasoningEffort | None, wanted: ResponseFormat | None) -> dict[str, Any] | None:
+def _output_config(effort: ReasoningEffort | None, response_format: ResponseFormat | None) -> dict[str, Any] | None:
     config: dict[str, Any] = {}
     if effort is not None and effort != "none":
         config["effort"] = _EFFORTS.get(effort, effort)
-    if wanted is not None:
-        if wanted.schema is None:
+    if response_format is not None:
+        if response_format.schema is None:
             raise BadRequest(
-                "Messages has no form for any JSON object; give the response format a schema, or ask for JSON in the prompt"
+                "the Messages API has no response format for arbitrary JSON objects; give the response format a schema, or "
+                "ask for JSON in the prompt"
             )
-        config["format"] = {"type": "json_schema", "schema": _closed(wanted.schema)}
+        config["format"] = {"type": "json_schema", "schema": _strict_schema(response_format.schema)}
     return config or None
 
 
-def _closed(schema: JsonValue) -> Any:
-    """Close the objects of a schema that leave open whether they may hold more: the provider takes no open ones."""
+_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords whose values are objects of schemas, by arbitrary names."""
+_DATA_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
+"""Keywords whose values are data, not schemas."""
+
+
+def _strict_schema(schema: JsonValue) -> Any:
+    """Return a schema with `additionalProperties: false` as the default of objects, which the provider requires."""
     if isinstance(schema, tuple):
-        return [_closed(item) for item in schema]
+        return [_strict_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, Any] = {}
+    strict: dict[str, Any] = {}
     for name, value in schema.items():
-        if name in _NAMED and isinstance(value, dict):
-            made[name] = {key: _closed(held) for key, held in value.items()}
+        if name in _SCHEMA_MAPS and isinstance(value, dict):
+            strict[name] = {key: _strict_schema(item) for key, item in value.items()}
         else:
-            made[name] = value if name in _DATA else _closed(value)
+            strict[name] = value if name in _DATA_KEYWORDS else _strict_schema(value)
     if schema.get("type") == "object" and "additionalProperties" not in schema:
-        made["additionalProperties"] = False
-    return made
-
-
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Keywords whose values are schemas by names of the author's choosing."""
-_DATA = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose values are data, not schemas."""
+        strict["additionalProperties"] = False
+    return strict

@@ -1,14 +1,13 @@
-"""OpenAI's Chat Completions, and the many services that speak it."""
+"""The wire format `openai-chat`: OpenAI's Chat Completions, which many other services implement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.openai_chat.requests import encode_request
+from agentloop.inference.wire_formats.openai_chat.requests import NAME, encode_request
 from agentloop.inference.wire_formats.openai_chat.responses import ChatStreamDecoder, decode_response
-from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT
 
@@ -19,18 +18,18 @@ class OpenAIChat(WireFormat):
     @property
     def name(self) -> str:
         """`openai-chat`."""
-        return "openai-chat"
+        return NAME
 
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-        """Spell a request.
+        """Encode a request.
 
         Raises:
-            BadRequest: when a message holds what Chat Completions cannot carry; names the part.
+            BadRequest: when Chat Completions has no encoding for a message; names the part.
         """
         return encode_request(request, config, stream=stream)
 
     def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-        """Read an answer.
+        """Decode a complete response.
 
         Raises:
             InferenceError: typed by status and body.
@@ -38,5 +37,5 @@ class OpenAIChat(WireFormat):
         return decode_response(status, headers, body)
 
     def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
-        """Return a reader of one streamed answer."""
+        """Return a decoder for one streamed response."""
         return ChatStreamDecoder(decode_response, headers)

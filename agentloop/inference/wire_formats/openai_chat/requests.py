@@ -1,4 +1,4 @@
-"""Requests of Chat Completions.
+"""Encoding of requests for Chat Completions.
 
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -12,7 +12,7 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
-from agentloop.inference.wire_formats.fields import renamed, turn_ids, wire_name
+from agentloop.inference.wire_formats.fields import encoded_names, refuse_duplicates, unique_call_ids, wire_name
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
@@ -21,70 +21,62 @@ from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExecution, ToolSpec, arguments_text
 from agentloop.values.value import encode_each
 
+NAME = "openai-chat"
 PATH = "/chat/completions"
-_PLAIN = Quirks()
-_AUDIO = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
-"""What Chat Completions calls kinds of sound whose MIME types say otherwise."""
+_DEFAULT_QUIRKS = Quirks()
+_AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
+"""The names of audio formats that differ from the MIME subtype."""
 
 
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-    """Spell a request: a join of segments, each encoded once.
+    """Encode a request by joining segments, each of which is encoded once.
 
     Raises:
-        BadRequest: when a message holds what Chat Completions cannot carry, or an option spells what the request does; names
-            the part.
+        BadRequest: when Chat Completions has no encoding for a message, or `options.extra` repeats an entry of the body;
+            names the part.
     """
-    mark = _fingerprint(config.quirks)
-    messages = [
-        text for text in encode_each(request.messages, mark, partial(encode_message, quirks=config.quirks)) if text
-    ]
+    fingerprint = _fingerprint(config.quirks)
+    encode = partial(encode_message, quirks=config.quirks)
+    messages = [segment for segment in encode_each(request.messages, fingerprint, encode) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
-    model = format_json(request.options.model or config.options.model or config.model)
-    pieces = [b'{"model":', model]
+    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    # Tools come before messages so that each body extends the previous one, which keeps provider-side caches valid.
     if request.tools:
-        pieces += [b',"tools":[', b",".join(encode_each(request.tools, mark, _tool)), b"]"]
-    pieces += [b',"messages":[', b",".join(messages), b"]"]
-    rest = format_json(_checked(_rest(request, config, stream=stream), request))
-    pieces += [b"," + rest[1:]] if len(rest) > len(b"{}") else [b"}"]
-    names = renamed(spec.name for spec in request.tools)
-    return EncodedRequest(PATH, b"".join(pieces), tool_names=names)
+        segments += [b',"tools":[', b",".join(encode_each(request.tools, fingerprint, _tool)), b"]"]
+    segments += [b',"messages":[', b",".join(messages), b"]"]
+    entries = _entries(request, config, stream=stream)
+    refuse_duplicates(entries, {"model", "messages", "tools"} if request.tools else {"model", "messages"})
+    segments.append(b"," + format_json(entries)[1:] if entries else b"}")
+    names = encoded_names(spec.name for spec in request.tools)
+    return EncodedRequest(PATH, b"".join(segments), tool_names=names)
 
 
 @lru_cache
 def _fingerprint(quirks: Quirks) -> str:
-    return f"openai-chat {quirks}"
+    return f"{NAME} {quirks}"
 
 
-def _rest(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> dict[str, Any]:
-    rest: dict[str, Any] = {}
+def _entries(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> dict[str, Any]:
+    """Return the entries of the body that follow model, tools and messages."""
+    entries: dict[str, Any] = {}
     if stream:
-        rest["stream"] = True
+        entries["stream"] = True
         if config.quirks.stream_usage:
-            rest["stream_options"] = {"include_usage": True}
+            entries["stream_options"] = {"include_usage": True}
     if request.tools:
         choice = _tool_choice(request.tool_choice)
         if choice is not None:
-            rest["tool_choice"] = choice
+            entries["tool_choice"] = choice
         if request.parallel_tool_calls is not None:
-            rest["parallel_tool_calls"] = request.parallel_tool_calls
+            entries["parallel_tool_calls"] = request.parallel_tool_calls
     if request.response_format is not None:
-        rest["response_format"] = _response_format(request.response_format)
-    return {**rest, **_options(config.options, config.quirks), **_options(request.options, config.quirks)}
-
-
-def _checked(rest: dict[str, Any], request: InferenceRequest) -> dict[str, Any]:
-    """Refuse what would stand twice in the body; which of the two a service reads cannot be known."""
-    twice = rest.keys() & ({"model", "messages", "tools"} if request.tools else {"model", "messages"})
-    if twice:
-        raise BadRequest(
-            f"options.extra holds {', '.join(sorted(twice))}, which the request itself spells; leave it out there"
-        )
-    return rest
+        entries["response_format"] = _response_format(request.response_format)
+    return {**entries, **_options(config.options, config.quirks), **_options(request.options, config.quirks)}
 
 
 def _options(options: InferenceOptions, quirks: Quirks) -> dict[str, Any]:
-    spelled = {
+    entries = {
         "temperature": options.temperature,
         "top_p": options.top_p,
         quirks.max_tokens_field: options.max_tokens,
@@ -92,7 +84,7 @@ def _options(options: InferenceOptions, quirks: Quirks) -> dict[str, Any]:
         "seed": options.seed,
         "reasoning_effort": options.reasoning_effort,
     }
-    return {**{name: value for name, value in spelled.items() if value is not None}, **options.extra}
+    return {**{name: value for name, value in entries.items() if value is not None}, **options.extra}
 
 
 def _tool_choice(choice: ToolChoice) -> Any:
@@ -103,11 +95,12 @@ def _tool_choice(choice: ToolChoice) -> Any:
     return choice.kind
 
 
-def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
-    if wanted.schema is None:
+def _response_format(response_format: ResponseFormat) -> dict[str, Any]:
+    if response_format.schema is None:
         return {"type": "json_object"}
-    described = {"name": wire_name(wanted.name), "schema": wanted.schema, "strict": wanted.strict}
-    return {"type": "json_schema", "json_schema": described}
+    name = wire_name(response_format.name)
+    schema = {"name": name, "schema": response_format.schema, "strict": response_format.strict}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _tool(spec: ToolSpec) -> bytes:
@@ -115,11 +108,11 @@ def _tool(spec: ToolSpec) -> bytes:
     return format_json({"type": "function", "function": function})
 
 
-def encode_message(message: Message, quirks: Quirks = _PLAIN) -> bytes:  # noqa: ARG001  # every encoder of a message takes the quirks
-    """Spell a message, as messages joined by commas; some messages are none.
+def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:  # noqa: ARG001  # all encoders of messages take the quirks
+    """Encode a message as zero or more messages of Chat Completions, joined by commas.
 
     Raises:
-        BadRequest: when it holds what Chat Completions cannot carry; names the part.
+        BadRequest: when Chat Completions has no encoding for a part; names it.
     """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message)))
@@ -131,17 +124,17 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
     for part in message.parts:
         if isinstance(part, Image | Audio | Document):
             raise BadRequest(
-                f"Chat Completions cannot carry {type(part).__name__} in a message of the assistant; leave it out, or use a "
-                "wire format that can"
+                f"Chat Completions does not support {type(part).__name__} in an assistant message; remove it, or use a "
+                "wire format that supports it"
             )
-    exchanges, text = message.exchanges, message.text
-    if not exchanges and not text:
+    exchanges = message.exchanges
+    if not exchanges and not message.text:
         return []
-    spelled: dict[str, Any] = {"role": "assistant", **_said(message)}
+    assistant: dict[str, Any] = {"role": "assistant", **_assistant_text(message)}
     if not exchanges:
-        return [spelled]
-    ids = turn_ids(exchanges)
-    spelled["tool_calls"] = [
+        return [assistant]
+    ids = unique_call_ids(exchanges)
+    assistant["tool_calls"] = [
         {
             "id": call_id,
             "type": "function",
@@ -153,23 +146,23 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
         {"role": "tool", "tool_call_id": call_id, "content": _result(exchange.execution)}
         for call_id, exchange in zip(ids, exchanges, strict=True)
     ]
-    return [spelled, *results]
+    return [assistant, *results]
 
 
-def _said(message: Message) -> dict[str, Any]:
-    """Spell the text of an assistant; a refusal has a place of its own."""
+def _assistant_text(message: Message) -> dict[str, Any]:
+    """Encode the text of an assistant message; a refusal has an entry of its own."""
     texts = [part for part in message.parts if isinstance(part, Text)]
-    refused = [part.text for part in texts if "openai-chat" in part.provider_data]
-    text = "".join(part.text for part in texts if "openai-chat" not in part.provider_data)
-    return {"content": text or None, **({"refusal": "".join(refused)} if refused else {})}
+    refusals = [part.text for part in texts if NAME in part.provider_data]
+    text = "".join(part.text for part in texts if NAME not in part.provider_data)
+    return {"content": text or None, **({"refusal": "".join(refusals)} if refusals else {})}
 
 
 def _result(execution: ToolExecution) -> str:
     for part in execution.parts:
         if not isinstance(part, Text):
             raise BadRequest(
-                f"the result of the tool {execution.name!r} holds {type(part).__name__}, which Chat Completions cannot "
-                "carry in a tool message; return text, or use a wire format that can"
+                f"the result of the tool {execution.name!r} contains {type(part).__name__}, which Chat Completions does not "
+                "support in a tool message; return text, or use a wire format that supports it"
             )
     return execution.text
 
@@ -186,20 +179,20 @@ def _part(part: ContentPart) -> dict[str, Any]:
     if isinstance(part, Image) and part.file_id is None:
         return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
     if isinstance(part, Audio) and part.data is not None:
-        kind = _subtype(part.media_type)
-        spelled = {"data": base64.b64encode(part.data).decode(), "format": _AUDIO.get(kind, kind)}
-        return {"type": "input_audio", "input_audio": spelled}
+        subtype = _subtype(part.media_type)
+        audio = {"data": base64.b64encode(part.data).decode(), "format": _AUDIO_FORMATS.get(subtype, subtype)}
+        return {"type": "input_audio", "input_audio": audio}
     if isinstance(part, Document) and part.file_id is not None:
         return {"type": "file", "file": {"file_id": part.file_id}}
     if isinstance(part, Document) and part.data is not None:
         name = part.name or f"document.{_subtype(part.media_type)}"
         return {"type": "file", "file": {"file_data": _data_url(part), "filename": name}}
     how = "by URL" if part.url else "by file id" if part.file_id else "by value"
-    raise BadRequest(f"Chat Completions cannot carry {type(part).__name__} {how}; pass it in another way")
+    raise BadRequest(f"Chat Completions does not support {type(part).__name__} {how}; pass it in another way")
 
 
 def _subtype(media_type: str) -> str:
-    """Return `pdf` of `application/pdf`, `wav` of `audio/x-wav; codecs=1`."""
+    """Return `pdf` for `application/pdf`, `wav` for `audio/x-wav; codecs=1`."""
     return media_type.partition(";")[0].strip().lower().rpartition("/")[2].removeprefix("x-")
 
 

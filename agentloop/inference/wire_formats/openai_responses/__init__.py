@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, used without state on the provider's side."""
+"""The wire format `openai-responses`: OpenAI's Responses API, used without state on the provider's side."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.openai_responses.requests import NAME, encode_request
 from agentloop.inference.wire_formats.openai_responses.responses import ResponsesStreamDecoder, decode_response
-from agentloop.inference.wire_formats.stream_decoder import StreamDecoder
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT
 
@@ -22,15 +21,15 @@ class OpenAIResponses(WireFormat):
         return NAME
 
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
-        """Spell a request.
+        """Encode a request.
 
         Raises:
-            BadRequest: when a message or an option is what the Responses API cannot carry; names it.
+            BadRequest: when the Responses API has no encoding for a message or an option; names it.
         """
         return encode_request(request, config, stream=stream)
 
     def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
-        """Read an answer.
+        """Decode a complete response.
 
         Raises:
             InferenceError: typed by status and body.
@@ -38,5 +37,5 @@ class OpenAIResponses(WireFormat):
         return decode_response(status, headers, body)
 
     def stream_decoder(self, headers: Mapping[str, str] = EMPTY_OBJECT) -> StreamDecoder:
-        """Return a reader of one streamed answer."""
+        """Return a decoder for one streamed response."""
         return ResponsesStreamDecoder(decode_response, headers)

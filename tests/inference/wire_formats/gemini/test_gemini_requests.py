@@ -275,7 +275,7 @@ def test_a_system_message_amid_the_conversation_is_said_by_the_user() -> None:
         (ToolChoice.specific("add"), {"mode": "ANY", "allowedFunctionNames": ["add"]}),
         (
             ToolChoice.specific("1 add"),
-            {"mode": "ANY", "allowedFunctionNames": [wire_name("1 add", begins_with_letter=True)]},
+            {"mode": "ANY", "allowedFunctionNames": [wire_name("1 add", letter_first=True)]},
         ),
     ],
 )
@@ -296,10 +296,10 @@ def test_tools_that_go_by_another_name_are_listed() -> None:
 
 
 @given(st.lists(st.text("a1-_.", max_size=5), max_size=8, unique=True))
-@example(["1a", "_1a", wire_name("1a", begins_with_letter=True)])
+@example(["1a", "_1a", wire_name("1a", letter_first=True)])
 def test_different_tools_stay_different(names: list[str]) -> None:
     """No two tools go by one name."""
-    assert len({wire_name(name, begins_with_letter=True) for name in names}) == len(names)
+    assert len({wire_name(name, letter_first=True) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_no_encoded_request_holds_a_call_without_its_result(request: InferenceRe
     check_pairs(contents)
     sent = [part["functionCall"] for content in contents for part in content["parts"] if "functionCall" in part]
     calls = [made.call for message in request.messages for made in message.exchanges]
-    assert [call["name"] for call in sent] == [wire_name(call.name, begins_with_letter=True) for call in calls]
+    assert [call["name"] for call in sent] == [wire_name(call.name, letter_first=True) for call in calls]
     assert [call.get("id", "") for call in sent] == [call.id for call in calls]
     assert to_json(request) == before
 

@@ -109,7 +109,7 @@ def test_thoughts_and_older_calls_are_taken_over() -> None:
 @pytest.mark.parametrize(
     ("messages", "told"),
     [
-        ([calls(call("a"))], r"messages\[0\].tool_calls\[0\] calls 'add', and no result of 'a'"),
+        ([calls(call("a"))], r"messages\[0\].tool_calls\[0\] calls 'add', and no result for 'a'"),
         ([calls(call("a")), {"role": "user", "content": "?"}, result("a")], r"messages\[0\].tool_calls\[0\]"),
         ([calls(call("a")), result("a"), result("b")], r"messages\[2\] is the result of 'b'"),
         ([calls(call("a")), result("a"), result("a")], r"messages\[2\] is the result of 'a'"),
@@ -123,7 +123,7 @@ def test_thoughts_and_older_calls_are_taken_over() -> None:
         ([{"role": "user", "content": [{"type": "file", "file": {"file_data": "%"}}]}], "not Base64"),
         ([{"role": "user", "content": [{"type": "file", "file": {}}]}], "without file_id"),
         ([{"role": "system", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}], "text only"),
-        ([{"role": "assistant", "tool_calls": 5}], r"messages\[0\] has not the shape"),
+        ([{"role": "assistant", "tool_calls": 5}], r"messages\[0\] does not have the structure"),
         (
             [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "add", "input": {}}]}],
             "'tool_use'",

@@ -176,7 +176,7 @@ def test_what_cannot_be_carried_is_refused_by_name(part: Image | Audio | Documen
 @pytest.mark.parametrize("part", [Image(media_type="image/png", data=b""), Audio(url="u"), Document(file_id="f")])
 def test_media_of_the_assistant_are_refused_by_name(part: Image | Audio | Document) -> None:
     """A picture that a model made cannot go back to it; it is not left out in silence."""
-    with pytest.raises(BadRequest, match=f"{type(part).__name__} in a message of the assistant"):
+    with pytest.raises(BadRequest, match=f"{type(part).__name__} in an assistant message"):
         messages_of(Message.assistant("look", part))
 
 
@@ -185,7 +185,7 @@ def test_media_in_a_result_are_refused_by_the_name_of_the_tool(part: Image | Aud
     """A tool message holds text only; the error names the tool and the part."""
     call = ToolCall("c", "screenshot")
     shown = evolve(execution_of(call), content=(Text("look"), part))
-    with pytest.raises(BadRequest, match=f"the tool 'screenshot' holds {type(part).__name__}"):
+    with pytest.raises(BadRequest, match=f"the tool 'screenshot' contains {type(part).__name__}"):
         messages_of(Message.assistant(ToolExchange(call, shown)))
 
 
@@ -364,7 +364,7 @@ def test_an_extra_entry_never_stands_beside_the_one_of_the_request(name: str) ->
         (InferenceRequest((HELLO,), tools=(ADD,), options=options), CONFIG),
         (InferenceRequest((HELLO,), tools=(ADD,)), CONFIG.with_settings(options=options)),
     ):
-        with pytest.raises(BadRequest, match=rf"options\.extra holds {name}"):
+        with pytest.raises(BadRequest, match=rf"options\.extra contains {name}"):
             encoded(request, config)
 
 

@@ -295,7 +295,7 @@ def test_a_warning_beside_an_answer_is_not_an_error() -> None:
 )
 def test_what_is_no_completion_is_an_invalid_response(body: bytes) -> None:
     """Bytes and JSON of another shape are refused with what came, shortened."""
-    with pytest.raises(InvalidResponse, match=r"the answer (is not JSON|has not the shape)") as caught:
+    with pytest.raises(InvalidResponse, match=r"the response (is not JSON|does not have the structure)") as caught:
         FORMAT.decode_response(200, {"x-request-id": "r"}, body)
     assert (caught.value.status, caught.value.request_id) == (200, "r")
     assert len(str(caught.value)) < 800

@@ -131,11 +131,11 @@ def test_what_cannot_be_carried_is_refused_by_name() -> None:
     """The error names the part and where it stands."""
     sound = Audio(media_type="audio/wav", data=b"")
     call = ToolCall("c", "sing")
-    with pytest.raises(BadRequest, match="a message holds Audio"):
+    with pytest.raises(BadRequest, match="a message contains Audio"):
         items_of(Message.user(sound))
-    with pytest.raises(BadRequest, match="the result of the tool 'sing' holds Audio"):
+    with pytest.raises(BadRequest, match="the result of the tool 'sing' contains Audio"):
         items_of(Message.assistant(ToolExchange(call, execution_of(call).with_value(None, [sound]))))
-    with pytest.raises(BadRequest, match="cannot carry Image in a message of the assistant"):
+    with pytest.raises(BadRequest, match="does not support Image in an assistant message"):
         items_of(Message.assistant(Image(url="https://a/b")))
 
 

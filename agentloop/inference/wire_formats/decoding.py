@@ -1,0 +1,181 @@
+"""Decoding of JSON responses, complete or streamed: the parts that all wire formats have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from agentloop.errors import InferenceError
+from agentloop.inference.wire_formats.errors import invalid_response, reported_error, status_error
+from agentloop.inference.wire_formats.framing import EventReader, Framing, ServerSentEvent
+from agentloop.inference.wire_formats.wire_format import StreamDecoder
+from agentloop.values.inference import InferenceDelta, InferenceResponse
+from agentloop.values.json import parse_json
+
+BodyDecoder: TypeAlias = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
+"""Decodes a complete response: `WireFormat.decode_response`."""
+
+SHAPE_ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError)
+"""The exceptions that reading an unexpected JSON structure raises."""
+
+_SUCCESS = range(200, 300)
+_OK = 200
+_DONE = "[DONE]"
+
+
+def decode_body(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    find_error: Callable[[Any], object],
+    decode: Callable[[Any], InferenceResponse],
+    expected: str,
+) -> InferenceResponse:
+    """Decode a complete response.
+
+    Args:
+        status: the HTTP status.
+        headers: the HTTP headers, by lower-case names.
+        body: the complete body.
+        find_error: returns the JSON value that reports an error, or a false value when there is none.
+        decode: decodes the JSON of a response; may raise any of `SHAPE_ERRORS`.
+        expected: what the body should be, for error messages.
+
+    Raises:
+        InferenceError: typed by status and body.
+    """
+    if status not in _SUCCESS:
+        raise status_error(status, headers, body)
+    try:
+        data = parse_json(body)
+    except ValueError as error:
+        raise invalid_response(f"the response is not JSON ({error})", status, headers, body) from error
+    failure = find_error(data)
+    if failure:
+        raise reported_error(failure, status, headers)
+    try:
+        return decode(data)
+    except SHAPE_ERRORS as error:
+        reason = f"the response does not have the structure of {expected}"
+        raise invalid_response(reason, status, headers, body) from error
+
+
+class JsonEventDecoder(StreamDecoder):
+    """Template for decoders of streams whose events are JSON objects; a wire format implements `take` and `response`.
+
+    Some services do not stream although the request asks for it. A body that begins like JSON or HTML is therefore buffered
+    and decoded as a complete response. The event `[DONE]` is ignored, because not every service sends it.
+
+    Args:
+        decode_body: decodes a complete response.
+        headers: the HTTP headers of the response, by lower-case names.
+    """
+
+    whole_body_prefixes = b"{[<"
+    """The first bytes of bodies that are not streams."""
+
+    def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
+        self.headers = headers
+        self._decode_body = decode_body
+        self._body: bytearray | None = None
+        self._has_bytes = False
+        self._has_events = False
+        self._framing = self.framing()
+
+    @abstractmethod
+    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+        """Process one event and return its deltas.
+
+        Args:
+            data: the event's data.
+            name: the event's name; empty when it has none.
+
+        Raises:
+            InferenceError: for an error that the provider reports. Any of `SHAPE_ERRORS` is converted to
+                `InvalidResponse`.
+        """
+
+    @abstractmethod
+    def response(self) -> InferenceResponse:
+        """Return the complete response; called after the last event.
+
+        Raises:
+            InferenceError: when the stream ended too early.
+        """
+
+    def framing(self) -> Framing:
+        """Return a new reader that splits the bytes into events: by default, server-sent events."""
+        return EventReader()
+
+    def reported_error(self, data: Any) -> InferenceError:
+        """Return the typed error for an error object in the stream."""
+        return reported_error(data, _OK, self.headers)
+
+    def truncated(self, reason: str) -> InferenceError:
+        """Return the error for a stream that ended too early."""
+        return invalid_response(f"the stream ended too early: {reason}", _OK, self.headers)
+
+    def feed(self, data: bytes) -> list[InferenceDelta]:
+        """Add bytes and return the deltas that they complete.
+
+        Raises:
+            InferenceError: for an error that the provider reports, or an invalid stream.
+        """
+        if not self._has_bytes:
+            data = data.lstrip()
+            if not data:
+                return []
+            self._has_bytes = True
+            if data[0] in self.whole_body_prefixes:
+                self._body = bytearray()
+        if self._body is not None:
+            self._body += data
+            return []
+        return self._decode(self._framing.feed(data))
+
+    def close(self) -> InferenceResponse:
+        """End the stream and return the complete response.
+
+        Raises:
+            InferenceError: for an error that the provider reports, or an invalid stream.
+        """
+        if self._body is not None:
+            return self._decode_body(_OK, self.headers, bytes(self._body))
+        self._decode(self._framing.close())
+        if not self._has_events:
+            raise self.truncated("it contains no events")
+        try:
+            return self.response()
+        except SHAPE_ERRORS as error:
+            raise self._unexpected_structure() from error
+
+    def _decode(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
+        deltas: list[InferenceDelta] = []
+        for event in events:
+            if event.data[:1] == "[" and event.data.strip() == _DONE:
+                continue
+            data = self._parsed(event)
+            self._has_events = True
+            try:
+                deltas += self.take(data, event.event)
+            except SHAPE_ERRORS as error:
+                raise self._unexpected_structure() from error
+        return deltas
+
+    def _parsed(self, event: ServerSentEvent) -> dict[str, Any]:
+        try:
+            data = parse_json(event.data)
+        except ValueError as error:
+            raise self._invalid_event(event, f"is not JSON ({error})") from error
+        if not isinstance(data, dict):
+            raise self._invalid_event(event, "is not a JSON object")
+        return data
+
+    def _invalid_event(self, event: ServerSentEvent, problem: str) -> InferenceError:
+        excerpt = event.data.encode("utf-8", "replace")
+        return invalid_response(f"an event of the stream {problem}", _OK, self.headers, excerpt)
+
+    def _unexpected_structure(self) -> InferenceError:
+        return invalid_response("the stream does not have the structure of a response", _OK, self.headers)
