@@ -1,3 +1,3 @@
-"""Tests of the calls read out of text."""
+"""Tests of parsing calls from text."""
 
 from __future__ import annotations

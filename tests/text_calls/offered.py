@@ -1,4 +1,4 @@
-"""The tools that the models of these tests were offered, and short ways to read."""
+"""The tools offered in these tests, and shortcuts for parsing."""
 
 from __future__ import annotations
 
@@ -30,24 +30,25 @@ TOOLS = (BOOK, CLOCK, TIDES)
 Calls = list[tuple[str, dict[str, object]]]
 
 
-def calls_of(reading: ParseResult) -> Calls:
-    """Return names and arguments."""
-    return [(call.name, call.arguments) for call in reading.calls]
+def calls_of(result: ParseResult) -> Calls:
+    """Return the names and arguments of the calls."""
+    return [(call.name, call.arguments) for call in result.calls]
 
 
 def calls_in(text: str, *, only_offered: bool = False) -> Calls:
-    """Read a text."""
+    """Return the calls in a text."""
     return calls_of(read_calls(text, TOOLS, only_offered=only_offered))
 
 
-def in_pieces(text: str, size: int, tools: tuple[ToolSpec, ...] = TOOLS) -> ParseResult:
-    """Read a text that arrives in pieces, and check that what was told on the way is true."""
+def read_in_pieces(text: str, size: int, tools: tuple[ToolSpec, ...] = TOOLS) -> ParseResult:
+    """Parse a text that arrives in pieces, and check that everything emitted on the way is part of the result."""
     reader = StreamReader(tools)
-    pieces = [reader.feed(text[at : at + size]) for at in range(0, len(text), size)]
-    reading = reader.close()
-    told = tuple(call for piece in pieces for call in piece.calls)
-    shown = "".join(piece.text for piece in pieces)
+    chunks = [reader.feed(text[start : start + size]) for start in range(0, len(text), size)]
+    result = reader.close()
+    emitted_calls = tuple(call for chunk in chunks for call in chunk.calls)
+    emitted_text = "".join(chunk.text for chunk in chunks)
+    # An unpaired closing tag of reasoning revokes what was emitted before it.
     if not any(tag in text for tag in ("</think", "[/THINK]", "◁/think▷", "</seed:think>", "</mm:think>")):
-        assert reading.text.startswith(shown)
-        assert reading.calls[: len(told)] == told
-    return reading
+        assert result.text.startswith(emitted_text)
+        assert result.calls[: len(emitted_calls)] == emitted_calls
+    return result

@@ -1,4 +1,4 @@
-"""Hostile texts cost no more than their length: steps and characters are counted, not seconds."""
+"""The cost of hostile texts is linear: counted in steps and characters instead of seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNITS = [
     ">>>f\n", "<|tool_call>call:f{", '<|tool_call>call:f{a:<|"|>', "<tool_call>f<arg_key>a</arg_key><arg_value>",
     ']<]minimax[>[<invoke name="f">', "<|", "book\\_", '["[\'', '{"name": "clock", "arguments": {}}\n',
 ]  # fmt: skip
-OPENED = [
+PREFIXED_UNITS = [
     ("book_table(place=", "'a' "),
     ("book_table(dishes=", "["),
     ('{"name": "clock", "arguments": ', '{"a":'),
@@ -43,12 +43,12 @@ OPENED = [
     ('{"tool_calls": [', "[{"),
     ('{"a": "', '\\"'),
 ]
-TEXTS = [("", unit) for unit in UNITS] + OPENED
+TEXTS = [("", unit) for unit in UNITS] + PREFIXED_UNITS
 
 
 @contextmanager
 def counted_steps() -> Iterator[list[int]]:
-    """Count the calls of functions, Python's own among them: a measure of work that is the same on every machine."""
+    """Count function calls, including built-in functions: a measure of work that is the same on every machine."""
     count = [0]
 
     def count_event(frame: FrameType, event: str, argument: object) -> None:
@@ -62,10 +62,10 @@ def counted_steps() -> Iterator[list[int]]:
         sys.setprofile(before)
 
 
-class Watched(TextFormat):
-    """A format that notes how far another one looks."""
+class CountingFormat(TextFormat):
+    """A format that counts the characters which another format examines."""
 
-    def __init__(self, inner: TextFormat, looked: list[int]) -> None:
+    def __init__(self, inner: TextFormat, examined: list[int]) -> None:
         self.name = inner.name
         self.clarity = inner.clarity
         self.openings = inner.openings
@@ -73,12 +73,12 @@ class Watched(TextFormat):
         self.wrappers = inner.wrappers
         self.control_tokens = inner.control_tokens
         self._inner = inner
-        self._looked = looked
+        self._examined = examined
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
-        outcome: AttemptResult = yield from self._inner.read(buffer, start, tools)
-        self._looked[0] += max(outcome.end, outcome.reached) - start
-        return outcome
+        result: AttemptResult = yield from self._inner.read(buffer, start, tools)
+        self._examined[0] += max(result.end, result.reached) - start
+        return result
 
 
 def steps_of(text: str) -> int:
@@ -87,64 +87,64 @@ def steps_of(text: str) -> int:
     return steps[0]
 
 
-@pytest.mark.parametrize(("opened", "unit"), TEXTS)
-def test_twice_the_text_is_twice_the_work(opened: str, unit: str) -> None:
-    """The steps grow with the text and no faster, and no text makes more than some steps for each character."""
-    small, large = (opened + unit * (size // len(unit)) for size in (8_000, 16_000))
+@pytest.mark.parametrize(("prefix", "unit"), TEXTS)
+def test_steps_are_linear_in_the_text(prefix: str, unit: str) -> None:
+    """A text of twice the length takes about twice the steps, and the steps per character are bounded."""
+    small, large = (prefix + unit * (size // len(unit)) for size in (8_000, 16_000))
     few, many = steps_of(small), steps_of(large)
     assert many <= 2.5 * few + 500
     assert many <= 120 * len(large) + 2_000
 
 
-@pytest.mark.parametrize(("opened", "unit"), TEXTS)
-def test_characters_are_not_read_again_and_again(opened: str, unit: str) -> None:
-    """All that the notations look at is a small multiple of the text."""
-    text = opened + unit * (100_000 // len(unit))
-    looked = [0]
-    read_calls(text, TOOLS, formats=[Watched(text_format, looked) for text_format in DEFAULT_FORMATS])
-    assert looked[0] <= 12 * len(text) + 100_000
+@pytest.mark.parametrize(("prefix", "unit"), TEXTS)
+def test_rereading_is_bounded(prefix: str, unit: str) -> None:
+    """The characters that all formats examine are a small multiple of the text."""
+    text = prefix + unit * (100_000 // len(unit))
+    examined = [0]
+    read_calls(text, TOOLS, formats=[CountingFormat(text_format, examined) for text_format in DEFAULT_FORMATS])
+    assert examined[0] <= 12 * len(text) + 100_000
 
 
-@pytest.mark.parametrize(("opened", "unit"), TEXTS)
-def test_pieces_are_not_read_again(opened: str, unit: str) -> None:
-    """In pieces, the steps grow with the text too."""
-    few, many = (_steps_in_pieces(opened + unit * (size // len(unit))) for size in (4_000, 8_000))
+@pytest.mark.parametrize(("prefix", "unit"), TEXTS)
+def test_steps_are_linear_in_pieces(prefix: str, unit: str) -> None:
+    """The steps are also linear if the text arrives in pieces."""
+    few, many = (_steps_in_pieces(prefix + unit * (size // len(unit))) for size in (4_000, 8_000))
     assert many <= 2.5 * few + 500
 
 
 def _steps_in_pieces(text: str) -> int:
     reader = StreamReader(TOOLS)
     with counted_steps() as steps:
-        for at in range(0, len(text), 4):
-            reader.feed(text[at : at + 4])
+        for start in range(0, len(text), 4):
+            reader.feed(text[start : start + 4])
         reader.close()
     return steps[0]
 
 
 @pytest.mark.parametrize("depth", [100, 10_000, 100_000])
 @pytest.mark.parametrize("brackets", ["[]", "{}", "()"])
-def test_depth_is_bounded(depth: int, brackets: str) -> None:
-    """Values nested too deeply are refused, without recursion, and those that are not are read."""
+def test_nesting_is_bounded(depth: int, brackets: str) -> None:
+    """Values that are nested too deeply are rejected without recursion; others are parsed."""
     opener, closer = brackets[0], brackets[1]
     inner = opener * depth + closer * depth
     if brackets == "{}":
         inner = '{"a":' * depth + "1" + "}" * depth
-    reading = read_calls(f"book_table(place={inner})", TOOLS)
-    assert bool(reading.calls) == (depth == 100)
-    assert bool(reading.rejected) == (depth > 100)
+    result = read_calls(f"book_table(place={inner})", TOOLS)
+    assert bool(result.calls) == (depth == 100)
+    assert bool(result.rejected) == (depth > 100)
 
 
-def test_a_large_argument_is_read() -> None:
-    """A megabyte of code in an argument comes out as it went in."""
+def test_a_large_argument_is_parsed() -> None:
+    """A megabyte of code in an argument is parsed without change."""
     code = "def f(x):\n    return {'a': [x, \"</tool_call>\"]}  # `clock()`\n" * 16_000
     for text in (
         f"<function=book_table>\n<parameter=place>\n{code}\n</parameter>\n</function>",
         f"book_table(place={code!r})",
     ):
-        reading = read_calls(text, TOOLS)
-        assert [call.arguments for call in reading.calls] == [{"place": code}]
+        result = read_calls(text, TOOLS)
+        assert [call.arguments for call in result.calls] == [{"place": code}]
 
 
-def test_refusals_are_bounded() -> None:
-    """A text full of broken calls is not answered with as many reasons."""
+def test_rejections_are_bounded() -> None:
+    """At most 100 rejections are reported."""
     assert len(read_calls("book_table(! " * 1_000, TOOLS).rejected) == 100

@@ -1,4 +1,4 @@
-"""Small texts in each notation, and the calls that stand in them."""
+"""Short texts in each notation, and the calls in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, read_calls
 
-from .offered import TOOLS, Calls, calls_of, in_pieces
+from .offered import TOOLS, Calls, calls_of, read_in_pieces
 
-TWO: Calls = [("book_table", {"place": "Zum Hirsch", "guests": 4}), ("clock", {})]
-ONE: Calls = TWO[:1]
+TWO_CALLS: Calls = [("book_table", {"place": "Zum Hirsch", "guests": 4}), ("clock", {})]
+ONE_CALL: Calls = TWO_CALLS[:1]
 JSON = '{"name": "book_table", "arguments": {"place": "Zum Hirsch", "guests": 4}}'
 CLOCK = '{"name": "clock", "arguments": {}}'
 ARGUMENTS = '{"place": "Zum Hirsch", "guests": 4}'
@@ -17,93 +17,101 @@ PYTHON = "book_table(place='Zum Hirsch', guests=4)"
 MINIMAX = "]<]minimax[>["
 
 SAMPLES: list[tuple[str, str, Calls]] = [
-    ("json", JSON, ONE),
-    ("json", f"{JSON}\n{CLOCK}", TWO),
-    ("json", f'{{"tool": "book_table", "args": {ARGUMENTS}}}', ONE),
-    ("json", f'{{"function": "book_table", "parameters": {ARGUMENTS}}}', ONE),
-    ("json", f'{{"action": "book_table", "action_input": {ARGUMENTS}}}', ONE),
-    ("json", f'{{"id": "1", "type": "function", "function": {JSON}}}', ONE),
-    ("json", f'{{"tool_calls": [{JSON}, {{"type": "function", "function": {CLOCK}}}]}}', TWO),
-    ("json", f'{{"book_table": {ARGUMENTS}}}', ONE),
-    ("json", '{"name": "book_table", "arguments": "{\\"place\\": \\"Zum Hirsch\\", \\"guests\\": 4}"}', ONE),
-    ("json", "{'name': 'book_table', 'params': {'place': 'Zum Hirsch', 'guests': 4,},}", ONE),
-    ("json", '{"name": "clock"}', TWO[1:]),
-    ("list", f"[{JSON}, {CLOCK}]", TWO),
-    ("list", f"[{PYTHON}, clock()]", TWO),
-    ("list", f'["{PYTHON}", "clock()"]', TWO),
-    ("list", f"[\n  `{PYTHON}`,\n  `clock()`\n]", TWO),
-    ("python", PYTHON, ONE),
-    ("python", f"{PYTHON}\nclock()", TWO),
-    ("python", "book_table('Zum Hirsch', guests=4)", ONE),
-    ("python", "book\\_table(place='Zum Hirsch', guests=4)", ONE),
-    ("python", "functions.book_table(place='Zum Hirsch', guests=4)", ONE),
+    ("json", JSON, ONE_CALL),
+    ("json", f"{JSON}\n{CLOCK}", TWO_CALLS),
+    ("json", f'{{"tool": "book_table", "args": {ARGUMENTS}}}', ONE_CALL),
+    ("json", f'{{"function": "book_table", "parameters": {ARGUMENTS}}}', ONE_CALL),
+    ("json", f'{{"action": "book_table", "action_input": {ARGUMENTS}}}', ONE_CALL),
+    ("json", f'{{"id": "1", "type": "function", "function": {JSON}}}', ONE_CALL),
+    ("json", f'{{"tool_calls": [{JSON}, {{"type": "function", "function": {CLOCK}}}]}}', TWO_CALLS),
+    ("json", f'{{"book_table": {ARGUMENTS}}}', ONE_CALL),
+    ("json", '{"name": "book_table", "arguments": "{\\"place\\": \\"Zum Hirsch\\", \\"guests\\": 4}"}', ONE_CALL),
+    ("json", "{'name': 'book_table', 'params': {'place': 'Zum Hirsch', 'guests': 4,},}", ONE_CALL),
+    ("json", '{"name": "clock"}', TWO_CALLS[1:]),
+    ("list", f"[{JSON}, {CLOCK}]", TWO_CALLS),
+    ("list", f"[{PYTHON}, clock()]", TWO_CALLS),
+    ("list", f'["{PYTHON}", "clock()"]', TWO_CALLS),
+    ("list", f"[\n  `{PYTHON}`,\n  `clock()`\n]", TWO_CALLS),
+    ("python", PYTHON, ONE_CALL),
+    ("python", f"{PYTHON}\nclock()", TWO_CALLS),
+    ("python", "book_table('Zum Hirsch', guests=4)", ONE_CALL),
+    ("python", "book\\_table(place='Zum Hirsch', guests=4)", ONE_CALL),
+    ("python", "functions.book_table(place='Zum Hirsch', guests=4)", ONE_CALL),
     ("python", "sea.tides(port='Emden')", [("sea.tides", {"port": "Emden"})]),
     ("python", "sea_tides(port='Emden')", [("sea_tides", {"port": "Emden"})]),
-    ("fenced", f"```json\n{JSON}\n```", ONE),
-    ("fenced", f"```python\n{PYTHON}\nclock()\n```", TWO),
-    ("fenced", f"```\n[{JSON},\n {CLOCK}]\n```", TWO),
-    ("tagged", f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{CLOCK}\n</tool_call>", TWO),
-    ("tagged", f"<tool_call>\n```json\n{JSON}\n```\n</tool_call>", ONE),
-    ("tagged", f"<tool_calls>[{JSON}, {CLOCK}]</tool_calls>", TWO),
-    ("tagged", f"<function_call> {JSON} <function_call> {CLOCK}", TWO),
-    ("tagged", f"<TOOLCALL>[{JSON}]</TOOLCALL>", ONE),
-    ("tagged", f"<|tool_call|>[{JSON}, {CLOCK}]", TWO),
-    ("tagged", f"<|python_tag|>{JSON}", ONE),
-    ("tagged", f"<|python_tag|>[{PYTHON}, clock()]", TWO),
-    ("tagged", f"<|tool_call_start|>[{PYTHON}]<|tool_call_end|>", ONE),
-    ("tagged", f"[TOOL_CALLS][{JSON}, {CLOCK}]</s>", TWO),
-    ("tagged", f"functools[{JSON}, {CLOCK}]", TWO),
-    ("tagged", f'<|START_ACTION|>[{{"tool_name": "book_table", "parameters": {ARGUMENTS}}}]<|END_ACTION|>', ONE),
-    ("tagged", f'<|tools_prefix|>[{{"book_table": {ARGUMENTS}}}, {{"clock": {{}}}}]<|tools_suffix|>', TWO),
-    ("tagged", f'<|action_start|><|plugin|>{{"name": "book_table", "parameters": {ARGUMENTS}}}<|action_end|>', ONE),
-    ("tagged", f'Action: {{"tool": "book_table", "tool_input": {ARGUMENTS}}}', ONE),
-    ("mistral", f"[TOOL_CALLS]book_table[ARGS]{ARGUMENTS}[TOOL_CALLS]clock[CALL_ID]a1[ARGS]{{}}", TWO),
+    ("fenced", f"```json\n{JSON}\n```", ONE_CALL),
+    ("fenced", f"```python\n{PYTHON}\nclock()\n```", TWO_CALLS),
+    ("fenced", f"```\n[{JSON},\n {CLOCK}]\n```", TWO_CALLS),
+    ("tagged", f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{CLOCK}\n</tool_call>", TWO_CALLS),
+    ("tagged", f"<tool_call>\n```json\n{JSON}\n```\n</tool_call>", ONE_CALL),
+    ("tagged", f"<tool_calls>[{JSON}, {CLOCK}]</tool_calls>", TWO_CALLS),
+    ("tagged", f"<function_call> {JSON} <function_call> {CLOCK}", TWO_CALLS),
+    ("tagged", f"<TOOLCALL>[{JSON}]</TOOLCALL>", ONE_CALL),
+    ("tagged", f"<|tool_call|>[{JSON}, {CLOCK}]", TWO_CALLS),
+    ("tagged", f"<|python_tag|>{JSON}", ONE_CALL),
+    ("tagged", f"<|python_tag|>[{PYTHON}, clock()]", TWO_CALLS),
+    ("tagged", f"<|tool_call_start|>[{PYTHON}]<|tool_call_end|>", ONE_CALL),
+    ("tagged", f"[TOOL_CALLS][{JSON}, {CLOCK}]</s>", TWO_CALLS),
+    ("tagged", f"functools[{JSON}, {CLOCK}]", TWO_CALLS),
+    ("tagged", f'<|START_ACTION|>[{{"tool_name": "book_table", "parameters": {ARGUMENTS}}}]<|END_ACTION|>', ONE_CALL),
+    ("tagged", f'<|tools_prefix|>[{{"book_table": {ARGUMENTS}}}, {{"clock": {{}}}}]<|tools_suffix|>', TWO_CALLS),
+    (
+        "tagged",
+        f'<|action_start|><|plugin|>{{"name": "book_table", "parameters": {ARGUMENTS}}}<|action_end|>',
+        ONE_CALL,
+    ),
+    ("tagged", f'Action: {{"tool": "book_table", "tool_input": {ARGUMENTS}}}', ONE_CALL),
+    ("mistral", f"[TOOL_CALLS]book_table[ARGS]{ARGUMENTS}[TOOL_CALLS]clock[CALL_ID]a1[ARGS]{{}}", TWO_CALLS),
     (
         "deepseek",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>book_table\n```json\n"
         + ARGUMENTS
         + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        ONE,
+        ONE_CALL,
     ),
-    ("deepseek", f"<｜tool▁call▁begin｜>book_table<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>", ONE),
+    ("deepseek", f"<｜tool▁call▁begin｜>book_table<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>", ONE_CALL),
     (
         "kimi",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.book_table:0<|tool_call_argument_begin|>"
         + ARGUMENTS
         + "<|tool_call_end|><|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
         + "<|tool_calls_section_end|>",
-        TWO,
+        TWO_CALLS,
     ),
-    ("harmony", f" to=functions.book_table<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>", ONE),
+    ("harmony", f" to=functions.book_table<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
     (
         "harmony",
         "<|channel|>commentary to=functions.book_table <|constrain|>json<|message|>" + ARGUMENTS + "<|call|>",
-        ONE,
+        ONE_CALL,
     ),
-    ("solar", f"<|tool_call:begin|>c1<|tool_call:name|>book_table<|tool_call:args|>{ARGUMENTS}<|tool_call:end|>", ONE),
-    ("gemma", '<|tool_call>call:book_table{guests:4,place:<|"|>Zum Hirsch<|"|>}<tool_call|>', ONE),
+    (
+        "solar",
+        f"<|tool_call:begin|>c1<|tool_call:name|>book_table<|tool_call:args|>{ARGUMENTS}<|tool_call:end|>",
+        ONE_CALL,
+    ),
+    ("gemma", '<|tool_call>call:book_table{guests:4,place:<|"|>Zum Hirsch<|"|>}<tool_call|>', ONE_CALL),
     (
         "gemma",
         "<start_function_call>call:book_table{guests:4,place:<escape>Zum Hirsch<escape>}<end_function_call>",
-        ONE,
+        ONE_CALL,
     ),
-    ("functionary", f">>>book_table\n{ARGUMENTS}", ONE),
-    ("name and arguments", f"book_table\n{ARGUMENTS}", ONE),
-    ("react", f"Action: book_table\nAction Input: {ARGUMENTS}", ONE),
+    ("functionary", f">>>book_table\n{ARGUMENTS}", ONE_CALL),
+    ("name and arguments", f"book_table\n{ARGUMENTS}", ONE_CALL),
+    ("react", f"Action: book_table\nAction Input: {ARGUMENTS}", ONE_CALL),
     ("react", "Action: sea.tides\nAction Input: Emden\n", [("sea.tides", {"port": "Emden"})]),
-    ("function", f"<function=book_table>{ARGUMENTS}</function>", ONE),
+    ("function", f"<function=book_table>{ARGUMENTS}</function>", ONE_CALL),
     (
         "function",
         (
             "<tool_call>\n<function=book_table>\n<parameter=place>\nZum Hirsch\n</parameter>\n<parameter=guests>\n4\n"
             "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n</tool_call>"
         ),
-        TWO,
+        TWO_CALLS,
     ),
     (
         "function",
         '<function name="book_table"><param name="place"><![CDATA[Zum Hirsch]]></param><param name="guests">4</param></function>',
-        ONE,
+        ONE_CALL,
     ),
     (
         "invoke",
@@ -111,7 +119,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             '<minimax:tool_call><invoke name="book_table"><parameter name="place">Zum Hirsch</parameter>'
             '<parameter name="guests">4</parameter></invoke>\n<invoke name="clock">\n</invoke></minimax:tool_call>'
         ),
-        TWO,
+        TWO_CALLS,
     ),
     (
         "invoke",
@@ -120,7 +128,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             'Zum Hirsch</｜DSML｜parameter><｜DSML｜parameter name="guests" string="false">4</｜DSML｜parameter>'
             "</｜DSML｜invoke></｜DSML｜function_calls>"
         ),
-        ONE,
+        ONE_CALL,
     ),
     (
         "arg_key",
@@ -128,7 +136,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             "<tool_call>book_table\n<arg_key>place</arg_key>\n<arg_value>Zum Hirsch</arg_value>\n<arg_key>guests</arg_key>\n"
             "<arg_value>4</arg_value>\n</tool_call><tool_call>clock</tool_call>"
         ),
-        TWO,
+        TWO_CALLS,
     ),
     (
         "open call",
@@ -137,7 +145,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             '<|sep|>Zum Hirsch<|close|>argument<|sep|><|open|>argument key="guests" type="integer"<|sep|>4<|close|>argument'
             "<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"
         ),
-        ONE,
+        ONE_CALL,
     ),
     (
         "nested tags",
@@ -145,58 +153,58 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             f'{MINIMAX}<tool_call>\n{MINIMAX}<invoke name="book_table">{MINIMAX}<place>Zum Hirsch{MINIMAX}</place>'
             f"{MINIMAX}<guests>4{MINIMAX}</guests>{MINIMAX}</invoke>\n{MINIMAX}</tool_call>"
         ),
-        ONE,
+        ONE_CALL,
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
-def test_calls_are_read_and_nothing_else_is_left(name: str, text: str, expected: Calls) -> None:
-    """A text that holds nothing but calls gives these calls, in this notation, and no text."""
-    reading = read_calls(text, TOOLS)
-    assert calls_of(reading) == expected
-    assert {call.format for call in reading.calls} == {name}
-    assert (reading.text, reading.reasoning, reading.rejected) == ("", "", ())
+def test_calls_are_parsed_without_remainder(name: str, text: str, expected: Calls) -> None:
+    """A text that consists of calls yields these calls, in this notation, and no text."""
+    result = read_calls(text, TOOLS)
+    assert calls_of(result) == expected
+    assert {call.format for call in result.calls} == {name}
+    assert (result.text, result.reasoning, result.rejected) == ("", "", ())
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
-def test_each_notation_is_usable_by_itself(name: str, text: str, expected: Calls) -> None:
-    """A reader with only one notation reads what is written in it, and only that."""
-    alone = [text_format for text_format in DEFAULT_FORMATS if text_format.name == name]
+def test_each_format_works_alone(name: str, text: str, expected: Calls) -> None:
+    """A reader with a single format parses its notation and no other."""
+    formats = [text_format for text_format in DEFAULT_FORMATS if text_format.name == name]
     others = [text_format for text_format in DEFAULT_FORMATS if text_format.name != name]
-    assert calls_of(read_calls(text, TOOLS, formats=alone)) == expected
+    assert calls_of(read_calls(text, TOOLS, formats=formats)) == expected
     assert all(call.format != name for call in read_calls(text, TOOLS, formats=others).calls)
     assert read_calls(text, TOOLS, formats=()).text == text
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
-def test_text_around_calls_is_kept(name: str, text: str, expected: Calls) -> None:
-    """What stands before and behind the calls is the text, and the spans lie between the two."""
+def test_text_around_calls_remains(name: str, text: str, expected: Calls) -> None:
+    """The text before and behind the calls is the result's text, and the spans of the calls lie between."""
     before, behind = "I book that for you.", "That was all."
-    reading = read_calls(f"{before}\n\n{text}\n\n{behind}", TOOLS)
-    assert calls_of(reading) == expected
-    assert reading.text == f"{before}\n\n{behind}"
-    for call in reading.calls:
+    result = read_calls(f"{before}\n\n{text}\n\n{behind}", TOOLS)
+    assert calls_of(result) == expected
+    assert result.text == f"{before}\n\n{behind}"
+    for call in result.calls:
         assert len(before) < call.start < call.end <= len(before) + 2 + len(text)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
-def test_pieces_do_not_matter(name: str, text: str, expected: Calls, size: int) -> None:
-    """A text reads the same in pieces, with text around it or without."""
+def test_result_does_not_depend_on_pieces(name: str, text: str, expected: Calls, size: int) -> None:
+    """The result is the same in pieces, with and without text around the calls."""
     for whole in (text, f"I book that.\n{text}\nDone."):
-        assert in_pieces(whole, size) == read_calls(whole, TOOLS)
+        assert read_in_pieces(whole, size) == read_calls(whole, TOOLS)
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
-def test_a_call_is_known_with_its_last_character(name: str, text: str, expected: Calls) -> None:
-    """Nothing that stands behind a call has to arrive for it to be known, and nothing of it was shown."""
+def test_a_call_is_emitted_with_its_last_character(name: str, text: str, expected: Calls) -> None:
+    """A call is emitted without any text after it, and no part of it is emitted as text."""
     reader = StreamReader(TOOLS)
     end = max(call.end for call in read_calls(text, TOOLS).calls)
-    line_break = "\n" if text[end:] == "\n" else ""  # what ends with its line needs the end of the line
-    pieces = [reader.feed(letter) for letter in text[:end] + line_break]
-    assert [(call.name, call.arguments) for piece in pieces for call in piece.calls] == expected
-    assert "".join(piece.text for piece in pieces) == ""
+    line_break = "\n" if text[end:] == "\n" else ""  # an unquoted argument ends with its line
+    chunks = [reader.feed(letter) for letter in text[:end] + line_break]
+    assert [(call.name, call.arguments) for chunk in chunks for call in chunk.calls] == expected
+    assert "".join(chunk.text for chunk in chunks) == ""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +228,7 @@ def test_a_call_is_known_with_its_last_character(name: str, text: str, expected:
         "book_table({'place': 'Zum Hirsch'}, 4, 5, True, [], {}, 'too many')",
     ],
 )
-def test_prose_and_data_are_no_calls(text: str) -> None:
-    """What only mentions a tool, holds data or describes a tool gives no call and stays as it is."""
-    reading = read_calls(text, TOOLS)
-    assert (reading.calls, reading.text) == ((), text)
+def test_prose_and_data_are_not_calls(text: str) -> None:
+    """Text that mentions or describes a tool, and JSON data, yields no call and remains unchanged."""
+    result = read_calls(text, TOOLS)
+    assert (result.calls, result.text) == ((), text)

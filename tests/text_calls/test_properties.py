@@ -1,4 +1,4 @@
-"""Random calls are read back from every notation; random text never raises and reads the same in pieces."""
+"""Random calls survive a round trip through every notation; random text never raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentloop.text_calls import read_calls
 
-from .offered import TOOLS, calls_in, in_pieces
+from .offered import TOOLS, calls_in, read_in_pieces
 
 MINIMAX = "]<]minimax[>["
 
@@ -40,11 +40,11 @@ CALLS: st.SearchStrategy[list[tuple[str, dict[str, Any]]]] = st.lists(
 )
 
 
-def _object(name: str, arguments: dict[str, Any]) -> str:
+def _json_object(name: str, arguments: dict[str, Any]) -> str:
     return json.dumps({"name": name, "arguments": arguments})
 
 
-def _wide_object(name: str, arguments: dict[str, Any]) -> str:
+def _indented_object(name: str, arguments: dict[str, Any]) -> str:
     return json.dumps({"tool": name, "args": arguments}, indent=2, ensure_ascii=False)
 
 
@@ -98,17 +98,17 @@ def _invoke(prefix: str) -> Callable[[str, dict[str, Any]], str]:
 
 
 NOTATIONS: dict[str, tuple[str, Callable[[str, dict[str, Any]], str]]] = {
-    "objects": ("{}", _object),
-    "other keys": ("{}", _wide_object),
-    "list of objects": ("[{}]", _object),
-    "fenced list": ("```json\n[{}]\n```", _object),
+    "objects": ("{}", _json_object),
+    "objects with other keys": ("{}", _indented_object),
+    "list of objects": ("[{}]", _json_object),
+    "fenced list": ("```json\n[{}]\n```", _json_object),
     "python": ("{}", _python),
     "python list": ("[{}]", _python),
     "fenced python": ("```python\n{}\n```", _python),
     "python tag": ("<|python_tag|>[{}]", _python),
-    "hermes": ("{}", lambda name, arguments: f"<tool_call>\n{_object(name, arguments)}\n</tool_call>"),
-    "tool_calls": ("<tool_calls>[{}]</tool_calls>", _object),
-    "mistral list": ("[TOOL_CALLS][{}]", _object),
+    "hermes": ("{}", lambda name, arguments: f"<tool_call>\n{_json_object(name, arguments)}\n</tool_call>"),
+    "tool_calls": ("<tool_calls>[{}]</tool_calls>", _json_object),
+    "mistral list": ("[TOOL_CALLS][{}]", _json_object),
     "mistral": ("{}", _json_after("[TOOL_CALLS]NAME[ARGS]JSON")),
     "deepseek": (
         "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>",
@@ -135,11 +135,11 @@ NOTATIONS: dict[str, tuple[str, Callable[[str, dict[str, Any]], str]]] = {
     "nested tags": ("{}", _nested),
 }
 SEPARATORS = {"list of objects", "fenced list", "python list", "python tag", "tool_calls", "mistral list"}
-ONLY_TEXT = {"qwen", "glm", "invoke", "dsml", "nested tags", "gemma"}
+UNTYPED = {"qwen", "glm", "invoke", "dsml", "nested tags", "gemma"}
 
 
 def _without_marks(value: Any) -> Any:
-    """Take out of texts what these notations cannot write: their own marks."""
+    """Remove from strings what these notations cannot express: their own marks."""
     if isinstance(value, str):
         return value.replace("<", "").replace("]", "")
     if isinstance(value, dict):
@@ -149,18 +149,18 @@ def _without_marks(value: Any) -> Any:
 
 @pytest.mark.parametrize("notation", NOTATIONS)
 @given(data=st.data())
-def test_random_calls_are_read_back(notation: str, data: st.DataObject) -> None:
-    """What is written in a notation is read exactly, whole and in pieces."""
-    around, render = NOTATIONS[notation]
+def test_random_calls_survive_a_round_trip(notation: str, data: st.DataObject) -> None:
+    """Calls in a notation are parsed exactly, whole and in pieces."""
+    envelope, render = NOTATIONS[notation]
     calls = data.draw(CALLS)
-    if notation in ONLY_TEXT:
+    if notation in UNTYPED:
         calls = [(name, _without_marks(arguments)) for name, arguments in calls]
     separator = ", " if notation in SEPARATORS else "\n"
-    text = around.format(separator.join(render(name, arguments) for name, arguments in calls))
-    reading = read_calls(text, TOOLS)
-    assert [(call.name, call.arguments) for call in reading.calls] == calls
-    assert reading.text == ""
-    assert in_pieces(text, data.draw(st.integers(1, 30))) == reading
+    text = envelope.format(separator.join(render(name, arguments) for name, arguments in calls))
+    result = read_calls(text, TOOLS)
+    assert [(call.name, call.arguments) for call in result.calls] == calls
+    assert result.text == ""
+    assert read_in_pieces(text, data.draw(st.integers(1, 30))) == result
 
 
 FRAGMENTS = st.sampled_from(
@@ -177,24 +177,24 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(st.one_of(FRAGMENTS, st.text(max_size=3)), max_size=40).map("".join), st.integers(1, 9))
-def test_no_text_raises_and_pieces_do_not_matter(text: str, size: int) -> None:
-    """Fragments of notations in any order are read without an error, the same way in pieces, and give JSON."""
-    reading = read_calls(text, TOOLS)
-    assert in_pieces(text, size) == reading
-    for call in reading.calls:
+def test_no_text_raises(text: str, size: int) -> None:
+    """Fragments of notations in any order raise nothing, and the result is the same in pieces and valid JSON."""
+    result = read_calls(text, TOOLS)
+    assert read_in_pieces(text, size) == result
+    for call in result.calls:
         assert isinstance(json.loads(call.arguments_json), dict)
         assert 0 <= call.start < call.end <= len(text)
 
 
 @given(st.text())
-def test_text_without_openings_is_itself(text: str) -> None:
-    """Text in which nothing can begin stays as it is, to the last space."""
+def test_text_without_openings_is_unchanged(text: str) -> None:
+    """Text in which no call can begin is returned unchanged, including white space."""
     plain = "".join(letter for letter in text if letter not in "{[(<]`>◁:")
-    reading = read_calls(plain, TOOLS)
-    assert (reading.text, reading.calls) == (plain, ())
+    result = read_calls(plain, TOOLS)
+    assert (result.text, result.calls) == (plain, ())
 
 
 @given(st.text(max_size=30))
-def test_reading_again_finds_the_same(text: str) -> None:
-    """Nothing is remembered from one text to the next."""
+def test_parsing_is_repeatable(text: str) -> None:
+    """No state is shared between two texts."""
     assert calls_in(text) == calls_in(text)

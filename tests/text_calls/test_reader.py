@@ -1,4 +1,4 @@
-"""What a reading says beside the calls: repairs, refusals, thoughts, and what schemas change."""
+"""Repairs, rejections, reasoning, and the effect of schemas on arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentloop.text_calls import (
 from agentloop.values.json import freeze_object
 from agentloop.values.tool_calls import ToolSpec
 
-from .offered import BOOK, TOOLS, calls_in, calls_of, in_pieces
+from .offered import BOOK, TOOLS, calls_in, calls_of, read_in_pieces
 
 
 @pytest.mark.parametrize(
@@ -46,37 +46,37 @@ from .offered import BOOK, TOOLS, calls_in, calls_of, in_pieces
         ),
     ],
 )
-def test_each_repair_is_recorded(text: str, repairs: tuple[str, ...]) -> None:
-    """What had to be mended stands on the call; what the notation writes as a matter of course does not."""
+def test_repairs_are_recorded(text: str, repairs: tuple[str, ...]) -> None:
+    """A call lists its repairs; deviations from JSON that its notation allows are not among them."""
     assert [call.repairs for call in read_calls(text, TOOLS).calls] == [repairs]
 
 
-def test_json_arguments_stay_as_they_were_written() -> None:
-    """Faultless JSON is handed on letter by letter; what was mended is written anew."""
+def test_valid_json_arguments_keep_their_spelling() -> None:
+    """Valid JSON is returned exactly as written; repaired arguments are serialized anew."""
     arguments = '{ "place":"A\\u00e4",  "budget": 1.50 }'
-    reading = read_calls(f'{{"name": "book_table", "arguments": {arguments}}}', TOOLS)
-    assert reading.calls[0].arguments_json == arguments
+    result = read_calls(f'{{"name": "book_table", "arguments": {arguments}}}', TOOLS)
+    assert result.calls[0].arguments_json == arguments
     assert read_calls("book_table(place='ä')", TOOLS).calls[0].arguments_json == '{"place":"ä"}'
 
 
-def test_coercion_can_be_switched_off() -> None:
-    """Without it, text stays text whatever the schema says."""
+def test_coercion_can_be_disabled() -> None:
+    """Without coercion, strings remain strings whatever the schema accepts."""
     text = '{"name": "book_table", "arguments": {"place": "7", "guests": "4", "budget": "1.5", "outside": "yes"}}'
     as_written = {"place": "7", "guests": "4", "budget": "1.5", "outside": "yes"}
     assert read_calls(text, TOOLS, coerce=False).calls[0].arguments == as_written
     assert read_calls(text, TOOLS).calls[0].arguments == as_written | {"guests": 4, "budget": 1.5}
 
 
-def test_coercion_reaches_into_lists_and_objects() -> None:
-    """Items and properties are coerced like arguments, and nothing else about them changes."""
+def test_coercion_is_recursive() -> None:
+    """Items and properties are coerced like arguments and otherwise unchanged."""
     text = '{"name": "book_table", "arguments": {"host": {"first": "5", "age": "5"}, "dishes": ["1"]}}'
     call = read_calls(text, TOOLS).calls[0]
     assert call.arguments == {"host": {"first": "5", "age": 5}, "dishes": ["1"]}
     assert call.repairs == ("text read as number",)
 
 
-def test_text_between_tags_gets_the_type_of_the_schema() -> None:
-    """Where the notation has only text, the schema decides; what does not fit stays text."""
+def test_text_in_tags_is_converted_to_the_schema_type() -> None:
+    """In a notation without types, the schema determines them; a value that does not match remains a string."""
     values = {
         "place": "12",
         "guests": "4",
@@ -100,8 +100,8 @@ def test_text_between_tags_gets_the_type_of_the_schema() -> None:
     ]
 
 
-def test_brackets_are_added_only_before_a_closing_tag() -> None:
-    """What is cut off is no call, however little is missing."""
+def test_missing_brackets_are_added_only_before_a_closing_tag() -> None:
+    """A call that is cut off is rejected, even if only brackets are missing."""
     for text in (
         '<tool_call>{"name": "book_table", "arguments": {"place": "A"}',
         '{"name": "book_table", "arguments": {"place": "A"}</p>',
@@ -110,8 +110,8 @@ def test_brackets_are_added_only_before_a_closing_tag() -> None:
         assert calls_in(text) == []
 
 
-def test_data_that_looks_a_little_like_a_call_is_data() -> None:
-    """Names that were not offered make no calls of objects that only resemble them."""
+def test_data_that_resembles_a_call_is_data() -> None:
+    """An object that merely resembles a call counts only with the name of an offered tool."""
     for text in (
         '{"calls": [{"alice": {"at": 3}}]}',
         '{"action": {"move": {"x": 1}}}',
@@ -120,28 +120,28 @@ def test_data_that_looks_a_little_like_a_call_is_data() -> None:
         assert calls_in(text) == []
 
 
-def test_positions_get_names_only_where_they_fit() -> None:
-    """Arguments by position follow the order of the schema; one too many, one given twice or of another type is refused."""
+def test_positional_arguments_follow_the_schema() -> None:
+    """Positional arguments are named in schema order; surplus, duplicate and mistyped ones are rejected."""
     assert calls_in("book_table('A', 4, 2.5)") == [("book_table", {"place": "A", "guests": 4, "budget": 2.5})]
     for text in ("clock(1)", "book_table('A', place='B')", "book_table(4)"):
-        reading = read_calls(text, TOOLS)
-        assert reading.calls == ()
-        assert "book_table" in reading.rejected[0].reason or "clock" in reading.rejected[0].reason
+        result = read_calls(text, TOOLS)
+        assert result.calls == ()
+        assert "book_table" in result.rejected[0].reason or "clock" in result.rejected[0].reason
 
 
 def test_explicit_notations_may_name_other_tools() -> None:
-    """A call in a notation of calls counts whatever it names, unless only offered tools are wanted."""
+    """In a notation for calls alone any name counts, unless `only_offered` is set."""
     text = '<tool_call>{"name": "cook", "arguments": {"dish": "soup"}}</tool_call>'
     assert calls_in(text) == [("cook", {"dish": "soup"})]
-    refused = read_calls(text, TOOLS, only_offered=True)
-    assert refused.calls == ()
-    assert [refusal.reason for refusal in refused.rejected] == ["cook is not offered"]
+    result = read_calls(text, TOOLS, only_offered=True)
+    assert result.calls == ()
+    assert [rejected.reason for rejected in result.rejected] == ["cook is not offered"]
     assert calls_in("[cook(dish='soup')]") == []
     assert calls_of(read_calls("[cook(dish='soup')]", ())) == [("cook", {"dish": "soup"})]
 
 
 @pytest.mark.parametrize(
-    ("text", "reasoning", "left", "calls"),
+    ("text", "reasoning", "remaining", "calls"),
     [
         ("<think>clock() would do</think>It is late.", "clock() would do", "It is late.", 0),
         ("<think>hm</think>\n\nclock()", "hm", "", 1),
@@ -157,21 +157,21 @@ def test_explicit_notations_may_name_other_tools() -> None:
         ),
     ],
 )
-def test_thoughts_are_taken_out(text: str, reasoning: str, left: str, calls: int) -> None:
-    """Calls among thoughts are no calls, and thoughts are no text."""
-    for reading in (read_calls(text, TOOLS), in_pieces(text, 1)):
-        assert (reading.reasoning, reading.text, len(reading.calls)) == (reasoning, left, calls)
+def test_reasoning_is_separated(text: str, reasoning: str, remaining: str, calls: int) -> None:
+    """Reasoning is not part of the text, and calls in it do not count."""
+    for result in (read_calls(text, TOOLS), read_in_pieces(text, 1)):
+        assert (result.reasoning, result.text, len(result.calls)) == (reasoning, remaining, calls)
 
 
-def test_thoughts_that_never_end_are_told() -> None:
-    """Whoever asks again can tell the model why there was no answer."""
-    reading = read_calls("<think>clock()", TOOLS)
-    assert [(refusal.reason, refusal.start) for refusal in reading.rejected] == [("the reasoning is never closed", 0)]
+def test_unclosed_reasoning_is_rejected() -> None:
+    """Unclosed reasoning is reported, so that the model can be asked again with the reason."""
+    result = read_calls("<think>clock()", TOOLS)
+    assert [(rejected.reason, rejected.start) for rejected in result.rejected] == [("the reasoning is never closed", 0)]
 
 
 @pytest.mark.parametrize("depth", [190, 205, 300, 2_000, 50_000])
-def test_arguments_are_never_deeper_than_json_may_be(depth: int) -> None:
-    """What is too deep to be handed on is refused or stays text, in every notation."""
+def test_arguments_never_exceed_the_json_depth_limit(depth: int) -> None:
+    """In every notation, a value that exceeds the depth limit is rejected or remains a string."""
     nested = "[" * depth + "]" * depth
     for text in (
         f"<function=other><parameter=a>{nested}</parameter></function>",
@@ -183,8 +183,8 @@ def test_arguments_are_never_deeper_than_json_may_be(depth: int) -> None:
             assert freeze_object(call.arguments)
 
 
-def test_tags_within_arguments_are_arguments() -> None:
-    """Text that looks like a tag or a call within an argument is part of it."""
+def test_tags_inside_arguments_are_literal() -> None:
+    """Text inside an argument that resembles a tag or a call is part of the argument."""
     dish = "<think>clock()</think></tool_call>```"
     written = dish.replace('"', '\\"')
     for text in (
@@ -196,15 +196,15 @@ def test_tags_within_arguments_are_arguments() -> None:
 
 
 def test_code_is_never_evaluated() -> None:
-    """What is no literal is no argument, and says so."""
+    """An expression that is not a literal is rejected with a reason."""
     for value in ("__import__('os')", "[x for x in y]", "f'{a}'", "lambda: 1", "1 + 1", "open", "b'a'", "1e999", "*a"):
-        reading = read_calls(f"book_table(place={value})", TOOLS)
-        assert reading.calls == ()
-        assert reading.rejected
+        result = read_calls(f"book_table(place={value})", TOOLS)
+        assert result.calls == ()
+        assert result.rejected
 
 
-def test_equal_calls_count_and_explanations_do_not() -> None:
-    """The same call twice is two calls; a call that is told again in another way, or in prose after a block, is not."""
+def test_repeated_calls_count_and_mentions_do_not() -> None:
+    """Equal calls count; a call repeated in another notation, or in prose after a block, is a mention."""
     assert len(calls_in("[clock(), clock()]")) == 2
     assert len(calls_in("1. clock()\n2. clock()")) == 2
     assert len(calls_in("```python\nclock()\n```\nThe call clock() tells the time.")) == 1
@@ -221,15 +221,15 @@ def test_equal_calls_count_and_explanations_do_not() -> None:
         ("book_table(place=" + "[" * 300 + "]" * 300 + ")", "levels deep"),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_left(text: str, reason: str) -> None:
-    """A call that is cut off or broken stays in the text, with the reason."""
-    reading = read_calls(text, TOOLS)
-    assert reading.calls == ()
-    assert reason in " ".join(refusal.reason for refusal in reading.rejected)
+def test_unreadable_calls_are_rejected_and_remain_in_the_text(text: str, reason: str) -> None:
+    """A call that is cut off or malformed is not returned, and the result states the reason."""
+    result = read_calls(text, TOOLS)
+    assert result.calls == ()
+    assert reason in " ".join(rejected.reason for rejected in result.rejected)
 
 
 class ArrowCalls(TextFormat):
-    """A notation of one's own: `=> name!`."""
+    """A custom notation: `=> name!`."""
 
     name = "arrow"
     openings = ("=> ",)
@@ -244,34 +244,34 @@ class ArrowCalls(TextFormat):
         return AttemptResult(end + 1)
 
 
-def test_users_add_notations() -> None:
-    """A format of one's own is read beside the others, whole and in pieces."""
+def test_custom_formats_can_be_added() -> None:
+    """A custom format works together with the built-in ones, whole and in pieces."""
     formats = (ArrowCalls(), *DEFAULT_FORMATS)
     text = "Now => clock! and clock()"
-    reading = read_calls(text, TOOLS, formats=formats)
-    assert [(call.name, call.format) for call in reading.calls] == [("clock", "arrow")]
-    assert "set apart" in reading.rejected[0].reason
+    result = read_calls(text, TOOLS, formats=formats)
+    assert [(call.name, call.format) for call in result.calls] == [("clock", "arrow")]
+    assert "set apart" in result.rejected[0].reason
     reader = StreamReader(TOOLS, formats)
-    told = [call.name for letter in text for call in reader.feed(letter).calls]
-    assert told == ["clock"]
-    assert reader.close() == reading
+    emitted = [call.name for letter in text for call in reader.feed(letter).calls]
+    assert emitted == ["clock"]
+    assert reader.close() == result
 
 
-def test_a_format_that_waits_for_ever_is_stopped() -> None:
-    """One that asks for more text after the end is refused."""
+def test_a_format_that_waits_forever_is_stopped() -> None:
+    """A format that waits for text after the end is stopped with a rejection."""
 
     class Waiting(ArrowCalls):
         def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
             while True:
                 yield None
 
-    reading = read_calls("=> a", TOOLS, formats=[Waiting()])
-    assert (reading.calls, reading.text) == ((), "=> a")
-    assert reading.rejected[0].reason == "the format waits for text after the end"
+    result = read_calls("=> a", TOOLS, formats=[Waiting()])
+    assert (result.calls, result.text) == ((), "=> a")
+    assert result.rejected[0].reason == "the format waits for text after the end"
 
 
-def test_text_is_shown_as_soon_as_it_is_safe() -> None:
-    """Prose is not held back, the beginning of a call is, and what turns out to be none is shown then."""
+def test_text_is_emitted_as_soon_as_it_is_certain() -> None:
+    """Prose is emitted at once; a possible beginning of a call is held back until it is decided."""
     reader = StreamReader(TOOLS)
     assert reader.feed("I will").text == "I will"
     assert reader.feed(" use <tool").text == " use"
@@ -282,10 +282,10 @@ def test_text_is_shown_as_soon_as_it_is_safe() -> None:
     assert reader.close().text == "I will use <tools> and clay and"
 
 
-def test_many_tools_are_no_hindrance() -> None:
-    """A name that begins another one is told from it."""
+def test_a_name_may_be_a_prefix_of_another() -> None:
+    """A tool name that is a prefix of other names is distinguished from them."""
     tools = (BOOK, *[ToolSpec(f"book_table_{n}", "Book", {"type": "object"}) for n in range(300)])
-    assert calls_of(in_pieces("book_table_7(a=1) book_table(place='A')", 1, tools)) == [
+    assert calls_of(read_in_pieces("book_table_7(a=1) book_table(place='A')", 1, tools)) == [
         ("book_table_7", {"a": 1}),
         ("book_table", {"place": "A"}),
     ]
