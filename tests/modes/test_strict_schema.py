@@ -30,7 +30,7 @@ leaves = st.sampled_from(
 
 
 def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make schemas of objects."""
+    """Return a strategy for schemas of objects."""
     return st.dictionaries(st.sampled_from("abcd"), inner, max_size=3).flatmap(
         lambda properties: (
             st.lists(st.sampled_from(sorted(properties)), unique=True).map(
@@ -50,7 +50,7 @@ schemas = st.recursive(
 
 
 def data_for(schema: Any) -> st.SearchStrategy[Any]:
-    """Make data that satisfies a schema of those above; what is optional may be left out."""
+    """Return a strategy for data that satisfies a schema; optional properties may be missing."""
     if "const" in schema:
         return st.just(schema["const"])
     if "enum" in schema:
@@ -60,66 +60,66 @@ def data_for(schema: Any) -> st.SearchStrategy[Any]:
     if schema["type"] == "array":
         return st.lists(data_for(schema["items"]), max_size=2)
     if schema["type"] == "object":
-        made = {name: data_for(inner) for name, inner in schema["properties"].items()}
+        properties = {name: data_for(inner) for name, inner in schema["properties"].items()}
         required = set(schema.get("required", ()))
         return st.fixed_dictionaries(
-            {name: one for name, one in made.items() if name in required},
-            optional={name: one for name, one in made.items() if name not in required},
+            {name: value for name, value in properties.items() if name in required},
+            optional={name: value for name, value in properties.items() if name not in required},
         )
     kinds: dict[str, st.SearchStrategy[Any]] = {"integer": st.integers(-5, 5), "boolean": st.booleans()}
     return kinds.get(schema["type"], st.text(max_size=2))
 
 
-def filled(data: Any, strict: Any, definitions: Any) -> Any:
-    """Give null for whatever is left out, as a model has to."""
+def fill_nulls(data: Any, strict: Any, definitions: Any) -> Any:
+    """Add null for every missing property, as a model must."""
     if "$ref" in strict:
-        return filled(data, definitions[strict["$ref"].rpartition("/")[2]], definitions)
+        return fill_nulls(data, definitions[strict["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in strict:
         branch = next((b for b in strict["anyOf"] if b.get("type") in {"object", "array"} or "$ref" in b), None)
-        return data if branch is None or data is None else filled(data, branch, definitions)
+        return data if branch is None or data is None else fill_nulls(data, branch, definitions)
     if isinstance(data, list) and "items" in strict:
-        return [filled(item, strict["items"], definitions) for item in data]
+        return [fill_nulls(item, strict["items"], definitions) for item in data]
     if isinstance(data, dict) and "properties" in strict:
         return {
-            name: filled(data[name], inner, definitions) if name in data else None
+            name: fill_nulls(data[name], inner, definitions) if name in data else None
             for name, inner in strict["properties"].items()
         }
     return data
 
 
-def places(schema: Any) -> Iterator[dict[str, Any]]:
-    """Return a schema and all inside of it."""
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all schemas inside it."""
     yield schema
     for inner in [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]:
-        yield from places(inner)
+        yield from subschemas(inner)
     if "items" in schema:
-        yield from places(schema["items"])
+        yield from subschemas(schema["items"])
 
 
 def check_subset(strict: Any) -> None:
-    """Check that a schema keeps to the subset."""
-    for place in places(strict):
-        assert place.keys() <= ALLOWED
-        if place.get("type") == "object":
-            assert place["additionalProperties"] is False
-            assert place["required"] == list(place["properties"])
+    """Assert that a schema is in the strict subset."""
+    for part in subschemas(strict):
+        assert part.keys() <= ALLOWED
+        if part.get("type") == "object":
+            assert part["additionalProperties"] is False
+            assert part["required"] == list(part["properties"])
 
 
 @given(schemas.flatmap(lambda schema: st.tuples(st.just(schema), data_for(schema))))
-def test_data_goes_there_and_back(case: tuple[Any, Any]) -> None:
-    """What satisfies a schema satisfies its strict form with nulls for what is left out, and comes back as it was."""
+def test_data_survives_a_round_trip(case: tuple[Any, Any]) -> None:
+    """Data of a schema, with nulls for missing properties, satisfies the strict schema and is restored from it."""
     schema, data = case
     strict, definitions = strict_schema(schema)
     check_subset(strict)
-    written = filled(data, strict, definitions)
+    written = fill_nulls(data, strict, definitions)
     assert SchemaValidator(strict).accepts(written)
-    back = without_nulls(written, schema)
-    assert SchemaValidator(schema).accepts(back)
-    assert without_nulls(filled(back, strict, definitions), schema) == back
+    restored = without_nulls(written, schema)
+    assert SchemaValidator(schema).accepts(restored)
+    assert without_nulls(fill_nulls(restored, strict, definitions), schema) == restored
 
 
 @pytest.mark.parametrize(
-    ("schema", "why"),
+    ("schema", "reason"),
     [
         ({"type": "object"}, "an object with free keys"),
         ({"type": "object", "additionalProperties": {"type": "string"}}, "an object with free keys"),
@@ -132,23 +132,23 @@ def test_data_goes_there_and_back(case: tuple[Any, Any]) -> None:
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf"),
     ],
 )
-def test_what_cannot_be_expressed_is_told_with_its_place(schema: dict[str, Any], why: str) -> None:
-    """A schema outside of the subset is refused by name, not bent."""
-    with pytest.raises(NotStrict, match=why):
+def test_an_inexpressible_schema_raises_with_reason_and_place(schema: dict[str, Any], reason: str) -> None:
+    """A schema outside the subset raises `NotStrict` instead of being approximated."""
+    with pytest.raises(NotStrict, match=reason):
         strict_schema(schema)
 
 
-def test_definitions_are_kept_under_names_of_their_own() -> None:
-    """Recursive schemas stay recursive; a prefix keeps the definitions of several tools apart."""
+def test_definitions_have_prefixed_names() -> None:
+    """Recursive schemas remain recursive, and the prefix separates the definitions of several tools."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}}}
     strict, definitions = strict_schema({"$ref": "#/$defs/node", "$defs": {"node": node}}, "walk.")
     assert strict == {"$ref": "#/$defs/walk.node"}
     assert definitions["walk.node"]["properties"]["next"]["anyOf"][0] == {"$ref": "#/$defs/walk.node"}
 
 
-def test_the_schemas_of_a_benchmark_come_through(corpus: Path) -> None:
-    """Of real tools, those with free keys apart, the right arguments satisfy the strict form and come back."""
-    through, lost = 0, []
+def test_schemas_of_real_tools_survive_a_round_trip(corpus: Path) -> None:
+    """For real tools without free keys, correct arguments satisfy the strict schema and are restored."""
+    count, changed = 0, []
     for line in (corpus / "executor" / "schema_cases.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row["gold_errors"]:
@@ -157,10 +157,10 @@ def test_the_schemas_of_a_benchmark_come_through(corpus: Path) -> None:
             strict, definitions = strict_schema(row["schema"])
         except NotStrict:
             continue
-        written = filled(row["gold"], strict, definitions)
+        written = fill_nulls(row["gold"], strict, definitions)
         assert SchemaValidator({**strict, "$defs": definitions}).accepts(written), row["id"]
         if without_nulls(written, row["schema"]) != row["gold"]:
-            lost.append(row["id"])  # keys that the schema does not name, and leaves open
-        through += 1
-    assert through > 800
-    assert len(lost) < 0.01 * through, lost
+            changed.append(row["id"])  # keys that the schema allows without declaring them
+        count += 1
+    assert count > 800
+    assert len(changed) < 0.01 * count, changed

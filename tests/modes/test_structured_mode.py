@@ -1,4 +1,4 @@
-"""The mode `structured`, by itself and under the driver."""
+"""The mode `structured`, alone and with the driver."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def label(tags: dict[str, str]) -> str:
 REQUEST = InferenceRequest((Message.user("1 + 2?"),), "Be brief.", (add.spec, label.spec))
 
 
-def steps(*items: dict[str, Any]) -> str:
-    """Spell an answer of this mode."""
+def payload(*items: dict[str, Any]) -> str:
+    """Return a payload with these items."""
     return json.dumps({"next": list(items)})
 
 
@@ -54,12 +54,12 @@ CALL = {"tool": "add", "arguments": {"a": 1, "b": 2, "note": None}}
 
 
 def read(text: str, request: InferenceRequest = REQUEST) -> InferenceResponse:
-    """Read an answer."""
+    """Read a response in the mode."""
     return StructuredMode().read(InferenceResponse((Text(text),)), request)
 
 
-def test_the_schema_has_one_branch_per_tool_one_for_the_answer_and_one_for_thoughts() -> None:
-    """One property of the root object is a list of an anyOf; everything is required and closed."""
+def test_the_schema_has_a_branch_per_tool_and_branches_for_answer_and_thoughts() -> None:
+    """The only property of the root is a list of an `anyOf`; everything is required and closed."""
     offered = StructuredMode().offer(REQUEST)
     assert offered.tools == ()
     assert offered.response_format is not None
@@ -73,13 +73,13 @@ def test_the_schema_has_one_branch_per_tool_one_for_the_answer_and_one_for_thoug
         ["scratchpad"],
     ]
     assert branches[0]["properties"]["arguments"]["required"] == ("a", "b", "note")
-    assert SchemaValidator(schema).accepts(json.loads(steps({"scratchpad": "hm"}, CALL, {"answer": "3"})))
+    assert SchemaValidator(schema).accepts(json.loads(payload({"scratchpad": "hm"}, CALL, {"answer": "3"})))
 
 
-def test_a_tool_that_the_subset_cannot_express_takes_its_arguments_as_text() -> None:
-    """Free keys cannot be expressed: the branch says so, and the text is read as the arguments."""
+def test_inexpressible_arguments_are_json_in_a_string() -> None:
+    """Free keys cannot be expressed: the branch states the reason, and the string is read as the arguments."""
     assert "an object with free keys" in build_tool_branch(label.spec).reason
-    (call,) = read(steps({"tool": "label", "arguments": '{"tags": {"a": "b"}}'})).tool_calls
+    (call,) = read(payload({"tool": "label", "arguments": '{"tags": {"a": "b"}}'})).tool_calls
     assert call.arguments == {"tags": {"a": "b"}}
 
 
@@ -90,34 +90,36 @@ def test_a_tool_that_the_subset_cannot_express_takes_its_arguments_as_text() -> 
         (ToolChoice.specific("label"), ["tool", "scratchpad"]),
     ],
 )
-def test_a_tool_choice_takes_branches_away(choice: ToolChoice, branches: list[str]) -> None:
-    """A model that has to call has no branch to answer."""
+def test_a_tool_choice_removes_branches(choice: ToolChoice, branches: list[str]) -> None:
+    """A model that must call a tool has no branch for an answer."""
     schema: Any = StructuredMode().offer(REQUEST.with_tool_choice(choice)).response_format
-    assert [next(iter(one["properties"])) for one in schema.schema["properties"]["next"]["items"]["anyOf"]] == branches
+    assert [
+        next(iter(branch["properties"])) for branch in schema.schema["properties"]["next"]["items"]["anyOf"]
+    ] == branches
 
 
-def test_without_tools_the_form_of_the_answer_is_left_to_the_provider() -> None:
-    """A request without tools, or that forbids them, is one for plain structured output."""
-    wanted = ResponseFormat({"type": "object", "properties": {}})
+def test_without_tools_the_response_format_is_passed_on() -> None:
+    """A request without tools, or with tool choice `none`, is a request for plain structured output."""
+    response_format = ResponseFormat({"type": "object", "properties": {}})
     for request in (REQUEST.with_tools(), REQUEST.with_tool_choice(ToolChoice.none())):
-        offered = StructuredMode().offer(request.with_response_format(wanted))
-        assert (offered.tools, offered.response_format) == ((), wanted)
+        offered = StructuredMode().offer(request.with_response_format(response_format))
+        assert (offered.tools, offered.response_format) == ((), response_format)
     response = InferenceResponse((Text("plain"),))
     assert StructuredMode().read(response, REQUEST.with_tools()) is response
 
 
-def test_the_variant_for_models_without_schemas_tells_the_schema() -> None:
-    """`json_object` asks for an object and puts the schema into the prompt."""
+def test_the_variant_json_object_describes_the_schema() -> None:
+    """`json_object` requests any JSON object and puts the schema into the prompt."""
     offered = StructuredMode(variant="json_object").offer(REQUEST)
     assert offered.response_format == ResponseFormat()
     assert '"anyOf":' in offered.system_prompt
 
 
 def test_calls_answers_and_thoughts_are_read_in_order() -> None:
-    """Thoughts become reasoning, calls calls, answers text; nulls that stand for nothing are gone."""
-    response = read(steps({"scratchpad": "hm"}, CALL, CALL, {"answer": "soon"}))
-    thought, first, second, said = response.parts
-    assert (thought, said) == (Reasoning("hm"), Text("soon"))
+    """Thoughts become reasoning and answers text; nulls of optional parameters are removed."""
+    response = read(payload({"scratchpad": "hm"}, CALL, CALL, {"answer": "soon"}))
+    thought, first, second, answer = response.parts
+    assert (thought, answer) == (Reasoning("hm"), Text("soon"))
     assert isinstance(first, ToolCall)
     assert isinstance(second, ToolCall)
     assert first.arguments == second.arguments == {"a": 1, "b": 2}
@@ -125,9 +127,9 @@ def test_calls_answers_and_thoughts_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["```json\n%s\n```", "<think>hm</think>%s", "  %s\n"])
-def test_fences_and_thoughts_around_the_object_do_no_harm(text: str) -> None:
-    """Models that wrap what they write are understood."""
-    assert read(text % steps(CALL)).tool_calls
+def test_fences_and_reasoning_around_the_object_are_ignored(text: str) -> None:
+    """A payload in a fence or behind reasoning tags is read."""
+    assert read(text % payload(CALL)).tool_calls
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_fences_and_thoughts_around_the_object_do_no_harm(text: str) -> None:
         ('{"next": [{"tool": 5}]}', "its keys are tool"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, problem: str) -> None:
-    """The problem says what is wrong, and where."""
+def test_an_unreadable_payload_is_a_problem(text: str, problem: str) -> None:
+    """The problem states the fault and its place."""
     assert re.search(problem, read(text).problem)
 
 
@@ -151,8 +153,8 @@ def test_what_cannot_be_read_is_told(text: str, problem: str) -> None:
         st.none() | st.booleans() | st.integers() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)
     )
 )
-def test_no_json_makes_it_raise(data: Any) -> None:
-    """Whatever a model writes is read, or told as a problem."""
+def test_no_json_raises(data: Any) -> None:
+    """Any JSON is either read or reported as a problem."""
     for text in (
         json.dumps(data),
         json.dumps({"next": data}),
@@ -163,7 +165,7 @@ def test_no_json_makes_it_raise(data: Any) -> None:
 
 
 async def run(*lines: str, mode: Any = "structured") -> tuple[list[AgentStep], ScriptedInference, list[Event]]:
-    """Run a loop over a model that writes these texts."""
+    """Run a loop with a model that writes these texts."""
     model, events = ScriptedInference(*lines), list[Event]()
     loop = AgentLoop(ToolCallingDriver(model, mode=mode), [add, label], system_prompt="Be brief.")
     loop.wiretap(events.append)
@@ -171,50 +173,54 @@ async def run(*lines: str, mode: Any = "structured") -> tuple[list[AgentStep], S
     return list(state.steps), model, events
 
 
-async def test_a_run_is_the_same_as_with_a_tool_api() -> None:
-    """Law 12: steps, calls and outcomes do not show that the model wrote JSON."""
-    (first, last), _, _ = await run(steps(CALL, CALL), steps({"answer": "It is 3."}))
-    assert [(one.name, one.arguments, one.value) for one in first.executions] == [("add", {"a": 1, "b": 2}, 3)] * 2
+async def test_steps_do_not_depend_on_the_mode() -> None:
+    """Law 12: steps, calls and results are the same as with a tool API."""
+    (first, last), _, _ = await run(payload(CALL, CALL), payload({"answer": "It is 3."}))
+    assert [(execution.name, execution.arguments, execution.value) for execution in first.executions] == [
+        ("add", {"a": 1, "b": 2}, 3)
+    ] * 2
     assert last.message is not None
     assert last.message.text == "It is 3."
 
 
-async def test_the_conversation_is_told_in_the_same_json() -> None:
-    """What the model said before stands in the request as it would write it, results in the user's message after it."""
-    _, model, _ = await run(steps({"scratchpad": "hm"}, CALL), steps({"answer": "It is 3."}))
-    _, said, told = model.requests[1].messages
-    assert json.loads(said.text) == {"next": [{"scratchpad": "hm"}, {"tool": "add", "arguments": {"a": 1, "b": 2}}]}
-    assert json.loads(told.text) == {"tool": "add", "result": "3"}
+async def test_the_conversation_is_rendered_as_payloads() -> None:
+    """Earlier turns of the model are payloads in the request, with results in the user's message after them."""
+    _, model, _ = await run(payload({"scratchpad": "hm"}, CALL), payload({"answer": "It is 3."}))
+    _, assistant, results = model.requests[1].messages
+    assert json.loads(assistant.text) == {
+        "next": [{"scratchpad": "hm"}, {"tool": "add", "arguments": {"a": 1, "b": 2}}]
+    }
+    assert json.loads(results.text) == {"tool": "add", "result": "3"}
 
 
-async def test_thinking_alone_goes_on() -> None:
-    """A payload of thoughts only requests continuation."""
-    taken, model, _ = await run(steps({"scratchpad": "hm"}), steps({"answer": "3"}))
-    assert (len(taken), len(model.requests)) == (2, 2)
-    assert taken[0].message is not None
-    assert taken[0].message.parts == (Reasoning("hm"),)
+async def test_a_payload_of_thoughts_requests_another_step() -> None:
+    """A payload without calls and answer ends the step with a request for continuation."""
+    agent_steps, model, _ = await run(payload({"scratchpad": "hm"}), payload({"answer": "3"}))
+    assert (len(agent_steps), len(model.requests)) == (2, 2)
+    assert agent_steps[0].message is not None
+    assert agent_steps[0].message.parts == (Reasoning("hm"),)
 
 
-async def test_an_unreadable_answer_is_asked_for_again() -> None:
-    """The model is shown what is wrong, and its second answer counts."""
-    taken, model, events = await run("I will add.", steps(CALL), steps({"answer": "3"}))
-    assert [step.executions[0].status for step in taken[:1]] == [ToolStatus.SUCCEEDED]
+async def test_an_unreadable_response_is_retried() -> None:
+    """The model receives the reason, and its second response counts."""
+    agent_steps, model, events = await run("I will add.", payload(CALL), payload({"answer": "3"}))
+    assert [step.executions[0].status for step in agent_steps[:1]] == [ToolStatus.SUCCEEDED]
     assert "it is not one JSON object" in model.requests[1].messages[-1].text
     assert [event.text for event in events if isinstance(event, DecisionExtractionFailed)] == ["I will add."]
 
 
-async def test_pieces_are_shown_when_they_are_whole() -> None:
-    """While streaming, the JSON itself is never shown."""
-    model, told = ScriptedInference(steps({"answer": "It is 3."})), list[InferenceDelta]()
+async def test_streaming_emits_contents_instead_of_json() -> None:
+    """With streaming, the answer's text is emitted and the JSON around it never is."""
+    model, deltas = ScriptedInference(payload({"answer": "It is 3."})), list[InferenceDelta]()
     loop = AgentLoop(ToolCallingDriver(model, mode="structured", streaming=True), [add])
-    loop.on(InferenceDeltaReceived, lambda event: told.append(event.delta))
+    loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta))
     assert (await loop.execute("1 + 2?")).final_text == "It is 3."
-    assert "".join(delta.text for delta in told) == "It is 3."
+    assert "".join(delta.text for delta in deltas) == "It is 3."
 
 
 @pytest.mark.parametrize("variant", ["json_schema", "json_object"])
-def test_the_answer_has_the_form_that_is_asked_for(variant: Literal["json_schema", "json_object"]) -> None:
-    """A response format becomes the schema of the answer's branch; what comes back satisfies it."""
+def test_the_answer_follows_the_response_format(variant: Literal["json_schema", "json_object"]) -> None:
+    """The response format is the schema of the answer's branch, and the answer satisfies it."""
     schema = {
         "type": "object",
         "properties": {"sum": {"type": "integer"}, "note": {"type": "string"}},
@@ -223,7 +229,7 @@ def test_the_answer_has_the_form_that_is_asked_for(variant: Literal["json_schema
     request = REQUEST.with_response_format(ResponseFormat(schema))
     mode = StructuredMode(variant=variant)
     assert mode.offer(request).tools == ()
-    response = mode.read(InferenceResponse((Text(steps({"answer": {"sum": 3, "note": None}})),)), request)
+    response = mode.read(InferenceResponse((Text(payload({"answer": {"sum": 3, "note": None}})),)), request)
     assert response.text == '{"sum":3}'
 
 
@@ -239,8 +245,8 @@ def test_the_answer_has_the_form_that_is_asked_for(variant: Literal["json_schema
         ('{"answer": "It is 3."}', '{"answer": "It is 3."}'),
     ],
 )
-async def test_an_answer_without_tools_may_go_on_in_the_same_json(written: str, shown: str, *, streaming: bool) -> None:
-    """A model whose own turns are shown as JSON may keep to it in the last answer of a budget; other JSON is an answer."""
+async def test_an_answer_without_tools_may_be_a_payload(written: str, shown: str, *, streaming: bool) -> None:
+    """A model whose earlier turns are payloads may write one as its last answer; other JSON is an answer as it is."""
     call = '{"next": [{"tool": "add", "arguments": {"a": 1, "b": 2, "note": null}}]}'
     driver = ToolCallingDriver(ScriptedInference(call, written), mode="structured", streaming=streaming)
     loop = AgentLoop(driver, [add], interceptors=[Budget(steps=2)])
@@ -251,7 +257,7 @@ async def test_an_answer_without_tools_may_go_on_in_the_same_json(written: str, 
 
 
 async def test_a_first_answer_without_tools_is_plain() -> None:
-    """A model that has never seen such JSON means what it writes."""
+    """Without earlier payloads in the conversation, JSON is an answer as it is."""
     written = '{"next": [{"answer": "x"}]}'
     loop = AgentLoop(ToolCallingDriver(ScriptedInference(written), mode="structured"))
     assert (await loop.execute("Write JSON.")).final_text == written

@@ -1,4 +1,4 @@
-"""The modes `validated` and `parsed`, by themselves and under the driver."""
+"""The modes `validated` and `parsed`, alone and with the driver."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ REQUEST = InferenceRequest((Message.user("1 + 2?"),), "Be brief.", (add.spec,))
 
 
 def loop_in(mode: Any, *lines: str, **settings: Any) -> tuple[AgentLoop, ScriptedInference]:
-    """Make a loop over a model that writes these texts."""
+    """Return a loop with a model that writes these texts."""
     model = ScriptedInference(*lines)
     return AgentLoop(ToolCallingDriver(model, mode=mode, **settings), [add], system_prompt="Be brief."), model
 
 
 def test_tools_are_described_in_the_prompt() -> None:
-    """The model gets no tools but words about them, after the system prompt that there was."""
+    """The request has no tools; the system prompt describes them after its own text."""
     offered = TextMode().offer(REQUEST)
     assert (offered.tools, offered.messages) == ((), REQUEST.messages)
     assert offered.system_prompt.startswith("Be brief.\n\n")
@@ -61,47 +61,47 @@ def test_tools_are_described_in_the_prompt() -> None:
         (ToolChoice.none(), "Call no tool now"),
     ],
 )
-def test_a_tool_choice_is_told_in_words(choice: ToolChoice, words: str) -> None:
-    """What a tool API would be told by a parameter, the prompt says."""
+def test_a_tool_choice_is_an_instruction(choice: ToolChoice, words: str) -> None:
+    """The prompt states the tool choice that a tool API would have as a parameter."""
     offered = TextMode().offer(REQUEST.with_tool_choice(choice))
     assert words in offered.system_prompt
     assert offered.tool_choice == ToolChoice.auto()
 
 
-def test_the_form_of_the_answer_is_told_in_words() -> None:
-    """A response format becomes a part of the prompt."""
+def test_the_response_format_is_an_instruction() -> None:
+    """The prompt states the schema of the answer."""
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
     offered = TextMode().offer(REQUEST.with_response_format(ResponseFormat(schema)))
     assert '{"type":"object","properties":{"sum":{"type":"integer"}}}' in offered.system_prompt
     assert offered.response_format is None
 
 
-def test_calls_are_read_out_of_the_text() -> None:
-    """Calls become calls, what stands around them text, thoughts reasoning; what was mended is on the call."""
+def test_calls_are_parsed_from_the_text() -> None:
+    """The response has the calls, the text around them and the reasoning; repairs are recorded on the call."""
     text = "<think>hm</think>Let me see.\n<tool_call>{'name': 'add', 'arguments': {'a': 1, 'b': 2,}}</tool_call>"
     read = TextMode().read(InferenceResponse((Text(text),), FinishReason.STOP), REQUEST)
-    thought, said, call = read.parts
-    assert (thought, said) == (Reasoning("hm"), Text("Let me see."))
+    thought, answer, call = read.parts
+    assert (thought, answer) == (Reasoning("hm"), Text("Let me see."))
     assert isinstance(call, ToolCall)
     assert (call.name, call.arguments) == ("add", {"a": 1, "b": 2})
     assert call.repairs
     assert read.finish_reason is FinishReason.TOOL_CALLS
 
 
-def test_without_tools_nothing_is_read() -> None:
-    """A text that looks like a call is a text when no tool was offered."""
+def test_without_tools_nothing_is_parsed() -> None:
+    """Text that resembles a call is text if no tool was offered."""
     response = InferenceResponse((Text(CALL),))
     assert TextMode().read(response, REQUEST.with_tools()) is response
 
 
-def test_calls_that_the_service_has_read_are_taken() -> None:
-    """A server that knows its model's notation is believed."""
+def test_calls_of_the_server_are_used() -> None:
+    """If the inference server parsed the calls, the text is not parsed again."""
     response = InferenceResponse((ToolCall("1", "add", "{}"),), FinishReason.TOOL_CALLS)
     assert TextMode().read(response, REQUEST) is response
 
 
-def test_a_call_can_be_checked_without_a_loop() -> None:
-    """Validation tells whether a call can be executed, and in words why not."""
+def test_calls_can_be_validated_without_a_loop() -> None:
+    """Validation returns the arguments, or states why the call cannot be executed."""
     mode = TextMode()
     assert mode.validate(ToolCall("", "add", '{"a": 1, "b": 2}'), [add.spec]).arguments == {"a": 1, "b": 2}
     assert "'b' is a required property" in mode.validate(ToolCall("", "add", '{"a": 1}'), [add.spec]).error_message
@@ -112,8 +112,8 @@ def test_a_call_can_be_checked_without_a_loop() -> None:
 
 
 @pytest.mark.parametrize("mode", ["validated", "parsed"])
-async def test_a_run_is_the_same_as_with_a_tool_api(mode: str) -> None:
-    """Law 12: state, calls and outcomes do not show that the model wrote its calls as text."""
+async def test_state_does_not_depend_on_the_mode(mode: str) -> None:
+    """Law 12: state, calls and results are the same as with a tool API."""
     loop, model = loop_in(mode, CALL, "It is 3.")
     state = await loop.execute("1 + 2?")
     (execution,) = state.steps[0].executions
@@ -126,19 +126,19 @@ async def test_a_run_is_the_same_as_with_a_tool_api(mode: str) -> None:
     assert not any(request.tools for request in model.requests)
 
 
-async def test_calls_and_results_are_told_as_text() -> None:
-    """The next request holds the call in the notation of the prompt, and its result in the user's message after it."""
+async def test_calls_and_results_are_rendered_as_text() -> None:
+    """The next request has the call in the notation of the prompt, and the result in the user's message after it."""
     loop, model = loop_in("parsed", f"So: {CALL} and {CALL}", "It is 3.")
     await loop.execute("1 + 2?")
-    _, said, told = model.requests[1].messages
-    assert said.role == "assistant"
-    assert said.text.count('<tool_call>\n{"name":"add","arguments":{"a":1,"b":2}}\n</tool_call>') == 2
-    assert told.role == "user"
-    assert told.text.count('<tool_response>\n{"name":"add","content":"3"}\n</tool_response>') == 2
+    _, assistant, results = model.requests[1].messages
+    assert assistant.role == "assistant"
+    assert assistant.text.count('<tool_call>\n{"name":"add","arguments":{"a":1,"b":2}}\n</tool_call>') == 2
+    assert results.role == "user"
+    assert results.text.count('<tool_response>\n{"name":"add","content":"3"}\n</tool_response>') == 2
 
 
-async def test_a_translated_request_extends_the_one_before() -> None:
-    """Law 13: prompt and messages of a step begin with those of the step before."""
+async def test_a_translated_request_extends_the_previous_one() -> None:
+    """Law 13: the prompt and messages of a step begin with those of the previous step."""
     loop, model = loop_in("parsed", CALL, CALL, "It is 3.")
     await loop.execute("1 + 2?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
@@ -146,8 +146,8 @@ async def test_a_translated_request_extends_the_one_before() -> None:
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
-async def test_an_invalid_call_is_asked_for_again() -> None:
-    """In the mode `validated` the model is shown the error and answers again; the conversation holds only what counted."""
+async def test_an_invalid_call_is_retried() -> None:
+    """In the mode `validated` the model receives the error; only its valid response becomes part of the conversation."""
     loop, model = loop_in("validated", WRONG, CALL, "It is 3.")
     events: list[Event] = []
     loop.wiretap(events.append)
@@ -158,16 +158,16 @@ async def test_an_invalid_call_is_asked_for_again() -> None:
     assert (state.step_count, state.usage.requests) == (2, 3)
 
 
-async def test_asking_again_is_bounded() -> None:
-    """After the last try the call goes to the executor, which rejects it and tells the model."""
+async def test_retries_are_bounded() -> None:
+    """After the last retry the call goes to the executor, which rejects it."""
     loop, model = loop_in("validated", WRONG, WRONG, "I cannot.", max_retries=1)
     state = await loop.execute("1 + 2?")
     assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.REJECTED]
     assert (len(model.requests), state.final_text) == (3, "I cannot.")
 
 
-async def test_the_mode_parsed_does_not_ask_again() -> None:
-    """An invalid call is rejected by the executor, in a step of its own."""
+async def test_the_mode_parsed_does_not_retry() -> None:
+    """In the mode `parsed` the executor rejects an invalid call in a separate step."""
     loop, model = loop_in("parsed", WRONG, CALL, "It is 3.")
     state = await loop.execute("1 + 2?")
     statuses = [execution.status for step in state.steps for execution in step.executions]
@@ -175,8 +175,8 @@ async def test_the_mode_parsed_does_not_ask_again() -> None:
     assert len(model.requests) == 3
 
 
-async def test_what_cannot_be_read_is_asked_for_again() -> None:
-    """A call that breaks off is told as what it is."""
+async def test_an_unreadable_call_is_retried() -> None:
+    """A call that is cut off is sent back to the model with the reason."""
     loop, model = loop_in("validated", '<tool_call>{"name": "add", "arguments": {"a": </tool_call>', CALL, "It is 3.")
     events: list[Event] = []
     loop.wiretap(events.append)
@@ -186,8 +186,8 @@ async def test_what_cannot_be_read_is_asked_for_again() -> None:
     assert model.requests[1].messages[-1].role == "user"
 
 
-async def test_pictures_in_results_are_shown() -> None:
-    """A result that holds a picture is told with it."""
+async def test_media_in_results_are_sent() -> None:
+    """The image of a result is part of the message with the results."""
 
     @tool(effect="pure")
     def look() -> Image:
@@ -199,8 +199,8 @@ async def test_pictures_in_results_are_shown() -> None:
     assert [type(part) for part in model.requests[1].messages[-1].parts] == [Text, Image]
 
 
-async def test_another_model_gives_the_final_answer() -> None:
-    """A cheap model decides what to call; the strong one is asked for the answer, without tools."""
+async def test_the_final_answer_comes_from_the_final_model() -> None:
+    """One model chooses the tools; another is called for the answer, without tools."""
     cheap, strong = (
         ScriptedInference([ToolCall("1", "add", '{"a": 1, "b": 2}')], "draft"),
         ScriptedInference("It is 3."),
@@ -211,7 +211,7 @@ async def test_another_model_gives_the_final_answer() -> None:
     assert strong.requests[0].tools == ()
 
 
-def test_an_unknown_mode_is_refused() -> None:
-    """A misspelled mode is told with those there are."""
+def test_an_unknown_mode_raises() -> None:
+    """The error for an unknown mode lists the known ones."""
     with pytest.raises(ConfigurationError, match="no tool-calling mode 'nativ'; known are auto, native"):
         get_mode("nativ")

@@ -1,4 +1,4 @@
-"""The form of a typed answer, as it is sent to providers that enforce schemas."""
+"""The response format of a typed answer as it is sent to providers that enforce schemas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Node:
     """A tree."""
 
     name: str
-    below: list[Node]
+    children: list[Node]
 
 
 def driver_of(kind: str, model: ScriptedInference, *, streaming: bool = False) -> InferringDriver:
@@ -50,22 +50,22 @@ def driver_of(kind: str, model: ScriptedInference, *, streaming: bool = False) -
 
 
 def sent_by(model: ScriptedInference) -> tuple[Mapping[str, Any], bool]:
-    """Return the schema that the model was asked to keep to, and whether it is to be enforced."""
-    form = model.requests[-1].response_format
-    assert form is not None
-    assert form.schema is not None
-    return form.schema, form.strict
+    """Return the schema of the last request, and whether the provider is asked to enforce it."""
+    response_format = model.requests[-1].response_format
+    assert response_format is not None
+    assert response_format.schema is not None
+    return response_format.schema, response_format.strict
 
 
-def is_accepted(schema: Any) -> bool:
-    """Say whether every object of a schema is closed and requires all of its properties."""
+def is_strict_schema(schema: Any) -> bool:
+    """Whether every object of a schema is closed and requires all of its properties."""
     if isinstance(schema, Mapping):
         if "properties" in schema and (
             set(schema["required"]) != set(schema["properties"]) or schema["additionalProperties"] is not False
         ):
             return False
-        return all(is_accepted(one) for one in schema.values())
-    return not isinstance(schema, list | tuple) or all(map(is_accepted, schema))
+        return all(is_strict_schema(value) for value in schema.values())
+    return not isinstance(schema, list | tuple) or all(map(is_strict_schema, schema))
 
 
 KINDS = ("native", "structured", "react")
@@ -77,58 +77,58 @@ CASES: list[tuple[Any, Any, Any]] = [
     (Sum, {"total": 3, "unit": None, "terms": None}, Sum(3)),
     (Sum, {"total": 3, "unit": "pears", "terms": [1, 2]}, Sum(3, "pears", [1, 2])),
     (list[Sum], {"answer": [{"total": 3, "unit": None, "terms": []}]}, [Sum(3)]),
-    (Node, {"answer": {"name": "a", "below": [{"name": "b", "below": []}]}}, Node("a", [Node("b", [])])),
+    (Node, {"answer": {"name": "a", "children": [{"name": "b", "children": []}]}}, Node("a", [Node("b", [])])),
 ]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("hint", "written", "output"), CASES)
-async def test_an_answer_is_asked_for_in_a_form_that_providers_accept(
+async def test_the_answer_schema_is_one_that_providers_accept(
     kind: str, hint: Any, written: Any, output: Any, *, streaming: bool
 ) -> None:
-    """The root is an object, all is closed and required; what comes is read back into what was asked for."""
+    """The root is an object, all objects are closed and all properties required; the answer has the requested type."""
     model = ScriptedInference(json.dumps(written))
     loop = AgentLoop(driver_of(kind, model, streaming=streaming), [add], output_type=hint)
-    told: list[Event] = []
-    loop.wiretap(told.append)
+    events: list[Event] = []
+    loop.wiretap(events.append)
     state = await loop.execute("?")
     assert (state.output, len(model.requests)) == (output, 1)
     schema, is_strict = sent_by(model)
-    assert (schema["type"], is_strict, is_accepted(schema)) == ("object", True, True)
+    assert (schema["type"], is_strict, is_strict_schema(schema)) == ("object", True, True)
     if streaming:
-        deltas = [event.delta for event in told if isinstance(event, InferenceDeltaReceived)]
+        deltas = [event.delta for event in events if isinstance(event, InferenceDeltaReceived)]
         assert "".join(delta.text for delta in deltas if delta.kind == "text").endswith(state.final_text)
 
 
 @pytest.mark.parametrize("hint", [dict[str, int], list[dict[str, int]]])
-async def test_what_cannot_be_strict_is_sent_without_asking_to_enforce_it(hint: Any) -> None:
-    """A provider refuses a strict schema with free keys; the answer is checked here all the same."""
-    wanted: Any = {"a": 1} if hint == dict[str, int] else [{"a": 1}]
-    wrong, right = ("[]", wanted) if hint == dict[str, int] else ('{"answer": 1}', {"answer": wanted})
+async def test_an_inexpressible_schema_is_sent_without_enforcement(hint: Any) -> None:
+    """A schema with free keys cannot be enforced by a provider; the loop checks the answer nevertheless."""
+    expected: Any = {"a": 1} if hint == dict[str, int] else [{"a": 1}]
+    wrong, right = ("[]", expected) if hint == dict[str, int] else ('{"answer": 1}', {"answer": expected})
     model = ScriptedInference(wrong, json.dumps(right))
     state = await AgentLoop(ToolCallingDriver(model), output_type=hint).execute("?")
-    assert state.output == wanted
+    assert state.output == expected
     schema, is_strict = sent_by(model)
     assert (schema["type"], is_strict) == ("object", False)
 
 
-async def test_an_answer_in_the_form_that_was_asked_for_is_read_too() -> None:
-    """A model that is not held to the form may answer without the property around it."""
+async def test_an_unwrapped_answer_is_also_read() -> None:
+    """A model without enforced schemas may answer without the property around the answer."""
     for written in ("42", "```json\n42\n```", '{"answer": 42}'):
         state = await AgentLoop(ToolCallingDriver(ScriptedInference(written)), output_type=int).execute("?")
         assert state.output == 42
 
 
-async def test_calls_before_the_answer_are_left_as_they_are() -> None:
-    """The form is for answers alone."""
+async def test_calls_before_the_answer_are_unchanged() -> None:
+    """The response format applies to the answer only."""
     model = ScriptedInference(["One moment.", ToolCall("1", "add", '{"a": 1, "b": 2}')], '{"answer": 3}')
     state = await AgentLoop(ToolCallingDriver(model), [add], output_type=int).execute("?")
     assert (state.messages[1].text, state.steps[0].executions[0].value, state.output) == ("One moment.", 3, 3)
 
 
-async def test_a_form_that_is_strict_already_is_sent_as_it_is() -> None:
-    """Nothing is made of it that a prompt cache would not know."""
+async def test_a_strict_schema_is_sent_unchanged() -> None:
+    """A schema that is already strict is not rewritten, so that prompt caches stay valid."""
 
     @frozen
     class Pair:
