@@ -1,4 +1,4 @@
-"""What the tests of inference share."""
+"""Fixtures for the tests of inference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_proxies_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the proxies and the keys of the machine out of the tests."""
+    """Remove the proxies and keys of the machine from the environment."""
     for name in list(os.environ):
         if name.lower().endswith(("_proxy", "_api_key")):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Strategies for conversations and requests as programs and models make them, with all the oddities of real ones."""
+"""Strategies for conversations and requests, including the irregularities of real models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ json_values = st.recursive(
 json_objects = st.dictionaries(st.text(), json_values, max_size=4)
 
 call_ids = st.sampled_from(["", "", "a", "b", "call_0", "call_1", "a_1", "a_1_1", "toolu_01"])
-"""Ids as models give them: unique, missing, or the same again, and some that look as if they had been made."""
+"""Call ids as models send them: unique, missing or repeated, and some that look like derived ids."""
 
 MALFORMED_ARGUMENTS = ('{"a": 1', "[1]", '"text"', "5", "true", "add(1)", '{"a": NaN}', "{'a': 1}", "{}{}", '{"a": 1}}')
 arguments = st.one_of(
@@ -54,7 +54,7 @@ tool_calls = st.builds(ToolCall, call_ids, tool_names, arguments)
 
 
 def execution_of(call: ToolCall, *, value: object = None, error: ErrorInfo | None = None) -> ToolExecution:
-    """Make the outcome of a call."""
+    """Return the execution of a call."""
     return ToolExecution(
         id="e",
         key="k",
@@ -69,7 +69,7 @@ def execution_of(call: ToolCall, *, value: object = None, error: ErrorInfo | Non
 
 @st.composite
 def tool_exchanges(draw: st.DrawFn) -> ToolExchange:
-    """A call with its outcome."""
+    """Generate a call with its execution."""
     call = draw(tool_calls)
     if draw(st.booleans()):
         return ToolExchange(call, execution_of(call, value=draw(json_values)))

@@ -1,6 +1,6 @@
-"""A provider on loopback that follows a script: real sockets, exact bytes, every kind of misbehavior.
+"""A scripted provider on the loopback interface: real sockets, exact bytes, every kind of misbehavior.
 
-The server lives in the event loop of the test and has no tasks of its own, so that what a client leaves behind shows.
+The server runs in the event loop of the test without tasks of its own, so that tests can detect tasks that a client leaks.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tests.limits import LONGEST
 
 KEY = "sk-test-0123456789abcdef"
 
-Reply: TypeAlias = Callable[["Connection", "Received"], None]
-"""Answers a request that just came over a connection, well or badly."""
+Reply: TypeAlias = Callable[["Connection", "ReceivedRequest"], None]
+"""Responds to a request on a connection, correctly or not."""
 
 
 @frozen
-class Received:
-    """A request as it came.
+class ReceivedRequest:
+    """A received request.
 
     Attributes:
         line: the request line.
-        headers: the headers, by names in lower case; several of one name are joined by a comma.
+        headers: the headers, by lower-case names; repeated headers are joined by commas.
         body: the body.
-        connection: the number of the connection that it came over, from 0.
+        connection: the 0-based number of its connection.
     """
 
     line: str
@@ -40,12 +40,12 @@ class Received:
 
     @property
     def target(self) -> str:
-        """What was asked for: a path, or a whole URL where the client takes the server for a proxy."""
+        """The request target: a path, or a URL if the client uses the server as a proxy."""
         return self.line.split()[1]
 
     @property
     def json(self) -> Any:
-        """The body, parsed."""
+        """The parsed body."""
         return json.loads(self.body)
 
 
@@ -53,12 +53,12 @@ class Loopback:
     """The server.
 
     Attributes:
-        requests: what was received, in order.
-        connections: how many connections were opened.
+        requests: the received requests, in order.
+        connections: the number of connections opened so far.
     """
 
     def __init__(self, replies: Sequence[Reply]) -> None:
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self._replies = list(replies)
         self._open: set[Connection] = set()
@@ -79,15 +79,15 @@ class Loopback:
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return len(self._open)
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._server = await asyncio.get_running_loop().create_server(lambda: Connection(self), "127.0.0.1", 0)
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Stop to listen and close all connections."""
         assert self._server is not None
         self._server.close()
         for connection in self._open:
@@ -95,7 +95,7 @@ class Loopback:
         await self.all_closed()
 
     def close_connections(self) -> None:
-        """Close all connections from this side."""
+        """Close all connections from the server side."""
         for connection in self._open:
             connection.transport.close()
 
@@ -104,36 +104,36 @@ class Loopback:
         await self._until(lambda: not self._open)
 
     async def received(self, count: int) -> None:
-        """Wait until this many requests have come."""
+        """Wait until this many requests were received."""
         await self._until(lambda: len(self.requests) >= count)
 
-    async def _until(self, reached: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(LONGEST):
-            while not reached():
+            while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
-    def opened(self, connection: Connection) -> int:
-        """Take note of a new connection."""
+    def add(self, connection: Connection) -> int:
+        """Register a new connection and return its number."""
         self._open.add(connection)
         self.connections += 1
         return self.connections - 1
 
-    def closed(self, connection: Connection) -> None:
-        """Take note of one that is closed."""
+    def remove(self, connection: Connection) -> None:
+        """Unregister a closed connection."""
         self._open.discard(connection)
         self._changed.set()
 
-    def answer(self, connection: Connection, request: Received) -> None:
-        """Give the next answer of the script."""
+    def handle(self, connection: Connection, request: ReceivedRequest) -> None:
+        """Send the next reply of the script."""
         self.requests.append(request)
-        reply = self._replies.pop(0) if self._replies else answer(418, b"the script is at its end")
+        reply = self._replies.pop(0) if self._replies else respond(418, b"the script has ended")
         reply(connection, request)
         self._changed.set()
 
 
 class Connection(asyncio.Protocol):
-    """One connection of the server."""
+    """A connection on the server side."""
 
     transport: asyncio.Transport
 
@@ -145,50 +145,50 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._number = self._server.opened(self)
+        self._number = self._server.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.closed(self)
+        self._server.remove(self)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if not self._received[:1].isalpha():  # no HTTP: a TLS handshake, for one
+        if not self._received[:1].isalpha():  # not HTTP, but for example a TLS handshake
             self.transport.close()
-        head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
-        if not found:
+        head, end, body = bytes(self._received).partition(b"\r\n\r\n")
+        if not end:
             return
         line, *lines = head.decode("latin-1").split("\r\n")
         headers: dict[str, str] = {}
-        for one in lines:
-            name, _, value = one.partition(":")
+        for header in lines:
+            name, _, value = header.partition(":")
             name, value = name.lower(), value.strip()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         length = int(headers.get("content-length", "0"))
-        if len(rest) >= length:
-            self._received = bytearray(rest[length:])
-            self._server.answer(self, Received(line, headers, rest[:length], self._number))
+        if len(body) >= length:
+            self._received = bytearray(body[length:])
+            self._server.handle(self, ReceivedRequest(line, headers, body[:length], self._number))
 
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
-    """Spell the status line and the headers."""
+    """Return the status line and the headers."""
     lines = [f"HTTP/1.1 {status} Whatever", *[f"{name}: {value}" for name, value in headers.items()]]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
-    """Answer as servers do."""
-    spelled = head(status, {"content-length": str(len(body)), **(headers or {})})
-    return lambda connection, _: connection.transport.write(spelled + body)
+def respond(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
+    """Send a complete response."""
+    response = head(status, {"content-length": str(len(body)), **(headers or {})}) + body
+    return lambda connection, _: connection.transport.write(response)
 
 
-def as_json(status: int, data: object, headers: Mapping[str, str] | None = None) -> Reply:
-    """Answer with JSON."""
-    return answer(status, json.dumps(data).encode(), {"content-type": "application/json", **(headers or {})})
+def respond_json(status: int, data: object, headers: Mapping[str, str] | None = None) -> Reply:
+    """Send a JSON response."""
+    return respond(status, json.dumps(data).encode(), {"content-type": "application/json", **(headers or {})})
 
 
 def completion(text: str | None = "hello", **message: object) -> bytes:
-    """Spell a chat completion."""
-    spelled = {
+    """Return the body of a chat completion."""
+    data = {
         "id": "chatcmpl-1",
         "model": "loopback",
         "choices": [
@@ -196,79 +196,79 @@ def completion(text: str | None = "hello", **message: object) -> bytes:
         ],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3},
     }
-    return json.dumps(spelled).encode()
+    return json.dumps(data).encode()
 
 
-def says(text: str = "hello", headers: Mapping[str, str] | None = None) -> Reply:
-    """Answer with a chat completion."""
-    return answer(200, completion(text), headers)
+def respond_text(text: str = "hello", headers: Mapping[str, str] | None = None) -> Reply:
+    """Send a chat completion with this text."""
+    return respond(200, completion(text), headers)
 
 
-def echoes(connection: Connection, request: Received) -> None:
-    """Answer with the text of the last message."""
-    says(f"answer to {request.json['messages'][-1]['content']}")(connection, request)
+def echo(connection: Connection, request: ReceivedRequest) -> None:
+    """Send a chat completion with the text of the last message."""
+    respond_text(f"answer to {request.json['messages'][-1]['content']}")(connection, request)
 
 
-def closing(body: bytes) -> Reply:
-    """Answer without a length, the end of the body being the end of the connection."""
+def respond_and_close(body: bytes) -> Reply:
+    """Send a response without a length, whose body ends with the connection."""
 
-    def reply(connection: Connection, _: Received) -> None:
+    def reply(connection: Connection, _: ReceivedRequest) -> None:
         connection.transport.write(head(200, {"connection": "close"}) + body)
         connection.transport.close()
 
     return reply
 
 
-def chunked(pieces: Sequence[bytes], *, ends: bool = True) -> Reply:
-    """Answer in chunks, each sent in a turn of the event loop of its own; without the last one unless `ends`."""
-    spelled = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
+def respond_chunked(chunks: Sequence[bytes], *, ends: bool = True) -> Reply:
+    """Send a chunked response, one chunk per turn of the event loop; without `ends`, close before the last chunk."""
+    encoded = [b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks]
 
-    def reply(connection: Connection, _: Received) -> None:
-        def send(left: list[bytes]) -> None:
-            if left:
-                connection.transport.write(left[0])
-                asyncio.get_running_loop().call_soon(send, left[1:])
+    def reply(connection: Connection, _: ReceivedRequest) -> None:
+        def send(remaining: list[bytes]) -> None:
+            if remaining:
+                connection.transport.write(remaining[0])
+                asyncio.get_running_loop().call_soon(send, remaining[1:])
             elif not ends:
                 connection.transport.close()
 
-        send([head(200, {"transfer-encoding": "chunked"}), *spelled, *([b"0\r\n\r\n"] if ends else [])])
+        send([head(200, {"transfer-encoding": "chunked"}), *encoded, *([b"0\r\n\r\n"] if ends else [])])
 
     return reply
 
 
-def gzipped(body: bytes) -> Reply:
-    """Answer compressed."""
-    return answer(200, gzip.compress(body), {"content-encoding": "gzip"})
+def respond_gzipped(body: bytes) -> Reply:
+    """Send a compressed response."""
+    return respond(200, gzip.compress(body), {"content-encoding": "gzip"})
 
 
-def hangs_up(sent: bytes = b"") -> Reply:
-    """Close the connection, after these bytes."""
+def hang_up(sent: bytes = b"") -> Reply:
+    """Send these bytes and close the connection."""
 
-    def reply(connection: Connection, _: Received) -> None:
+    def reply(connection: Connection, _: ReceivedRequest) -> None:
         connection.transport.write(sent)
         connection.transport.close()
 
     return reply
 
 
-def resets(sent: bytes = b"") -> Reply:
-    """Break the connection without a farewell, after these bytes."""
+def reset(sent: bytes = b"") -> Reply:
+    """Send these bytes and abort the connection."""
 
-    def reply(connection: Connection, _: Received) -> None:
+    def reply(connection: Connection, _: ReceivedRequest) -> None:
         connection.transport.write(sent)
         connection.transport.abort()
 
     return reply
 
 
-def stalls(sent: bytes = b"") -> Reply:
-    """Say nothing more, after these bytes."""
+def stall(sent: bytes = b"") -> Reply:
+    """Send these bytes and nothing more."""
     return lambda connection, _: connection.transport.write(sent)
 
 
 @asynccontextmanager
 async def loopback(*replies: Reply) -> AsyncIterator[Loopback]:
-    """Run the server for the length of an `async with`."""
+    """Run a server with this script within an `async with` block."""
     server = Loopback(replies)
     await server.start()
     try:

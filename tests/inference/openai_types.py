@@ -1,4 +1,4 @@
-"""What OpenAI's own package says a request is."""
+"""Validation of request bodies against the types of OpenAI's package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 from pydantic import TypeAdapter
 
-KINDS: Mapping[str, tuple[Any, Any]] = {
+REQUEST_TYPES: Mapping[str, tuple[Any, Any]] = {
     "openai-chat": (
         completion_create_params.CompletionCreateParamsNonStreaming,
         completion_create_params.CompletionCreateParamsStreaming,
@@ -24,24 +24,24 @@ KINDS: Mapping[str, tuple[Any, Any]] = {
 
 @cache
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return what validates a type, made once."""
+    """Return the cached validator of a type."""
     return TypeAdapter(kind)
 
 
 def check_request(wire_format: str, body: Mapping[str, Any]) -> None:
-    """Check that a body has the published type of a request, and no entry that the type does not have.
+    """Check that a body has the published type of a request, and no unknown entries.
 
     Raises:
-        pydantic.ValidationError: when it has not.
+        pydantic.ValidationError: when it does not have that type.
     """
-    kind = KINDS[wire_format][bool(body.get("stream"))]
+    kind = REQUEST_TYPES[wire_format][bool(body.get("stream"))]
     unknown = body.keys() - get_type_hints(kind).keys()
     assert not unknown, unknown
     walk(adapter(kind).validate_python(body))
 
 
 def walk(value: Any) -> None:
-    """Go through what pydantic validates only as it is gone through."""
+    """Iterate over nested values, since pydantic validates iterables lazily."""
     if isinstance(value, Mapping):
         for item in value.values():
             walk(item)

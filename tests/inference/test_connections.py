@@ -18,20 +18,20 @@ from agentloop.errors import BadRequest, ConfigurationError, InferenceError, Inv
 from agentloop.inference import HttpInference
 from agentloop.inference.http_client import _tls_context, in_process_client
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
     Reply,
-    answer,
-    as_json,
-    chunked,
     completion,
-    echoes,
-    hangs_up,
+    echo,
+    hang_up,
     head,
     loopback,
-    says,
-    stalls,
+    respond,
+    respond_chunked,
+    respond_json,
+    respond_text,
+    stall,
 )
+from tests.inference.loopback_inference import QUESTION, bound, config_for, inference_for
 from tests.limits import over_time, turns_of_the_event_loop
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -41,7 +41,7 @@ TIMEOUT = 900.0
 
 async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() -> None:
     """Within an execution the connection is opened once, and it is closed with the scope."""
-    async with loopback(*[says()] * 3) as server:
+    async with loopback(*[respond_text()] * 3) as server:
         async with bound(inference_for(server)) as (inference,):
             for _ in range(3):
                 await inference.infer(QUESTION)
@@ -51,7 +51,7 @@ async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() 
 
 async def test_copies_of_one_inference_share_the_connections_of_a_scope() -> None:
     """The same inference bound twice, or listened to, goes over the connection that is already there."""
-    async with loopback(*[says()] * 3) as server:
+    async with loopback(*[respond_text()] * 3) as server:
         inference = inference_for(server)
         async with bound(inference, inference) as (one, other):
             await one.infer(QUESTION)
@@ -62,7 +62,7 @@ async def test_copies_of_one_inference_share_the_connections_of_a_scope() -> Non
 
 async def test_a_copy_with_another_configuration_asks_what_it_is_configured_for() -> None:
     """A changed copy of an inference never asks the model of the one it was made from."""
-    async with loopback(says(), says()) as server:
+    async with loopback(respond_text(), respond_text()) as server:
         small = inference_for(server)
         large = evolve(small, config=config_for(server).with_settings(model="large"))
         async with bound(small, large) as inferences:
@@ -73,7 +73,7 @@ async def test_a_copy_with_another_configuration_asks_what_it_is_configured_for(
 
 async def test_without_a_scope_the_connection_ends_with_the_inference() -> None:
     """An inference that is used by itself keeps nothing open."""
-    async with loopback(says(), says()) as server:
+    async with loopback(respond_text(), respond_text()) as server:
         inference = inference_for(server)
         for _ in range(2):
             await inference.infer(QUESTION)
@@ -83,7 +83,7 @@ async def test_without_a_scope_the_connection_ends_with_the_inference() -> None:
 
 async def test_binding_leaves_the_inference_itself_unbound() -> None:
     """What a user made is not changed by an execution."""
-    async with loopback(says(), says()) as server:
+    async with loopback(respond_text(), respond_text()) as server:
         inference = inference_for(server)
         async with bound(inference) as (copy,):
             await copy.infer(QUESTION)
@@ -93,7 +93,7 @@ async def test_binding_leaves_the_inference_itself_unbound() -> None:
 
 async def test_concurrent_inferences_have_a_connection_each_and_leave_them_for_later() -> None:
     """Many at once open as many connections as they need, and later ones open no more."""
-    async with loopback(*[echoes] * 20) as server:
+    async with loopback(*[echo] * 20) as server:
         async with bound(inference_for(server)) as (inference,):
             await asyncio.gather(*[inference.infer(QUESTION) for _ in range(10)])
             opened = server.connections
@@ -104,7 +104,7 @@ async def test_concurrent_inferences_have_a_connection_each_and_leave_them_for_l
 
 async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
     """An HTTP error is an answer like any other: the next attempt goes over the same connection."""
-    async with loopback(answer(429), answer(400, b"no"), says()) as server:
+    async with loopback(respond(429), respond(400, b"no"), respond_text()) as server:
         async with bound(inference_for(server)) as (inference,):
             with pytest.raises(BadRequest):
                 await inference.infer(QUESTION)
@@ -115,20 +115,18 @@ async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
 @pytest.mark.parametrize(
     ("reply", "passes"),
     [
-        pytest.param(stalls(), TIMEOUT, id="stalls"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), TIMEOUT, id="stalls in the body"),
-        pytest.param(hangs_up(head(200, {"content-length": "9"}) + b"{"), 0, id="hangs up in the body"),
-        pytest.param(hangs_up(b"what?\r\n\r\n"), 0, id="garbage"),
-        pytest.param(answer(200, b"x" * 3000), 0, id="too large"),
-        pytest.param(chunked([b"x" * 900] * 4), 0, id="too large in chunks"),
-        pytest.param(
-            stalls(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), 0, id="no gzip"
-        ),
+        pytest.param(stall(), TIMEOUT, id="stalls"),
+        pytest.param(stall(head(200, {"content-length": "9"}) + b"{"), TIMEOUT, id="stalls in the body"),
+        pytest.param(hang_up(head(200, {"content-length": "9"}) + b"{"), 0, id="hangs up in the body"),
+        pytest.param(hang_up(b"what?\r\n\r\n"), 0, id="garbage"),
+        pytest.param(respond(200, b"x" * 3000), 0, id="too large"),
+        pytest.param(respond_chunked([b"x" * 900] * 4), 0, id="too large in chunks"),
+        pytest.param(stall(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), 0, id="no gzip"),
     ],
 )
 async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply, passes: float) -> None:
     """After any failure of a connection, the next inference goes over a new one and the old one is gone."""
-    async with loopback(reply, says("a new one")) as server:
+    async with loopback(reply, respond_text("a new one")) as server:
         settings = {"timeout": TIMEOUT, "max_response_bytes": 2000, "retry": ONCE}
         async with bound(inference_for(server, **settings)) as (inference,):
             asking = asyncio.create_task(inference.infer(QUESTION))
@@ -143,7 +141,7 @@ async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Repl
 async def test_a_connection_that_the_server_closed_in_the_meantime_costs_no_attempt() -> None:
     """A kept connection that is closed from the other side is noticed before it is used."""
     attempts: list[FailedAttempt] = []
-    answers = says(), says("as if nothing had happened")
+    answers = respond_text(), respond_text("as if nothing had happened")
     async with loopback(*answers) as server, bound(inference_for(server)) as (inference,):
         await inference.infer(QUESTION)
         server.close_connections()
@@ -157,7 +155,7 @@ async def test_a_connection_on_loan_is_closed_when_the_scope_has_ended() -> None
     held: list[Callable[[], None]] = []
 
     def hold(connection: Any, request: Any) -> None:
-        held.append(lambda: says("late")(connection, request))
+        held.append(lambda: respond_text("late")(connection, request))
 
     async with loopback(hold) as server:
         async with bound(inference_for(server)) as (inference,):
@@ -171,8 +169,8 @@ async def test_a_connection_on_loan_is_closed_when_the_scope_has_ended() -> None
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(stalls(), id="before the answer"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), id="in the middle of the body"),
+        pytest.param(stall(), id="before the answer"),
+        pytest.param(stall(head(200, {"content-length": "9"}) + b"{"), id="in the middle of the body"),
     ],
 )
 @pytest.mark.parametrize("in_scope", [True, False])
@@ -193,7 +191,7 @@ async def test_cancellation_leaves_no_task_and_no_open_socket(reply: Reply, *, i
 
 async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
     """Cancelled while it waits to try again, an inference ends at once and tries no more."""
-    async with loopback(as_json(429, {}, {"retry-after": "60"})) as server:
+    async with loopback(respond_json(429, {}, {"retry-after": "60"})) as server:
         before = asyncio.all_tasks()
         waiting = asyncio.Event()
         inference = inference_for(server).with_retry_report(lambda _: waiting.set())
@@ -207,7 +205,7 @@ async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("reply", [says(), answer(500), hangs_up(), chunked([b"x" * 900] * 4)])
+@pytest.mark.parametrize("reply", [respond_text(), respond(500), hang_up(), respond_chunked([b"x" * 900] * 4)])
 async def test_an_inference_leaves_no_task_however_it_ends(reply: Reply) -> None:
     """Tasks are as before after a success and after any failure."""
     async with loopback(reply) as server:
@@ -223,7 +221,7 @@ def test_one_inference_serves_any_number_of_event_loops() -> None:
     holder: list[HttpInference] = []
 
     async def execution() -> str:
-        async with loopback(says("from here"), says("and again")) as server:
+        async with loopback(respond_text("from here"), respond_text("and again")) as server:
             holder.append(inference_for(server) if not holder else evolve(holder[0], config=config_for(server)))
             async with bound(holder[-1]) as (inference,):
                 await inference.infer(QUESTION)
@@ -234,7 +232,10 @@ def test_one_inference_serves_any_number_of_event_loops() -> None:
 
 async def test_a_given_client_is_used_and_stays_open() -> None:
     """A client of the user's keeps its connections beyond the scope, sends its own headers, and is not closed."""
-    async with loopback(says(), says()) as server, httpx.AsyncClient(headers={"x-mine": "yes"}) as client:
+    async with (
+        loopback(respond_text(), respond_text()) as server,
+        httpx.AsyncClient(headers={"x-mine": "yes"}) as client,
+    ):
         inference = inference_for(server, client=client)
         for _ in range(2):
             async with bound(inference) as (copy,):
@@ -247,8 +248,8 @@ async def test_a_given_client_is_used_and_stays_open() -> None:
 
 async def test_a_given_client_does_not_follow_redirects_with_the_key() -> None:
     """Redirects are not followed, whatever the given client is set to."""
-    async with loopback(says("stolen")) as other:
-        away = answer(307, b"", {"location": f"{other.url}/x"})
+    async with loopback(respond_text("stolen")) as other:
+        away = respond(307, b"", {"location": f"{other.url}/x"})
         async with loopback(away) as server, httpx.AsyncClient(follow_redirects=True) as client:
             with pytest.raises(InvalidResponse, match="HTTP 307"):
                 await inference_for(server, client=client).infer(QUESTION)
@@ -257,7 +258,7 @@ async def test_a_given_client_does_not_follow_redirects_with_the_key() -> None:
 
 async def test_the_timeouts_of_the_configuration_hold_for_a_given_client() -> None:
     """A client that would wait for ever waits as long as the configuration says."""
-    async with loopback(stalls()) as server, httpx.AsyncClient(timeout=None) as client:  # what is tested
+    async with loopback(stall()) as server, httpx.AsyncClient(timeout=None) as client:  # what is tested
         with pytest.raises(ProviderUnavailable, match=r"for 0\.03 seconds"):
             await inference_for(server, client=client, timeout=0.03, retry=ONCE).infer(QUESTION)
 
@@ -284,8 +285,8 @@ async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(ma
     """Whatever looks like an httpx client can be given, and its failures are told in agentloop's words."""
     package: Any = pytest.importorskip("httpx2") if made == "httpx2" else httpx
     kind = _HouseClient if made == "a subclass" else package.AsyncClient
-    broken = hangs_up(head(200, {"content-length": "9"}) + b"{")
-    async with loopback(hangs_up(), says("it works"), broken, stalls()) as server, kind() as inner:
+    broken = hang_up(head(200, {"content-length": "9"}) + b"{")
+    async with loopback(hang_up(), respond_text("it works"), broken, stall()) as server, kind() as inner:
         client = _Wrapper(inner) if made == "a wrapper" else inner
         attempts: list[FailedAttempt] = []
         inference = inference_for(server, client=client)
@@ -312,7 +313,7 @@ async def test_a_client_in_the_process_needs_no_network() -> None:
 
 async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With HTTP_PROXY set, requests go to the proxy, which gets the whole address, and its connection is kept and closed."""
-    async with loopback(says("through the proxy"), says()) as proxy:
+    async with loopback(respond_text("through the proxy"), respond_text()) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         async with bound(inference_for("http://model.invalid/v1")) as (inference,):
             assert (await inference.infer(QUESTION)).text == "through the proxy"
@@ -325,7 +326,7 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
 
 async def test_an_address_that_needs_no_proxy_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """NO_PROXY is honored."""
-    async with loopback(says("directly")) as server, loopback() as proxy:
+    async with loopback(respond_text("directly")) as server, loopback() as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert (await inference_for(server).infer(QUESTION)).text == "directly"
@@ -337,7 +338,7 @@ async def test_more_requests_go_through_a_proxy_at_once_than_a_default_pool_has_
 ) -> None:
     """Hundreds of executions behind a proxy do not wait for each other."""
     count = 120
-    async with loopback(*[echoes] * count) as proxy:
+    async with loopback(*[echo] * count) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         async with bound(inference_for("http://model.invalid/v1")) as (inference,):
             await asyncio.gather(*[inference.infer(QUESTION) for _ in range(count)])
@@ -363,7 +364,7 @@ CALL = completion(None, tool_calls=[{"id": "c1", "function": {"name": "add", "ar
 
 async def test_an_execution_goes_over_one_connection_that_ends_with_it() -> None:
     """A loop of several steps opens one connection, and closes it when the execution ends."""
-    async with loopback(answer(200, CALL), echoes) as server:
+    async with loopback(respond(200, CALL), echo) as server:
         state = await AgentLoop(ToolCallingDriver(inference_for(server)), [add]).execute("1 + 2?")
         assert (state.final_text, server.connections) == ("answer to 3", 1)
         await server.all_closed()
@@ -371,7 +372,7 @@ async def test_an_execution_goes_over_one_connection_that_ends_with_it() -> None
 
 async def test_a_loop_that_is_entered_keeps_its_connection_over_executions() -> None:
     """Executions of an entered loop go over the same connection, which is closed when the loop is left."""
-    async with loopback(says(), says()) as server:
+    async with loopback(respond_text(), respond_text()) as server:
         async with AgentLoop(ToolCallingDriver(inference_for(server))) as loop:
             for _ in range(2):
                 await loop.execute("hello?")

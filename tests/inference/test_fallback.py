@@ -12,8 +12,8 @@ from agentloop.errors import BadRequest, ConfigurationError, InvalidResponse, Ra
 from agentloop.events import InferenceRetried
 from agentloop.inference import FallbackInference, ScriptedInference
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
-from tests.inference.at_loopback import QUESTION, bound, inference_for
-from tests.inference.loopback import as_json, loopback, says
+from tests.inference.loopback import loopback, respond_json, respond_text
+from tests.inference.loopback_inference import QUESTION, bound, inference_for
 
 
 class Breaks(CanInfer):
@@ -68,7 +68,7 @@ async def test_a_stream_falls_back_before_its_first_piece_only() -> None:
 async def test_models_are_bound_to_the_execution_and_their_changes_are_events() -> None:
     """In a loop, connections are the execution's, and `InferenceRetried` tells what is asked instead."""
     events: list[InferenceRetried] = []
-    async with loopback(as_json(400, {})) as broken, loopback(says("from the second")) as server:
+    async with loopback(respond_json(400, {})) as broken, loopback(respond_text("from the second")) as server:
         models = FallbackInference([inference_for(broken), inference_for(server)])
         loop = AgentLoop(ToolCallingDriver(models))
         loop.on(InferenceRetried, events.append)
@@ -81,7 +81,7 @@ async def test_models_are_bound_to_the_execution_and_their_changes_are_events() 
 
 async def test_bound_models_share_connections() -> None:
     """Binding binds every model."""
-    async with loopback(says("a"), says("b")) as server, bound(inference_for(server)) as (inference,):
+    async with loopback(respond_text("a"), respond_text("b")) as server, bound(inference_for(server)) as (inference,):
         models = FallbackInference([inference])
         await models.infer(QUESTION)
         await models.infer(QUESTION)

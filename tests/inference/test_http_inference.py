@@ -22,24 +22,24 @@ from agentloop.inference import EncodedRequest, HttpInference, LLMConfig
 from agentloop.inference.wire_formats.openai_chat import OpenAIChat
 from agentloop.values import InferenceRequest, InferenceResponse, Message
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, config_for, heads_noted, inference_for
 from tests.inference.loopback import (
     KEY,
     Reply,
-    answer,
-    as_json,
-    chunked,
-    closing,
     completion,
-    echoes,
-    gzipped,
-    hangs_up,
+    echo,
+    hang_up,
     head,
     loopback,
-    resets,
-    says,
-    stalls,
+    reset,
+    respond,
+    respond_and_close,
+    respond_chunked,
+    respond_gzipped,
+    respond_json,
+    respond_text,
+    stall,
 )
+from tests.inference.loopback_inference import QUESTION, client_signaling_heads, config_for, inference_for
 from tests.limits import over_time
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -50,7 +50,7 @@ LONG = b"x" * 3000
 
 async def test_a_request_is_a_post_of_json_with_the_key_to_the_path_of_the_wire_format() -> None:
     """What goes over the wire is one POST with host, length, key and JSON, below the base URL."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await inference_for(server, headers={"X-Title": "tests", "User-Agent": "mine"}).infer(QUESTION)
         (request,) = server.requests
         assert request.line == "POST /v1/chat/completions HTTP/1.1"
@@ -83,7 +83,7 @@ async def test_headers_of_the_wire_format_are_sent_besides_those_of_the_configur
         def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
             return InferenceResponse(())
 
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await HttpInference(config_for(server), wire_format=Dated()).infer(QUESTION)
         sent = server.requests[0].headers
         assert (sent["x-version"], sent["accept"], sent["authorization"]) == (
@@ -119,7 +119,7 @@ async def test_a_header_that_is_not_http_is_a_bad_request() -> None:
 @pytest.mark.parametrize("auth", ["x-api-key", "api-key", "x-goog-api-key"])
 async def test_the_key_goes_into_the_header_that_the_configuration_names(auth: str) -> None:
     """A service that wants its key in a header of its own gets it there, and no bearer token."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await inference_for(server, auth=auth).infer(QUESTION)
         assert server.requests[0].headers[auth] == KEY
         assert "authorization" not in server.requests[0].headers
@@ -127,21 +127,21 @@ async def test_the_key_goes_into_the_header_that_the_configuration_names(auth: s
 
 async def test_no_key_is_sent_when_there_is_none() -> None:
     """Without a key no header claims one."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await HttpInference(LLMConfig.parse("vllm:m", base_url=server.url)).infer(QUESTION)
         assert "authorization" not in server.requests[0].headers
 
 
 async def test_a_header_of_the_configuration_goes_before_the_one_that_carries_the_key() -> None:
     """A header given by hand is sent once, whatever its case, instead of the one that would be made."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await inference_for(server, headers={"Authorization": "Basic abc"}).infer(QUESTION)
         assert server.requests[0].headers["authorization"] == "Basic abc"
 
 
 async def test_the_query_of_a_base_url_comes_after_the_path() -> None:
     """A base URL with a query, as some gateways want it, keeps both path and query intact."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         await inference_for(f"{server.url}/?api-version=1").infer(QUESTION)
         assert server.requests[0].target == "/v1/chat/completions?api-version=1"
 
@@ -149,13 +149,13 @@ async def test_the_query_of_a_base_url_comes_after_the_path() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(says("hello"), id="plain"),
-        pytest.param(closing(completion("hello")), id="until the connection ends"),
-        pytest.param(chunked([completion("hello")]), id="one chunk"),
-        pytest.param(chunked([bytes([byte]) for byte in completion("hello")]), id="byte by byte"),
-        pytest.param(gzipped(completion("hello")), id="compressed"),
-        pytest.param(answer(201, completion("hello")), id="created"),
-        pytest.param(says("hello", {"connection": "close"}), id="last of its connection"),
+        pytest.param(respond_text("hello"), id="plain"),
+        pytest.param(respond_and_close(completion("hello")), id="until the connection ends"),
+        pytest.param(respond_chunked([completion("hello")]), id="one chunk"),
+        pytest.param(respond_chunked([bytes([byte]) for byte in completion("hello")]), id="byte by byte"),
+        pytest.param(respond_gzipped(completion("hello")), id="compressed"),
+        pytest.param(respond(201, completion("hello")), id="created"),
+        pytest.param(respond_text("hello", {"connection": "close"}), id="last of its connection"),
     ],
 )
 async def test_an_answer_is_read_however_it_is_framed(reply: Reply) -> None:
@@ -187,7 +187,7 @@ async def test_an_answer_is_read_however_it_is_framed(reply: Reply) -> None:
 )
 async def test_an_error_has_its_type_status_message_and_request_id(status: int, kind: type[InferenceError]) -> None:
     """Each HTTP status becomes one type of error, which tells the provider's words, code and request id."""
-    told = as_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
+    told = respond_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
     async with loopback(told) as server:
         with pytest.raises(InferenceError) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
@@ -199,15 +199,15 @@ async def test_an_error_has_its_type_status_message_and_request_id(status: int, 
 async def test_a_conversation_that_is_too_long_is_told_apart_from_other_bad_requests() -> None:
     """A context that is too long is an error that a program can act on."""
     message = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."
-    async with loopback(as_json(400, {"error": {"message": message}})) as server:
+    async with loopback(respond_json(400, {"error": {"message": message}})) as server:
         with pytest.raises(ContextLengthExceeded, match="maximum context length is 8192"):
             await inference_for(server).infer(QUESTION)
 
 
 async def test_a_redirect_is_an_error_and_not_followed() -> None:
     """Where requests go comes from the configuration, never from an answer."""
-    async with loopback(says("stolen")) as other:
-        async with loopback(answer(302, b"", {"location": f"{other.url}/chat/completions"})) as server:
+    async with loopback(respond_text("stolen")) as other:
+        async with loopback(respond(302, b"", {"location": f"{other.url}/chat/completions"})) as server:
             with pytest.raises(InvalidResponse, match="HTTP 302") as caught:
                 await inference_for(server).infer(QUESTION)
         assert caught.value.status == 302
@@ -217,29 +217,31 @@ async def test_a_redirect_is_an_error_and_not_followed() -> None:
 @pytest.mark.parametrize(
     ("reply", "kind", "told"),
     [
-        pytest.param(hangs_up(), ProviderUnavailable, "failed: Server disconnected", id="hangs up"),
-        pytest.param(hangs_up(b"HTTP/1.1 200 O"), ProviderUnavailable, "disconnected", id="hangs up in the head"),
-        pytest.param(resets(), ProviderUnavailable, "the connection to", id="resets"),
+        pytest.param(hang_up(), ProviderUnavailable, "failed: Server disconnected", id="hangs up"),
+        pytest.param(hang_up(b"HTTP/1.1 200 O"), ProviderUnavailable, "disconnected", id="hangs up in the head"),
+        pytest.param(reset(), ProviderUnavailable, "the connection to", id="resets"),
         pytest.param(
-            hangs_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b'{"choi'),
+            hang_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b'{"choi'),
             InvalidResponse,
             "broke off",
             id="hangs up in the body",
         ),
         pytest.param(
-            resets(head(200, {"content-length": "9999", "x-request-id": "req-7"}) + LONG),
+            reset(head(200, {"content-length": "9999", "x-request-id": "req-7"}) + LONG),
             InvalidResponse,
             "broke off",
             id="resets in the body",
         ),
-        pytest.param(chunked([b'{"choices"'], ends=False), InvalidResponse, "broke off", id="hangs up between chunks"),
+        pytest.param(
+            respond_chunked([b'{"choices"'], ends=False), InvalidResponse, "broke off", id="hangs up between chunks"
+        ),
     ],
 )
 async def test_a_connection_that_breaks_is_a_typed_error_that_is_worth_another_attempt(
     reply: Reply, kind: type[InferenceError], told: str
 ) -> None:
     """A connection that breaks at any point is told as such, and the next attempt may well succeed."""
-    async with loopback(reply, reply, says("back again")) as server:
+    async with loopback(reply, reply, respond_text("back again")) as server:
         with pytest.raises(kind, match=told) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
         assert caught.value.retryable
@@ -249,7 +251,7 @@ async def test_a_connection_that_breaks_is_a_typed_error_that_is_worth_another_a
 
 async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> None:
     """What is known of an answer that broke off is in the error."""
-    broken = hangs_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b"{")
+    broken = hang_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b"{")
     async with loopback(broken) as server:
         with pytest.raises(InvalidResponse) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
@@ -259,20 +261,22 @@ async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> No
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        pytest.param(hangs_up(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "is not HTTP", id="another protocol"),
-        pytest.param(hangs_up(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n"), "is not HTTP", id="binary"),
-        pytest.param(answer(200, b"<html><title>Sign in</title>"), "not JSON.*HTML page titled 'Sign in'", id="a page"),
-        pytest.param(answer(200, b""), "not JSON", id="nothing"),
-        pytest.param(answer(204, b""), "not JSON", id="no content"),
-        pytest.param(answer(200, b'{"choices": [{"mess'), "not JSON", id="cut JSON"),
+        pytest.param(hang_up(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "is not HTTP", id="another protocol"),
+        pytest.param(hang_up(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n"), "is not HTTP", id="binary"),
         pytest.param(
-            as_json(200, {"detail": "hm"}), "not have the structure of a chat completion.*hm", id="other JSON"
+            respond(200, b"<html><title>Sign in</title>"), "not JSON.*HTML page titled 'Sign in'", id="a page"
         ),
-        pytest.param(as_json(200, {"choices": []}), "not have the structure of a chat completion", id="no choice"),
-        pytest.param(answer(200, b"not gzip", {"content-encoding": "gzip"}), "cannot be decompressed", id="no gzip"),
-        pytest.param(answer(200, LONG), "larger than 2,000 bytes", id="too large"),
-        pytest.param(gzipped(LONG), "larger than 2,000 bytes", id="too large when decompressed"),
-        pytest.param(chunked([LONG[:900]] * 4), "larger than 2,000 bytes", id="too large in chunks"),
+        pytest.param(respond(200, b""), "not JSON", id="nothing"),
+        pytest.param(respond(204, b""), "not JSON", id="no content"),
+        pytest.param(respond(200, b'{"choices": [{"mess'), "not JSON", id="cut JSON"),
+        pytest.param(
+            respond_json(200, {"detail": "hm"}), "not have the structure of a chat completion.*hm", id="other JSON"
+        ),
+        pytest.param(respond_json(200, {"choices": []}), "not have the structure of a chat completion", id="no choice"),
+        pytest.param(respond(200, b"not gzip", {"content-encoding": "gzip"}), "cannot be decompressed", id="no gzip"),
+        pytest.param(respond(200, LONG), "larger than 2,000 bytes", id="too large"),
+        pytest.param(respond_gzipped(LONG), "larger than 2,000 bytes", id="too large when decompressed"),
+        pytest.param(respond_chunked([LONG[:900]] * 4), "larger than 2,000 bytes", id="too large in chunks"),
     ],
 )
 async def test_what_is_no_answer_is_an_invalid_response_and_not_asked_for_again(reply: Reply, told: str) -> None:
@@ -286,7 +290,7 @@ async def test_what_is_no_answer_is_an_invalid_response_and_not_asked_for_again(
 async def test_an_answer_of_exactly_the_largest_size_is_read() -> None:
     """The limit is the most bytes that are read, not one less."""
     body = completion("hello")
-    async with loopback(answer(200, body), answer(200, body)) as server:
+    async with loopback(respond(200, body), respond(200, body)) as server:
         assert (await inference_for(server, max_response_bytes=len(body)).infer(QUESTION)).text == "hello"
         with pytest.raises(InvalidResponse, match="larger than"):
             await inference_for(server, max_response_bytes=len(body) - 1).infer(QUESTION)
@@ -294,7 +298,9 @@ async def test_an_answer_of_exactly_the_largest_size_is_read() -> None:
 
 async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
     """A service that tells its errors under status 200 is understood, status and waiting time included."""
-    told = as_json(200, {"error": {"message": "slow down", "code": 429}}, {"retry-after": "3", "x-request-id": "req-7"})
+    told = respond_json(
+        200, {"error": {"message": "slow down", "code": 429}}, {"retry-after": "3", "x-request-id": "req-7"}
+    )
     async with loopback(told) as server:
         with pytest.raises(RateLimited, match="slow down") as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
@@ -304,14 +310,14 @@ async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        pytest.param(stalls(), "no response from .* for 900 seconds", id="before the answer"),
-        pytest.param(stalls(head(200, {"content-length": "9"}) + b"{"), "stalled for 900 seconds", id="in the answer"),
+        pytest.param(stall(), "no response from .* for 900 seconds", id="before the answer"),
+        pytest.param(stall(head(200, {"content-length": "9"}) + b"{"), "stalled for 900 seconds", id="in the answer"),
     ],
 )
 async def test_a_server_that_stalls_is_given_up_after_the_timeout(reply: Reply, told: str) -> None:
     """Silence lasts as long as the configuration allows, and is worth another attempt."""
     head_came = asyncio.Event()
-    async with loopback(reply, says("awake")) as server, heads_noted(head_came) as client:
+    async with loopback(reply, respond_text("awake")) as server, client_signaling_heads(head_came) as client:
         asking = asyncio.create_task(inference_for(server, client=client, timeout=TIMEOUT, retry=ONCE).infer(QUESTION))
         await (head_came.wait() if "stopped" in told else server.received(1))
         with pytest.raises(ProviderUnavailable, match=told):
@@ -353,7 +359,7 @@ async def test_a_host_that_takes_no_connection_is_given_up_after_the_connect_tim
 
 async def test_a_server_without_tls_behind_an_https_address_is_unavailable() -> None:
     """A failed TLS handshake is a connection that failed, told as such."""
-    async with loopback(says()) as server:
+    async with loopback(respond_text()) as server:
         url = server.url.replace("http:", "HTTPS:")
         with pytest.raises(ProviderUnavailable, match=r"no connection to https://127.0.0.1"):
             await inference_for(url, retry=ONCE).infer(QUESTION)
@@ -361,7 +367,7 @@ async def test_a_server_without_tls_behind_an_https_address_is_unavailable() -> 
 
 async def test_the_deadline_ends_an_inference_with_all_its_attempts() -> None:
     """At the deadline the inference ends, whatever attempt it is at, and closes its connection."""
-    async with loopback(as_json(503, {}), stalls()) as server:
+    async with loopback(respond_json(503, {}), stall()) as server:
         asking = asyncio.create_task(inference_for(server, deadline=TIMEOUT).infer(QUESTION))
         await server.received(2)
         with pytest.raises(ProviderUnavailable, match=r"within 900 seconds"):
@@ -372,7 +378,7 @@ async def test_the_deadline_ends_an_inference_with_all_its_attempts() -> None:
 
 async def test_a_quick_answer_is_not_touched_by_the_deadline() -> None:
     """A deadline that is not reached changes nothing."""
-    async with loopback(says("in time")) as server:
+    async with loopback(respond_text("in time")) as server:
         assert (await inference_for(server, deadline=60).infer(QUESTION)).text == "in time"
 
 
@@ -390,7 +396,7 @@ async def test_a_host_that_no_dns_name_can_be_made_of_is_a_configuration_error()
 
 async def test_concurrent_inferences_get_their_own_answers() -> None:
     """Many at once over one inference never see each other's answers."""
-    async with loopback(*[echoes] * 30) as server:
+    async with loopback(*[echo] * 30) as server:
         inference = inference_for(server)
         questions = [InferenceRequest((Message.user(f"question {number}"),)) for number in range(30)]
         responses = await asyncio.gather(*[inference.infer(question) for question in questions])

@@ -18,9 +18,9 @@ from agentloop.inference import (
     ScriptedInference,
 )
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Message, ToolCall
-from tests.inference.at_loopback import QUESTION, inference_for
-from tests.inference.loopback import KEY, loopback, says
-from tests.inference.streamed import streams
+from tests.inference.chat_stream import stream_text
+from tests.inference.loopback import KEY, loopback, respond_text
+from tests.inference.loopback_inference import QUESTION, inference_for
 
 
 @tool(effect="pure")
@@ -63,7 +63,7 @@ async def test_a_person_can_read_and_edit_the_file(tmp_path: Path) -> None:
 async def test_keys_and_named_secrets_are_not_written(tmp_path: Path) -> None:
     """Neither the key of the model nor a text that is declared secret gets into the file."""
     path = tmp_path / "run.json"
-    async with loopback(says(f'your key is {KEY}, the word is open"sesame')) as server:
+    async with loopback(respond_text(f'your key is {KEY}, the word is open"sesame')) as server:
         models = FallbackInference([inference_for(server)])
         await RecordingInference(models, path, secrets=['open"sesame']).infer(asked('open"sesame?'))
     text = path.read_text()
@@ -76,7 +76,7 @@ async def test_keys_and_named_secrets_are_not_written(tmp_path: Path) -> None:
 async def test_a_key_that_is_an_everyday_word_leaves_the_file_readable(tmp_path: Path, key: str) -> None:
     """Local servers take any word as a key: it is taken out of what was said, and the form of the file stays."""
     path = tmp_path / "run.json"
-    async with loopback(says(f"<{key}>")) as server:
+    async with loopback(respond_text(f"<{key}>")) as server:
         asking = HttpInference(LLMConfig.parse("openai:ollama-text", base_url=server.url, api_key=key))
         await RecordingInference(asking, path).infer(asked("?"))
     replay = ReplayInference(path)
@@ -87,7 +87,7 @@ async def test_a_key_that_is_an_everyday_word_leaves_the_file_readable(tmp_path:
 async def test_keys_in_headers_are_not_written(tmp_path: Path) -> None:
     """A header that carries a key, and a model that is recorded twice, keep it out of both files."""
     secret = "hdr-0123456789"
-    async with loopback(says(f"you sent {secret}")) as server:
+    async with loopback(respond_text(f"you sent {secret}")) as server:
         asking = inference_for(server, headers={"Authorization": f"Bearer {secret}"})
         inner = RecordingInference(asking, tmp_path / "inner.json")
         await RecordingInference(inner, tmp_path / "outer.json").infer(asked("?"))
@@ -98,7 +98,7 @@ async def test_keys_in_headers_are_not_written(tmp_path: Path) -> None:
 async def test_streamed_answers_are_recorded_when_they_are_whole(tmp_path: Path) -> None:
     """A stream passes through piece by piece, and its response is written down."""
     path = tmp_path / "run.json"
-    async with loopback(streams("Hel", "lo")) as server:
+    async with loopback(stream_text("Hel", "lo")) as server:
         *deltas, response = [piece async for piece in RecordingInference(inference_for(server), path).stream(QUESTION)]
         assert [delta.text for delta in deltas if isinstance(delta, InferenceDelta)] == ["Hel", "lo"]
     *pieces, replayed = [piece async for piece in ReplayInference(path).stream(QUESTION)]

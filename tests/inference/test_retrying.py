@@ -16,8 +16,8 @@ from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
 from agentloop.testing import run_virtual
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, config_for, inference_for
-from tests.inference.loopback import answer, as_json, completion, hangs_up, loopback, resets, says
+from tests.inference.loopback import completion, hang_up, loopback, reset, respond, respond_json, respond_text
+from tests.inference.loopback_inference import QUESTION, config_for, inference_for
 
 Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
 
@@ -28,7 +28,7 @@ BUSY: Answer = (503, {}, b"")
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 async def test_a_passing_failure_is_asked_again(status: int) -> None:
     """A status that may pass is followed by the same request once more."""
-    async with loopback(as_json(status, {"error": "not now"}), says("now")) as server:
+    async with loopback(respond_json(status, {"error": "not now"}), respond_text("now")) as server:
         assert (await inference_for(server).infer(QUESTION)).text == "now"
         first, second = server.requests
         assert (second.body, second.headers) == (first.body, first.headers)
@@ -37,7 +37,7 @@ async def test_a_passing_failure_is_asked_again(status: int) -> None:
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
 async def test_a_lasting_failure_is_asked_once(status: int) -> None:
     """A status that will not pass is an error at once."""
-    async with loopback(as_json(status, {"error": "never"}), says("now")) as server:
+    async with loopback(respond_json(status, {"error": "never"}), respond_text("now")) as server:
         with pytest.raises(InferenceError, match="never"):
             await inference_for(server).infer(QUESTION)
         assert len(server.requests) == 1
@@ -45,7 +45,7 @@ async def test_a_lasting_failure_is_asked_once(status: int) -> None:
 
 async def test_every_kind_of_broken_connection_is_asked_again() -> None:
     """Connections that break are repeated like statuses that pass."""
-    async with loopback(hangs_up(), resets(), hangs_up(b"HTTP/1.1 200"), says("now")) as server:
+    async with loopback(hang_up(), reset(), hang_up(b"HTTP/1.1 200"), respond_text("now")) as server:
         assert (
             await inference_for(server, retry=RetryPolicy(max_attempts=4, initial_wait=0)).infer(QUESTION)
         ).text == "now"
@@ -55,7 +55,7 @@ async def test_every_kind_of_broken_connection_is_asked_again() -> None:
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 async def test_the_number_of_attempts_is_bounded(attempts: int) -> None:
     """The number of requests is `max_attempts`, and the error is that of the last attempt."""
-    async with loopback(*[as_json(503, {"error": f"busy {number}"}) for number in range(1, 9)]) as server:
+    async with loopback(*[respond_json(503, {"error": f"busy {number}"}) for number in range(1, 9)]) as server:
         with pytest.raises(ProviderUnavailable, match=f"busy {attempts}$"):
             await inference_for(server, retry=RetryPolicy(max_attempts=attempts, initial_wait=0)).infer(QUESTION)
         assert len(server.requests) == attempts
@@ -64,7 +64,7 @@ async def test_the_number_of_attempts_is_bounded(attempts: int) -> None:
 async def test_the_policy_limits_which_errors_are_retried() -> None:
     """An error that `on` leaves out or `not_on` names is raised after the first attempt."""
     for policy in (RetryPolicy(on=[RateLimited], initial_wait=0), RetryPolicy(not_on=[ProviderUnavailable])):
-        async with loopback(answer(503), says("now")) as server:
+        async with loopback(respond(503), respond_text("now")) as server:
             with pytest.raises(ProviderUnavailable):
                 await inference_for(server, retry=policy).infer(QUESTION)
             assert len(server.requests) == 1
@@ -72,7 +72,7 @@ async def test_the_policy_limits_which_errors_are_retried() -> None:
 
 async def test_another_kind_of_failure_ends_the_attempts() -> None:
     """What comes back at a later attempt counts, not what came first."""
-    async with loopback(answer(503), answer(400, b"so that is wrong"), says("now")) as server:
+    async with loopback(respond(503), respond(400, b"so that is wrong"), respond_text("now")) as server:
         with pytest.raises(BadRequest, match="so that is wrong"):
             await inference_for(server).infer(QUESTION)
         assert len(server.requests) == 2
@@ -82,7 +82,9 @@ async def test_each_repetition_is_reported_with_its_number_error_and_delay() -> 
     """A listener hears of each attempt that failed and is repeated, and of no other."""
     attempts: list[FailedAttempt] = []
     retry_soon = {"retry-after-ms": "1"}
-    async with loopback(hangs_up(), as_json(429, {"error": "slow down"}, retry_soon), says("now")) as server:
+    async with loopback(
+        hang_up(), respond_json(429, {"error": "slow down"}, retry_soon), respond_text("now")
+    ) as server:
         inference = inference_for(server)
         await inference.with_retry_report(attempts.append).infer(QUESTION)
         assert [(failed.attempt, type(failed.error), failed.delay) for failed in attempts] == [
@@ -94,7 +96,7 @@ async def test_each_repetition_is_reported_with_its_number_error_and_delay() -> 
 async def test_the_last_failure_is_raised_and_not_reported() -> None:
     """An attempt that is not repeated is no repetition to tell of; nor is one that succeeds."""
     attempts: list[FailedAttempt] = []
-    async with loopback(answer(503), answer(503), says()) as server:
+    async with loopback(respond(503), respond(503), respond_text()) as server:
         inference = inference_for(server, retry=RetryPolicy(max_attempts=2, initial_wait=0))
         listening = inference.with_retry_report(attempts.append)
         with pytest.raises(ProviderUnavailable):
@@ -106,7 +108,7 @@ async def test_the_last_failure_is_raised_and_not_reported() -> None:
 async def test_a_listener_belongs_to_the_copy_that_it_was_given_to() -> None:
     """To listen to one copy leaves the inference itself as it was."""
     attempts: list[FailedAttempt] = []
-    async with loopback(answer(503), says()) as server:
+    async with loopback(respond(503), respond_text()) as server:
         inference = inference_for(server)
         inference.with_retry_report(attempts.append)
         await inference.infer(QUESTION)

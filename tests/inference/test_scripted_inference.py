@@ -19,7 +19,7 @@ from agentloop.values import (
     ToolCall,
     Usage,
 )
-from tests.inference.at_loopback import QUESTION
+from tests.inference.loopback_inference import QUESTION
 
 CALL = ToolCall("c1", "add", '{"a": 1}')
 

@@ -19,55 +19,57 @@ from agentloop.errors import AuthenticationError, ConfigurationError, InferenceE
 from agentloop.inference import HttpInference, LLMConfig
 from agentloop.values import to_json
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, bound, config_for, inference_for
 from tests.inference.loopback import (
     KEY,
     Reply,
-    answer,
-    as_json,
-    closing,
     completion,
-    hangs_up,
+    hang_up,
     head,
     loopback,
-    resets,
-    stalls,
+    reset,
+    respond,
+    respond_and_close,
+    respond_json,
+    stall,
 )
+from tests.inference.loopback_inference import QUESTION, bound, config_for, inference_for
 from tests.limits import LONGEST
 
 TELLING = KEY[:8]
 """Whoever sees this much of the key sees too much."""
 
-STALLS = stalls()
+STALLS = stall()
 
 ECHOES = [
-    pytest.param(as_json(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}}), id="in the message"),
-    pytest.param(as_json(400, {"error": {"message": "x", "code": KEY}}), id="in the code"),
-    pytest.param(as_json(400, {"error": {"message": "." * 485 + KEY}}), id="cut off with the message"),
-    pytest.param(as_json(400, {"error": KEY}), id="as the message"),
-    pytest.param(as_json(400, {"error": {"message": [{"key": KEY}]}}), id="deep in the message"),
-    pytest.param(as_json(429, {"error": {"message": "x", "metadata": {"raw": KEY}}}), id="passed on by a router"),
-    pytest.param(as_json(400, {"request": {"headers": {"authorization": f"Bearer {KEY}"}}}), id="somewhere in JSON"),
-    pytest.param(answer(500, f"<html><title>{KEY}".encode()), id="in the title of a page"),
-    pytest.param(answer(502, f"bad gateway for {KEY}".encode()), id="in plain text"),
-    pytest.param(answer(503, b"." * 490 + KEY.encode()), id="cut off with plain text"),
-    pytest.param(answer(400, b"{}", {"x-request-id": f"req-{KEY}"}), id="in the request id"),
-    pytest.param(as_json(400, {"request_id": KEY}), id="in the request id of the body"),
-    pytest.param(answer(302, b"", {"location": f"http://x/?key={KEY}"}), id="in the place of a redirect"),
-    pytest.param(as_json(200, {"error": {"message": f"no such key {KEY}"}}), id="in an error of status 200"),
-    pytest.param(as_json(200, {"you sent": KEY}), id="in another shape"),
-    pytest.param(answer(200, f"you sent {KEY}".encode()), id="in what is not JSON"),
-    pytest.param(answer(200, b'"' + KEY.encode() + b"\xff"), id="in what is not even text"),
-    pytest.param(answer(200, b"{" + KEY.encode(), {"content-encoding": "gzip"}), id="in what is not compressed"),
-    pytest.param(answer(200, KEY.encode() * 200), id="in what is too large"),
-    pytest.param(hangs_up(f"{KEY} is not HTTP\r\n\r\n".encode()), id="instead of HTTP"),
-    pytest.param(hangs_up(f"HTTP/1.1 200 OK\r\n{KEY} no header\r\n\r\n".encode()), id="instead of a header"),
+    pytest.param(respond_json(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}}), id="in the message"),
+    pytest.param(respond_json(400, {"error": {"message": "x", "code": KEY}}), id="in the code"),
+    pytest.param(respond_json(400, {"error": {"message": "." * 485 + KEY}}), id="cut off with the message"),
+    pytest.param(respond_json(400, {"error": KEY}), id="as the message"),
+    pytest.param(respond_json(400, {"error": {"message": [{"key": KEY}]}}), id="deep in the message"),
+    pytest.param(respond_json(429, {"error": {"message": "x", "metadata": {"raw": KEY}}}), id="passed on by a router"),
     pytest.param(
-        hangs_up(head(200, {"transfer-encoding": "chunked"}) + f"{KEY}\r\n".encode()), id="instead of a chunk"
+        respond_json(400, {"request": {"headers": {"authorization": f"Bearer {KEY}"}}}), id="somewhere in JSON"
     ),
-    pytest.param(hangs_up(head(500, {"content-length": "999"}) + KEY.encode()), id="in an answer that breaks off"),
-    pytest.param(closing(f'{{"choices": [{{"message": {{"content": "{KEY}'.encode()), id="in an answer that is cut"),
-    pytest.param(resets(), id="nowhere, the connection is reset"),
+    pytest.param(respond(500, f"<html><title>{KEY}".encode()), id="in the title of a page"),
+    pytest.param(respond(502, f"bad gateway for {KEY}".encode()), id="in plain text"),
+    pytest.param(respond(503, b"." * 490 + KEY.encode()), id="cut off with plain text"),
+    pytest.param(respond(400, b"{}", {"x-request-id": f"req-{KEY}"}), id="in the request id"),
+    pytest.param(respond_json(400, {"request_id": KEY}), id="in the request id of the body"),
+    pytest.param(respond(302, b"", {"location": f"http://x/?key={KEY}"}), id="in the place of a redirect"),
+    pytest.param(respond_json(200, {"error": {"message": f"no such key {KEY}"}}), id="in an error of status 200"),
+    pytest.param(respond_json(200, {"you sent": KEY}), id="in another shape"),
+    pytest.param(respond(200, f"you sent {KEY}".encode()), id="in what is not JSON"),
+    pytest.param(respond(200, b'"' + KEY.encode() + b"\xff"), id="in what is not even text"),
+    pytest.param(respond(200, b"{" + KEY.encode(), {"content-encoding": "gzip"}), id="in what is not compressed"),
+    pytest.param(respond(200, KEY.encode() * 200), id="in what is too large"),
+    pytest.param(hang_up(f"{KEY} is not HTTP\r\n\r\n".encode()), id="instead of HTTP"),
+    pytest.param(hang_up(f"HTTP/1.1 200 OK\r\n{KEY} no header\r\n\r\n".encode()), id="instead of a header"),
+    pytest.param(hang_up(head(200, {"transfer-encoding": "chunked"}) + f"{KEY}\r\n".encode()), id="instead of a chunk"),
+    pytest.param(hang_up(head(500, {"content-length": "999"}) + KEY.encode()), id="in an answer that breaks off"),
+    pytest.param(
+        respond_and_close(f'{{"choices": [{{"message": {{"content": "{KEY}'.encode()), id="in an answer that is cut"
+    ),
+    pytest.param(reset(), id="nowhere, the connection is reset"),
     pytest.param(STALLS, id="nowhere, the server stalls"),
 ]
 
@@ -118,7 +120,7 @@ async def test_no_error_report_or_log_tells_the_key(
 
 async def test_an_error_without_the_key_keeps_its_cause() -> None:
     """Where nothing tells the key, the cause of an error is kept for those who look into it."""
-    async with loopback(answer(200, b"no JSON"), resets()) as server:
+    async with loopback(respond(200, b"no JSON"), reset()) as server:
         inference = inference_for(server, retry=RetryPolicy(max_attempts=1))
         for _ in range(2):
             with pytest.raises(InferenceError) as caught:
@@ -129,7 +131,10 @@ async def test_an_error_without_the_key_keeps_its_cause() -> None:
 async def test_no_logger_tells_the_key_that_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     """With every logger at its most talkative, those of the HTTP library included, a request does not show its key."""
     caplog.set_level(logging.DEBUG)
-    async with loopback(answer(200, completion()), answer(200, completion())) as server, httpx.AsyncClient() as client:
+    async with (
+        loopback(respond(200, completion()), respond(200, completion())) as server,
+        httpx.AsyncClient() as client,
+    ):
         await inference_for(server, auth="x-api-key").infer(QUESTION)
         await inference_for(server, auth="x-api-key", client=client).infer(QUESTION)
     assert caplog.records
@@ -158,7 +163,7 @@ def test_keys_in_headers_and_in_the_query_of_the_address_are_not_shown() -> None
 async def test_keys_in_headers_and_in_the_query_are_not_told_by_errors() -> None:
     """What a provider repeats of them is taken out, and what is no secret stays."""
     told = {"error": {"message": "bad token hdr-0123456789 or qry-0123456789 for version 2024-10-21"}}
-    async with loopback(as_json(401, told)) as server:
+    async with loopback(respond_json(401, told)) as server:
         asking = inference_for(
             f"{server.url}?api-version=2024-10-21&api-key=qry-0123456789",
             headers={"Authorization": "Bearer hdr-0123456789"},
@@ -200,6 +205,6 @@ async def test_no_event_state_or_report_of_an_execution_tells_the_key(reply: Rep
 
 async def test_an_answer_may_say_what_the_key_says() -> None:
     """Only errors are redacted: with a key of an everyday word, as local servers take any, answers keep the word."""
-    async with loopback(answer(200, completion("the ollama eats"))) as server:
+    async with loopback(respond(200, completion("the ollama eats"))) as server:
         inference = HttpInference(LLMConfig.parse("ollama:m", base_url=server.url, api_key="ollama"))
         assert (await inference.infer(QUESTION)).text == "the ollama eats"

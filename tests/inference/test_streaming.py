@@ -20,23 +20,23 @@ from agentloop.inference import HttpInference
 from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Effect, FinishReason, InferenceDelta, InferenceResponse, ToolCall, ToolSpec
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, bound, heads_noted, inference_for, reporting_to
+from tests.inference.chat_stream import CALLS_END, call_chunk, chunk, stream_text, text_stream
 from tests.inference.loopback import (
     KEY,
     Reply,
-    answer,
-    as_json,
-    chunked,
-    closing,
-    gzipped,
-    hangs_up,
+    hang_up,
     head,
     loopback,
-    resets,
-    says,
-    stalls,
+    reset,
+    respond,
+    respond_and_close,
+    respond_chunked,
+    respond_gzipped,
+    respond_json,
+    respond_text,
+    stall,
 )
-from tests.inference.streamed import CALLS_END, call, event, streams, words
+from tests.inference.loopback_inference import QUESTION, bound, client_signaling_heads, inference_for, reporting_to
 from tests.limits import jump, over_time
 
 
@@ -52,7 +52,7 @@ def texts(pieces: Sequence[InferenceDelta | InferenceResponse]) -> list[str]:
 
 async def test_an_answer_comes_in_pieces_and_then_whole() -> None:
     """The deltas come in order, and the response that ends them says the same."""
-    async with loopback(streams("Hel", "lo", " you")) as server:
+    async with loopback(stream_text("Hel", "lo", " you")) as server:
         *deltas, response = await pieces_of(inference_for(server))
         assert texts(deltas) == ["Hel", "lo", " you"]
         assert isinstance(response, InferenceResponse)
@@ -68,12 +68,12 @@ async def test_an_answer_comes_in_pieces_and_then_whole() -> None:
 async def test_calls_come_in_pieces() -> None:
     """A call is told when it begins, and its arguments as they come."""
     pieces = [
-        event({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "add", "arguments": '{"a"'}}]}),
-        event({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}),
-        call(1, "add", "{}", "c2"),
+        chunk({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "add", "arguments": '{"a"'}}]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}),
+        call_chunk(1, "add", "{}", "c2"),
         *CALLS_END,
     ]
-    async with loopback(chunked(pieces)) as server:
+    async with loopback(respond_chunked(pieces)) as server:
         *deltas, response = await pieces_of(inference_for(server))
         assert deltas == [
             InferenceDelta("tool_call", call_id="c1", name="add"),
@@ -89,15 +89,17 @@ async def test_calls_come_in_pieces() -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
 async def test_how_the_bytes_are_cut_changes_nothing(step: int) -> None:
     """Chunks that cut lines, JSON and characters give the same answer."""
-    body = b"".join(words("Grüße, ", "日本 ", "🙂!"))
-    async with loopback(chunked([body[at : at + step] for at in range(0, len(body), step)])) as server:
+    body = b"".join(text_stream("Grüße, ", "日本 ", "🙂!"))
+    async with loopback(respond_chunked([body[at : at + step] for at in range(0, len(body), step)])) as server:
         *deltas, response = await pieces_of(inference_for(server))
         assert "".join(texts(deltas)) == "Grüße, 日本 🙂!"
         assert isinstance(response, InferenceResponse)
         assert response.text == "Grüße, 日本 🙂!"
 
 
-@pytest.mark.parametrize("reply", [gzipped(b"".join(words("so"))), closing(b"".join(words("so")))])
+@pytest.mark.parametrize(
+    "reply", [respond_gzipped(b"".join(text_stream("so"))), respond_and_close(b"".join(text_stream("so")))]
+)
 async def test_compressed_answers_and_those_without_a_length_are_read(reply: Reply) -> None:
     """How the body is wrapped is a matter of HTTP."""
     async with loopback(reply) as server:
@@ -106,7 +108,7 @@ async def test_compressed_answers_and_those_without_a_length_are_read(reply: Rep
 
 async def test_a_service_that_does_not_stream_is_understood() -> None:
     """An answer that comes whole is an answer."""
-    async with loopback(says("all at once")) as server:
+    async with loopback(respond_text("all at once")) as server:
         (response,) = await pieces_of(inference_for(server))
         assert isinstance(response, InferenceResponse)
         assert response.text == "all at once"
@@ -115,19 +117,19 @@ async def test_a_service_that_does_not_stream_is_understood() -> None:
 @pytest.mark.parametrize(
     "trouble",
     [
-        as_json(429, {"error": {"message": "slow down"}}),
-        as_json(500, {}),
-        hangs_up(),
-        resets(),
-        hangs_up(head(200, {"transfer-encoding": "chunked"})),
-        chunked([event({"role": "assistant"})], ends=False),
+        respond_json(429, {"error": {"message": "slow down"}}),
+        respond_json(500, {}),
+        hang_up(),
+        reset(),
+        hang_up(head(200, {"transfer-encoding": "chunked"})),
+        respond_chunked([chunk({"role": "assistant"})], ends=False),
     ],
     ids=["429", "500", "hangs up", "resets", "ends after the head", "ends before a piece"],
 )
 async def test_what_fails_before_the_first_piece_is_tried_again(trouble: Reply) -> None:
     """Nothing was told yet, so that the answer can begin anew."""
     attempts: list[FailedAttempt] = []
-    async with loopback(trouble, streams("so")) as server:
+    async with loopback(trouble, stream_text("so")) as server:
         pieces = await pieces_of(reporting_to(attempts, inference_for(server)))
         assert (texts(pieces), len(server.requests)) == (["so"], 2)
     assert [failed.attempt for failed in attempts] == [1]
@@ -136,21 +138,21 @@ async def test_what_fails_before_the_first_piece_is_tried_again(trouble: Reply) 
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (chunked([event({"content": "so"})], ends=False), InvalidResponse),
-        (resets(head(200, {"content-length": "999"}) + event({"content": "so"})), InvalidResponse),
+        (respond_chunked([chunk({"content": "so"})], ends=False), InvalidResponse),
+        (reset(head(200, {"content-length": "999"}) + chunk({"content": "so"})), InvalidResponse),
         (
-            chunked([event({"content": "so"}), b'data: {"error": {"message": "overloaded", "code": 503}}\n\n']),
+            respond_chunked([chunk({"content": "so"}), b'data: {"error": {"message": "overloaded", "code": 503}}\n\n']),
             ProviderUnavailable,
         ),
-        (chunked([event({"content": "so"}), b"data: no JSON\n\n"]), InvalidResponse),
-        (chunked([event({"content": "so"}), b'data: {"choices": 5}\n\n']), InvalidResponse),
+        (respond_chunked([chunk({"content": "so"}), b"data: no JSON\n\n"]), InvalidResponse),
+        (respond_chunked([chunk({"content": "so"}), b'data: {"choices": 5}\n\n']), InvalidResponse),
     ],
     ids=["cut", "reset", "error event", "no JSON", "another shape"],
 )
 async def test_what_fails_after_the_first_piece_is_raised(reply: Reply, kind: type[InferenceError]) -> None:
     """Pieces that were told cannot be taken back; the error is typed, and nothing is asked again."""
     told: list[str] = []
-    async with loopback(reply, streams("never")) as server:
+    async with loopback(reply, stream_text("never")) as server:
         with pytest.raises(kind):  # noqa: PT012  # the pieces before the error are the point
             async for piece in inference_for(server).stream(QUESTION):
                 assert isinstance(piece, InferenceDelta)
@@ -163,18 +165,18 @@ async def test_what_fails_after_the_first_piece_is_raised(reply: Reply, kind: ty
     ("reply", "kind", "says_what"),
     [
         (
-            as_json(401, {"error": {"message": f"bad key {KEY}"}}, {"x-request-id": "r1"}),
+            respond_json(401, {"error": {"message": f"bad key {KEY}"}}, {"x-request-id": "r1"}),
             AuthenticationError,
             "bad key",
         ),
-        (as_json(400, {"error": {"message": "no"}}, {"x-request-id": "r1"}), BadRequest, "no"),
-        (as_json(429, {}, {"x-request-id": "r1", "retry-after": "3600"}), RateLimited, "429"),
-        (answer(200, b"<html><title>Sign in</title>", {"x-request-id": "r1"}), InvalidResponse, "Sign in"),
-        (as_json(200, {"error": {"message": "broken"}}, {"x-request-id": "r1"}), BadRequest, "broken"),
-        (answer(200, b"", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
-        (answer(200, b": only a comment\n\n", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
-        (answer(200, b'data: {"choices": []}\n\n', {"x-request-id": "r1"}), InvalidResponse, "it contains no choices"),
-        (answer(200, b'data: {"error": "caf\xc3', {"x-request-id": "r1"}), InvalidResponse, "not JSON"),
+        (respond_json(400, {"error": {"message": "no"}}, {"x-request-id": "r1"}), BadRequest, "no"),
+        (respond_json(429, {}, {"x-request-id": "r1", "retry-after": "3600"}), RateLimited, "429"),
+        (respond(200, b"<html><title>Sign in</title>", {"x-request-id": "r1"}), InvalidResponse, "Sign in"),
+        (respond_json(200, {"error": {"message": "broken"}}, {"x-request-id": "r1"}), BadRequest, "broken"),
+        (respond(200, b"", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
+        (respond(200, b": only a comment\n\n", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
+        (respond(200, b'data: {"choices": []}\n\n', {"x-request-id": "r1"}), InvalidResponse, "it contains no choices"),
+        (respond(200, b'data: {"error": "caf\xc3', {"x-request-id": "r1"}), InvalidResponse, "not JSON"),
     ],
     ids=["key", "request", "limit", "page", "error in 200", "empty", "comments", "no choices", "half a character"],
 )
@@ -189,8 +191,8 @@ async def test_what_is_no_answer_is_a_typed_error(reply: Reply, kind: type[Infer
 
 async def test_an_endless_stream_is_given_up_at_the_limit() -> None:
     """A body over the limit is a typed error, however small its pieces."""
-    many = [event({"content": "and so on "})] * 200
-    async with loopback(chunked(many)) as server:
+    many = [chunk({"content": "and so on "})] * 200
+    async with loopback(respond_chunked(many)) as server:
         with pytest.raises(InvalidResponse, match="larger than 5,000 bytes"):
             await pieces_of(inference_for(server, max_response_bytes=5000))
         await server.all_closed()
@@ -200,7 +202,7 @@ async def test_a_stream_that_stops_is_given_up_in_time() -> None:
     """Silence longer than the timeout ends the answer."""
     sent = head(200, {"transfer-encoding": "chunked"})
     head_came = asyncio.Event()
-    async with loopback(stalls(sent)) as server, heads_noted(head_came) as client:
+    async with loopback(stall(sent)) as server, client_signaling_heads(head_came) as client:
         once = RetryPolicy(max_attempts=1)
         reading = asyncio.create_task(pieces_of(inference_for(server, client=client, timeout=900, retry=once)))
         await head_came.wait()
@@ -211,10 +213,10 @@ async def test_a_stream_that_stops_is_given_up_in_time() -> None:
 
 async def test_the_deadline_holds_for_the_whole_answer() -> None:
     """A stream that goes on too long is given up, also between its pieces."""
-    piece = event({"content": "slow"})
+    piece = chunk({"content": "slow"})
     sent = head(200, {"transfer-encoding": "chunked"}) + b"%x\r\n%s\r\n" % (len(piece), piece)
     told = []
-    async with loopback(stalls(sent)) as server:
+    async with loopback(stall(sent)) as server:
         with pytest.raises(ProviderUnavailable, match=r"within 900 seconds"):  # noqa: PT012  # the piece before counts
             async for one in inference_for(server, deadline=900, timeout=9000).stream(QUESTION):
                 assert isinstance(one, InferenceDelta)
@@ -228,7 +230,7 @@ async def test_leaving_early_closes_the_connection() -> None:
     """Whoever stops reading leaves no task and no socket, and the connection is not used again."""
     before = asyncio.all_tasks()
     async with (
-        loopback(stalls(head(200, {"content-length": "9999"}) + event({"content": "so"})), streams("b")) as server,
+        loopback(stall(head(200, {"content-length": "9999"}) + chunk({"content": "so"})), stream_text("b")) as server,
         bound(inference_for(server)) as (inference,),
     ):
         stream = inference.stream(QUESTION)
@@ -242,7 +244,7 @@ async def test_leaving_early_closes_the_connection() -> None:
 
 async def test_answers_of_one_scope_share_a_connection() -> None:
     """A streamed answer that was read to its end leaves its connection for the next one."""
-    async with loopback(streams("a"), streams("b"), says("c")) as server:
+    async with loopback(stream_text("a"), stream_text("b"), respond_text("c")) as server:
         async with bound(inference_for(server)) as (inference,):
             await pieces_of(inference)
             await pieces_of(inference)
@@ -254,7 +256,7 @@ async def test_answers_of_one_scope_share_a_connection() -> None:
 async def test_names_of_tools_are_given_back_in_pieces_too() -> None:
     """A tool whose name the provider refuses has its own name in deltas and response."""
     spec = ToolSpec("math.add", "Add.", {"type": "object", "properties": {}}, Effect.PURE)
-    async with loopback(chunked([call(0, wire_name("math.add"), "{}"), *CALLS_END])) as server:
+    async with loopback(respond_chunked([call_chunk(0, wire_name("math.add"), "{}"), *CALLS_END])) as server:
         stream = inference_for(server).stream(QUESTION.with_tools(spec))
         delta, _, response = [piece async for piece in stream]
         assert isinstance(delta, InferenceDelta)

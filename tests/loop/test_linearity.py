@@ -25,8 +25,8 @@ from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
 from agentloop.values import serialization
-from tests.inference.at_loopback import inference_for
 from tests.inference.loopback import completion
+from tests.inference.loopback_inference import inference_for
 
 PACKAGE = str(Path(agentloop.__file__).parent)
 CALLS_PER_STEP = 2

@@ -28,8 +28,8 @@ from agentloop.tools.ensembles.files import files
 from agentloop.tools.ensembles.sqlite import sqlite
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values import Effect, ToolSpec
-from tests.inference.at_loopback import QUESTION, bound, inference_for
-from tests.inference.loopback import answer, completion, loopback
+from tests.inference.loopback import completion, loopback, respond
+from tests.inference.loopback_inference import QUESTION, bound, inference_for
 from tests.mcp.test_hostile_http import JSON, answering, response
 from tests.regressions.strangers_server import doubling
 from tests.tools.ensembles.running import called, executions, ran
@@ -121,9 +121,9 @@ def inflated_answer(codings: str) -> None:
     headers = {"content-encoding": ", ".join(["gzip"] * int(codings)), "content-type": "application/json"}
 
     async def asked() -> None:
-        small = answer(200, gzip.compress(completion()), {"content-encoding": "gzip"})
+        small = respond(200, gzip.compress(completion()), {"content-encoding": "gzip"})
         async with (
-            loopback(small, answer(200, body, headers)) as server,
+            loopback(small, respond(200, body, headers)) as server,
             bound(inference_for(server, max_response_bytes=MEGABYTE)) as (inference,),
         ):
             await inference.infer(QUESTION)

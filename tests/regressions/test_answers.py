@@ -28,9 +28,18 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.policies import RetryPolicy
-from tests.inference.at_loopback import QUESTION, QUICK
-from tests.inference.loopback import KEY, Loopback, Reply, as_json, chunked, closing, loopback, says
-from tests.inference.streamed import CALLS_END, call, event, streams
+from tests.inference.chat_stream import CALLS_END, call_chunk, chunk, stream_text
+from tests.inference.loopback import (
+    KEY,
+    Loopback,
+    Reply,
+    loopback,
+    respond_and_close,
+    respond_chunked,
+    respond_json,
+    respond_text,
+)
+from tests.inference.loopback_inference import NO_WAIT, QUESTION
 
 ONCE = RetryPolicy(max_attempts=1)
 DONE = "That is all."
@@ -356,7 +365,7 @@ async def test_a_call_as_text_within_json_is_not_the_answer(mode: str) -> None:
 # --- errors and ends of streams ---------------------------------------------------------------------------------------
 
 
-def inference_at(server: Loopback, wire_format: str, retry: RetryPolicy = QUICK) -> HttpInference:
+def inference_at(server: Loopback, wire_format: str, retry: RetryPolicy = NO_WAIT) -> HttpInference:
     """Make an inference that asks the server in this format."""
     config = LLMConfig(model="loopback", base_url=server.url, wire_format=wire_format, api_key=KEY, retry=retry)
     return HttpInference(config, jitter=lambda: 0.0)
@@ -391,7 +400,7 @@ def sse(*events: tuple[str, Mapping[str, Any]]) -> bytes:
 
 
 PAY_ARGUMENTS = '{"to": "Bob", "amount": 3}'
-WHOLE_CALL = call(0, "pay", PAY_ARGUMENTS)
+WHOLE_CALL = call_chunk(0, "pay", PAY_ARGUMENTS)
 CODES = [(502, ProviderUnavailable), (429, RateLimited), (401, AuthenticationError)]
 C3 = pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="C3: an error beside `choices` is taken as an answer and its calls run"
@@ -410,8 +419,8 @@ async def test_an_error_beside_choices_ends_a_stream_typed(
     code: int, kind: type[InferenceError], finish: str | None
 ) -> None:
     """A chunk with an error is one, whatever else it holds."""
-    pieces = [event({"content": "I pay "}), event({"content": ""}, finish, error=broken(code)), b"data: [DONE]\n\n"]
-    assert type(await came_of(chunked(pieces), "openai-chat")) is kind
+    pieces = [chunk({"content": "I pay "}), chunk({"content": ""}, finish, error=broken(code)), b"data: [DONE]\n\n"]
+    assert type(await came_of(respond_chunked(pieces), "openai-chat")) is kind
 
 
 @C3
@@ -420,22 +429,22 @@ async def test_an_error_beside_choices_of_a_body_is_typed(code: int, kind: type[
     """A whole answer with an error is one, too."""
     choice = {"index": 0, "message": {"role": "assistant", "content": "I pay "}, "finish_reason": "error"}
     body = {"id": "c", "model": "m", "choices": [choice], "error": broken(code)}
-    assert type(await came_of(as_json(200, body), "openai-chat", streaming=False)) is kind
+    assert type(await came_of(respond_json(200, body), "openai-chat", streaming=False)) is kind
 
 
 async def test_an_error_within_a_streamed_choice_is_typed() -> None:
     """It may stand in the choice instead of at the top."""
     choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": broken()}
-    pieces = [event({"content": "I pay "}), event(None, choices=[choice]), b"data: [DONE]\n\n"]
-    assert type(await came_of(chunked(pieces), "openai-chat")) is ProviderUnavailable
+    pieces = [chunk({"content": "I pay "}), chunk(None, choices=[choice]), b"data: [DONE]\n\n"]
+    assert type(await came_of(respond_chunked(pieces), "openai-chat")) is ProviderUnavailable
 
 
 @C3
 @pytest.mark.parametrize("finish", ["error", None, "tool_calls"])
 async def test_no_call_runs_that_came_before_an_error(finish: str | None) -> None:
     """The request is sent again, and only that answer counts."""
-    failing = chunked([WHOLE_CALL, event({"content": ""}, finish, error=broken()), b"data: [DONE]\n\n"])
-    state, bank, asked = await run_at(failing, streams(DONE), wire_format="openai-chat")
+    failing = respond_chunked([WHOLE_CALL, chunk({"content": ""}, finish, error=broken()), b"data: [DONE]\n\n"])
+    state, bank, asked = await run_at(failing, stream_text(DONE), wire_format="openai-chat")
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
 
@@ -450,14 +459,16 @@ async def test_no_call_of_a_body_with_an_error_runs() -> None:
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "error": broken(),
     }
-    state, bank, asked = await run_at(as_json(200, body), says(DONE), wire_format="openai-chat", streaming=False)
+    state, bank, asked = await run_at(
+        respond_json(200, body), respond_text(DONE), wire_format="openai-chat", streaming=False
+    )
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
 
 async def test_an_error_that_is_null_is_none() -> None:
     """Services that always spell the field are answered as usual."""
-    pieces = [event({"content": "Well."}, error=None), event({}, "stop", error=None), b"data: [DONE]\n\n"]
-    found = await came_of(chunked(pieces), "openai-chat")
+    pieces = [chunk({"content": "Well."}, error=None), chunk({}, "stop", error=None), b"data: [DONE]\n\n"]
+    found = await came_of(respond_chunked(pieces), "openai-chat")
     assert isinstance(found, InferenceResponse)
     assert found.text == "Well."
 
@@ -490,7 +501,7 @@ SAID = {
     "status": "completed",
     "content": [{"type": "output_text", "text": DONE, "annotations": []}],
 }
-WHOLE_RESPONSE = closing(sse(CREATED, response_end("completed", SAID)))
+WHOLE_RESPONSE = respond_and_close(sse(CREATED, response_end("completed", SAID)))
 
 
 def text_item(*texts: str, whole: bool = True) -> list[tuple[str, Mapping[str, Any]]]:
@@ -526,13 +537,13 @@ H17_CANCELLED = pytest.mark.xfail(
 )
 async def test_a_stream_of_responses_without_its_end_is_an_error(events: Sequence[tuple[str, Any]]) -> None:
     """A connection that closes early is no end of an answer."""
-    assert isinstance(await came_of(closing(sse(CREATED, *events)), "openai-responses"), InferenceError)
+    assert isinstance(await came_of(respond_and_close(sse(CREATED, *events)), "openai-responses"), InferenceError)
 
 
 @H17
 async def test_a_call_of_a_stream_that_was_cut_does_not_run() -> None:
     """What the model wanted besides is not known; the answer is asked for again, or the run has failed."""
-    cut = closing(sse(CREATED, *response_item()))
+    cut = respond_and_close(sse(CREATED, *response_item()))
     state, bank, _ = await run_at(cut, WHOLE_RESPONSE, WHOLE_RESPONSE, wire_format="openai-responses")
     assert bank.paid == []
     assert state.status is ExecutionStatus.FAILED or state.final_text == DONE
@@ -543,7 +554,7 @@ async def test_a_call_of_a_response_that_was_cancelled_does_not_run() -> None:
     """Somebody has withdrawn it."""
     item = response_item()[-1][1]["item"]
     events = sse(CREATED, *response_item(), response_end("cancelled", item))
-    _, bank, _ = await run_at(closing(events), WHOLE_RESPONSE, WHOLE_RESPONSE, wire_format="openai-responses")
+    _, bank, _ = await run_at(respond_and_close(events), WHOLE_RESPONSE, WHOLE_RESPONSE, wire_format="openai-responses")
     assert bank.paid == []
 
 
@@ -552,7 +563,7 @@ async def test_a_call_of_a_whole_response_that_was_cancelled_does_not_run() -> N
     """Nor where it comes in one piece."""
     body = response_end("cancelled", response_item()[-1][1]["item"])[1]["response"]
     later = response_end("completed", SAID)[1]["response"]
-    replies = [as_json(200, body), as_json(200, later), as_json(200, later)]
+    replies = [respond_json(200, body), respond_json(200, later), respond_json(200, later)]
     _, bank, _ = await run_at(*replies, wire_format="openai-responses", streaming=False)
     assert bank.paid == []
 
@@ -590,7 +601,7 @@ PAY_BLOCK = block(
     {"type": "input_json_delta", "partial_json": PAY_ARGUMENTS},
 )
 SAY_BLOCK = block({"type": "text", "text": ""}, {"type": "text_delta", "text": DONE})
-WHOLE_MESSAGE = chunked([sse(*message_events(*SAY_BLOCK, message_end("end_turn"), {"type": "message_stop"}))])
+WHOLE_MESSAGE = respond_chunked([sse(*message_events(*SAY_BLOCK, message_end("end_turn"), {"type": "message_stop"}))])
 OWN_TYPE = ("error", {"code": 429, "message": "one request at a time", "type": "rate_limit_error"})
 """An event that is an error by its name, while the type in its data is that of the error."""
 
@@ -604,7 +615,7 @@ BEFORE = {"at once": [], "after text": SAY_BLOCK[:2], "after a call": [*PAY_BLOC
 @pytest.mark.parametrize("before", BEFORE)
 async def test_an_event_named_error_is_an_error_of_messages(before: str) -> None:
     """The name of the event decides, and the data say which error it is."""
-    reply = chunked([sse(*message_events(*BEFORE[before]), OWN_TYPE)])
+    reply = respond_chunked([sse(*message_events(*BEFORE[before]), OWN_TYPE)])
     assert type(await came_of(reply, "anthropic-messages")) is RateLimited
 
 
@@ -612,14 +623,14 @@ async def test_an_event_named_error_is_an_error_of_messages(before: str) -> None
 @pytest.mark.parametrize("events", [[], HALF_TEXT, response_item()], ids=["at once", "after text", "after a call"])
 async def test_an_event_named_error_is_an_error_of_responses(events: Sequence[tuple[str, Any]]) -> None:
     """It is the same in the Responses API."""
-    reply = chunked([sse(CREATED, *events, OWN_TYPE)])
+    reply = respond_chunked([sse(CREATED, *events, OWN_TYPE)])
     assert type(await came_of(reply, "openai-responses")) is RateLimited
 
 
 @H18
 async def test_no_call_of_messages_runs_before_an_event_named_error() -> None:
     """The request is sent again."""
-    failing = chunked([sse(*message_events(*BEFORE["after a call"]), OWN_TYPE)])
+    failing = respond_chunked([sse(*message_events(*BEFORE["after a call"]), OWN_TYPE)])
     state, bank, asked = await run_at(failing, WHOLE_MESSAGE, wire_format="anthropic-messages")
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
@@ -627,7 +638,7 @@ async def test_no_call_of_messages_runs_before_an_event_named_error() -> None:
 @H18
 async def test_no_call_of_responses_runs_before_an_event_named_error() -> None:
     """The request is sent again."""
-    failing = chunked([sse(CREATED, *response_item(), OWN_TYPE)])
+    failing = respond_chunked([sse(CREATED, *response_item(), OWN_TYPE)])
     state, bank, asked = await run_at(failing, WHOLE_RESPONSE, wire_format="openai-responses")
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
@@ -653,9 +664,9 @@ OLLAMA_END = {"done": True, "done_reason": "stop", "prompt_eval_count": 1, "eval
 )
 async def test_an_error_in_the_middle_of_an_ollama_stream_is_not_the_fault_of_the_request(told: str) -> None:
     """A request that was being answered is a good one: the service broke, and is asked again."""
-    failing = chunked([ollama_line("I pay ", done=False), json.dumps({"error": told}).encode() + b"\n"])
+    failing = respond_chunked([ollama_line("I pay ", done=False), json.dumps({"error": told}).encode() + b"\n"])
     assert not isinstance(await came_of(failing, "ollama"), BadRequest)
-    whole = chunked([ollama_line(DONE, done=False), ollama_line("", **OLLAMA_END)])
+    whole = respond_chunked([ollama_line(DONE, done=False), ollama_line("", **OLLAMA_END)])
     state, _, asked = await run_at(failing, whole, wire_format="ollama")
     assert (state.status, asked) == (ExecutionStatus.COMPLETED, 2)
 
@@ -722,8 +733,8 @@ async def test_a_picture_of_a_tool_is_shown_in_a_message_of_the_user(count: int)
         """Look."""
         return Image(data=b"png", media_type="image/png")
 
-    calling = chunked([*[call(number, "look", "{}") for number in range(count)], *CALLS_END])
-    async with loopback(calling, streams(DONE)) as server:
+    calling = respond_chunked([*[call_chunk(number, "look", "{}") for number in range(count)], *CALLS_END])
+    async with loopback(calling, stream_text(DONE)) as server:
         driver = ToolCallingDriver(inference_at(server, "openai-chat"), mode="native", streaming=True)
         state = await AgentLoop(driver, [look]).execute("What do you see?")
         assert state.status is ExecutionStatus.COMPLETED

@@ -68,8 +68,8 @@ from agentloop.values import (
     approve,
 )
 from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, BeforeStep, OnError
-from tests.inference.at_loopback import inference_for
-from tests.inference.loopback import Reply, as_json, chunked, loopback
+from tests.inference.loopback import Reply, loopback, respond_chunked, respond_json
+from tests.inference.loopback_inference import inference_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -265,12 +265,12 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
 def streamed_end(finish: str | None, after: bytes = b"") -> Reply:
     text = chunk({"role": "assistant", "content": "The dose is 5"})
     end = chunk({}, finish) if finish is not None else b""
-    return chunked([piece for piece in (text, end, after) if piece])
+    return respond_chunked([piece for piece in (text, end, after) if piece])
 
 
 def whole_end(finish: str) -> Reply:
     choice = {"index": 0, "message": {"role": "assistant", "content": "The dose is 5"}, "finish_reason": finish}
-    return as_json(200, {"id": "r", "model": "m", "choices": [choice]})
+    return respond_json(200, {"id": "r", "model": "m", "choices": [choice]})
 
 
 DETAIL_OBJECT = b'data: {"object": "error", "message": "engine died", "code": 500}\n\ndata: [DONE]\n\n'
@@ -345,7 +345,7 @@ async def test_a_call_that_a_provider_cut_before_its_arguments_does_not_run() ->
     disk = Disk()
     call = {"id": "c", "type": "function", "function": {"name": "wipe", "arguments": ""}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    cut = as_json(200, {"id": "r", "model": "m", "choices": [{"finish_reason": "length", "message": message}]})
+    cut = respond_json(200, {"id": "r", "model": "m", "choices": [{"finish_reason": "length", "message": message}]})
     async with loopback(*[cut] * 20) as server:
         driver = ToolCallingDriver(inference=inference_for(server), mode="native")
         await AgentLoop(driver, [disk.wipe], max_steps=3).execute("Clean up.")
@@ -553,7 +553,7 @@ print(state.final_text)
 )
 async def test_a_program_with_a_wrong_key_does_not_end_as_if_all_were_well() -> None:
     """The shortest program that prints an answer fails, or says what is wrong, when the provider refuses the key."""
-    refusal = as_json(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
+    refusal = respond_json(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
     async with loopback(*[refusal] * 5) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable,

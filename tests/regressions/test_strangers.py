@@ -42,8 +42,8 @@ from agentloop.tools.ensembles.sqlite import sqlite
 from agentloop.values import ExecutionStatus, Image, PendingCall, ToolStatus
 from agentloop.values.decisions import approve
 from tests.cli import conftest as cli
-from tests.inference.at_loopback import QUESTION, inference_for
 from tests.inference.loopback import KEY
+from tests.inference.loopback_inference import QUESTION, inference_for
 from tests.mcp.running import SMALL, free_port
 from tests.tools.ensembles.running import called, executions, scripted_loop
 

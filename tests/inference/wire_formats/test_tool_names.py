@@ -14,8 +14,8 @@ from agentloop.inference.http_client import in_process_client
 from agentloop.inference.wire_formats.fields import encoded_names, wire_name
 from agentloop.testing import run_virtual
 from agentloop.values import InferenceRequest, Message, ToolSpec
-from tests.inference.at_loopback import config_for
 from tests.inference.generated_requests import tool_names
+from tests.inference.loopback_inference import config_for
 
 
 @pytest.mark.parametrize("name", ["add", "a", "get_weather-2", "A" * 64, "report_20240101", "x__1234567"])

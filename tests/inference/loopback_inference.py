@@ -1,4 +1,4 @@
-"""Asking the scripted provider: short words for what most tests of inference do."""
+"""Inferences that call the scripted provider."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from agentloop.values import InferenceRequest, Message
 from agentloop.values.policies import RetryPolicy
 from tests.inference.loopback import KEY, Loopback
 
-QUICK = RetryPolicy(initial_wait=0)
+NO_WAIT = RetryPolicy(initial_wait=0)
 QUESTION = InferenceRequest((Message.user("How are you?"),))
 
 
 def config_for(server: Loopback | str, **settings: Any) -> LLMConfig:
-    """Configure a model at the server, to be asked again without waiting."""
+    """Return a configuration for the server, with retries that do not wait."""
     url = server if isinstance(server, str) else server.url
-    return LLMConfig.parse("openai:loopback", base_url=url, api_key=KEY, **{"retry": QUICK, **settings})
+    return LLMConfig.parse("openai:loopback", base_url=url, api_key=KEY, **{"retry": NO_WAIT, **settings})
 
 
 def inference_for(server: Loopback | str, *, client: Any = None, **settings: Any) -> HttpInference:
-    """Make an inference that asks the server."""
+    """Return an inference that calls the server."""
     return HttpInference(config_for(server, **settings), client=client, jitter=lambda: 0.0)
 
 
 def reporting_to(attempts: list[FailedAttempt], inference: HttpInference) -> HttpInference:
-    """Have failed attempts noted in a list."""
+    """Return a copy of the inference that appends failed attempts to a list."""
     return inference.with_retry_report(attempts.append)
 
 
 @asynccontextmanager
-async def heads_noted(begun: asyncio.Event) -> AsyncIterator[httpx.AsyncClient]:
-    """Make a client that tells when the head of an answer has come."""
+async def client_signaling_heads(received: asyncio.Event) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client that sets the event when it receives the head of a response."""
 
-    async def note(_: httpx.Response) -> None:
-        begun.set()
+    async def signal(_: httpx.Response) -> None:
+        received.set()
 
-    async with httpx.AsyncClient(event_hooks={"response": [note]}) as client:
+    async with httpx.AsyncClient(event_hooks={"response": [signal]}) as client:
         yield client
 
 
 @asynccontextmanager
 async def bound(*inferences: HttpInference) -> AsyncIterator[Sequence[HttpInference]]:
-    """Bind inferences to one execution scope, which is closed at the end."""
+    """Bind inferences to one execution scope, which is closed on exit."""
     resources = Resources()
     scope = ExecutionScope(own=resources, shared=resources)
     try:
