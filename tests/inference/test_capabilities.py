@@ -1,4 +1,4 @@
-"""The capability table: what a model is able to do, by its name."""
+"""Tests of the capability table: what a model can do, by its name."""
 
 from __future__ import annotations
 
@@ -182,20 +182,20 @@ UNKNOWN = ["acme:frob-1", "frob", "some/unheard-of-model:free", "openrouter:acme
 
 
 @pytest.mark.parametrize(("mode", "names"), [("native", NATIVE), ("validated", TEXT), ("validated", UNKNOWN)])
-def test_published_models_have_the_mode_that_suits_them(mode: str, names: list[str]) -> None:
+def test_published_models_have_their_recommended_mode(mode: str, names: list[str]) -> None:
     """Each model, spelled as its services spell it, has the mode of its family."""
     assert {name: capabilities(name).mode for name in names} == dict.fromkeys(names, mode)
 
 
-def test_the_provider_stands_beside_the_name() -> None:
-    """What a name says of a model does not come from the name of its provider."""
+def test_a_provider_name_does_not_match_model_patterns() -> None:
+    """The name of a provider, such as `ollama`, is not mistaken for part of a model name."""
     assert capabilities("ollama:smaug").mode == "validated"
     assert capabilities("ollama:smaug") == capabilities("smaug", wire_format="ollama")
     assert capabilities("deepseek:anything-new").mode == "native"
 
 
-def test_models_that_can_only_be_held_to_a_schema_are_structured() -> None:
-    """A model without tools whose answers follow a schema calls tools by that."""
+def test_models_without_tools_but_with_schemas_are_structured() -> None:
+    """A model without a tool API that follows a schema gets the structured mode."""
     assert capabilities("perplexity:sonar-pro") == Capabilities("structured", structured_output="json_schema")
     assert capabilities("openai:gpt-4o-search-preview").mode == "structured"
 
@@ -218,20 +218,22 @@ def test_models_that_can_only_be_held_to_a_schema_are_structured() -> None:
         ("ollama:something-new", False, "json_schema"),
     ],
 )
-def test_the_table_tells_more_than_the_mode(name: str, parallel: bool, structured: str | None) -> None:  # noqa: FBT001  # a column
-    """Parallel calls and structured output are those that the family publishes."""
-    found = capabilities(name)
-    assert (found.parallel_tool_calls, found.structured_output) == (parallel, structured)
+def test_the_table_includes_parallel_calls_and_structured_output(
+    name: str, parallel: bool, structured: str | None
+) -> None:  # noqa: FBT001  # a column
+    """Parallel calls and structured output are those that the publisher documents."""
+    result = capabilities(name)
+    assert (result.parallel_tool_calls, result.structured_output) == (parallel, structured)
 
 
-def test_nothing_is_taken_for_granted_of_an_unknown_model() -> None:
-    """What no row speaks of writes text, and is asked again when its calls are not valid."""
+def test_an_unknown_model_is_assumed_to_write_text_only() -> None:
+    """A model that matches no row gets `UNKNOWN_MODEL`."""
     assert {capabilities(name) for name in [*UNKNOWN, "", ":", "x:"]} == {UNKNOWN_MODEL}
-    assert Capabilities("validated", True, False, None) == UNKNOWN_MODEL  # noqa: FBT003  # the order is published
+    assert Capabilities("validated", True, False, None) == UNKNOWN_MODEL  # noqa: FBT003  # the order is public
 
 
-def test_a_wire_format_with_a_tool_api_is_enough() -> None:
-    """Whatever is reached by a wire format that only services with a tool API speak has one, unless its family has none."""
+def test_a_wire_format_can_imply_a_tool_api() -> None:
+    """A model reached by such a wire format has a tool API, unless its family has none."""
     for name in ("anthropic-messages", "gemini", "openai-responses"):
         assert capabilities("frob-1", wire_format=name).mode == "native"
         assert capabilities("acme:frob-1", wire_format=name).mode == "native"
@@ -239,8 +241,8 @@ def test_a_wire_format_with_a_tool_api_is_enough() -> None:
     assert capabilities("acme:gemma-3-4b-it", wire_format="gemini").mode == "validated"
 
 
-def test_rows_of_ones_own_go_first() -> None:
-    """The first row that matches decides, and the user's are asked before all others."""
+def test_custom_rows_come_first() -> None:
+    """The first matching row decides, and custom rows precede the table."""
     parsed, native = Capabilities("parsed"), Capabilities("native")
     rows = [CapabilityRow("vllm:Qwen/*", parsed), CapabilityRow("frob-*|snark*", native), CapabilityRow("*", parsed)]
     assert capabilities("vllm:Qwen/Qwen3-8B", rows=rows) == parsed
@@ -252,46 +254,46 @@ def test_rows_of_ones_own_go_first() -> None:
     assert capabilities("acme:gpt-4o", rows=[CapabilityRow("acme:*", parsed)]) == parsed
 
 
-def test_a_row_may_ask_for_a_wire_format() -> None:
-    """A row with a wire format speaks only of what is reached by it."""
+def test_a_row_can_be_limited_to_a_wire_format() -> None:
+    """A row with a wire format does not match a model that is reached by another one."""
     rows = [CapabilityRow("qwen*", Capabilities("parsed"), "ollama")]
     assert capabilities("ollama-native:qwen3", rows=rows).mode == "parsed"
     assert capabilities("ollama:qwen3", rows=rows).mode == "native"
 
 
-def test_a_mode_that_does_not_exist_is_refused() -> None:
-    """A row holds one of the modes, and a pattern."""
+def test_an_unknown_mode_and_an_empty_pattern_are_refused() -> None:
+    """Construction validates mode and pattern."""
     with pytest.raises(ValueError, match="mode"):
-        Capabilities("magic")  # type: ignore[arg-type]  # the mistake
+        Capabilities("magic")  # type: ignore[arg-type]  # the invalid mode
     with pytest.raises(ValueError, match="pattern"):
         CapabilityRow("", UNKNOWN_MODEL)
 
 
 def test_every_row_can_be_reached() -> None:
-    """No row stands behind others that already speak of all it could."""
+    """No row is hidden by the rows before it."""
     for table in (MODEL_ROWS, SERVICE_ROWS):
-        for place, row in enumerate(table):
+        for index, row in enumerate(table):
             samples = [sample.replace("*", "x") for sample in row.pattern.split("|") if "[" not in sample]
             hidden = [
-                sample for sample in samples if any(other.matches([sample], row.wire_format) for other in table[:place])
+                sample for sample in samples if any(other.matches([sample], row.wire_format) for other in table[:index])
             ]
             assert len(hidden) < len(samples) or not samples, row
 
 
 def http(text: str) -> HttpInference:
-    """Make an inference that is never asked."""
+    """Return an inference that is never called."""
     return HttpInference(LLMConfig.parse(text, api_key="k", environment={}))
 
 
 class Anonymous(CanInfer):
-    """Does not tell its model."""
+    """An inference that does not name its model."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse((Text(f"hi{request.system_prompt}"),))
 
 
-def test_inferences_tell_their_model(tmp_path: Path) -> None:
-    """HTTP tells what is configured, a fallback what its first tells, a recording what is recorded."""
+def test_inferences_name_their_model(tmp_path: Path) -> None:
+    """HTTP names the configured model, a fallback its first model, a recording the recorded model."""
     first = http("anthropic:claude-sonnet-4-5")
     fallback = FallbackInference([first, http("openai:gpt-5")])
     recording = RecordingInference(fallback, tmp_path / "run.json")
@@ -301,48 +303,48 @@ def test_inferences_tell_their_model(tmp_path: Path) -> None:
         assert inference.wire_format_name == "anthropic-messages"
 
 
-def test_the_model_that_is_asked_is_told() -> None:
-    """Options that name another model, and a wire format that is handed over, go before the configuration."""
+def test_the_model_name_considers_options_and_the_wire_format() -> None:
+    """`options.model` and the `wire_format` argument override the configuration."""
     config = LLMConfig.parse("openai:gpt-5", api_key="k", options=InferenceOptions(model="o1-mini"))
     assert HttpInference(config).model_name == "openai:o1-mini"
-    spoken = HttpInference(LLMConfig(model="m", base_url="http://localhost"), wire_format=wire_format("gemini"))
-    assert (spoken.model_name, spoken.wire_format_name) == ("m", "gemini")
+    inference = HttpInference(LLMConfig(model="m", base_url="http://localhost"), wire_format=wire_format("gemini"))
+    assert (inference.model_name, inference.wire_format_name) == ("m", "gemini")
 
 
-def test_what_is_not_known_is_told_as_empty(tmp_path: Path) -> None:
-    """Around an inference that does not tell its model, nothing is made up."""
+def test_an_unknown_model_name_is_empty(tmp_path: Path) -> None:
+    """A wrapper of an inference that does not name its model has empty names."""
     for inference in (FallbackInference([Anonymous()]), RecordingInference(Anonymous(), tmp_path / "run.json")):
         assert (inference.model_name, inference.wire_format_name) == ("", "")
 
 
-async def test_a_replay_tells_the_model_that_was_recorded(tmp_path: Path) -> None:
-    """A recorded run is repeated in the mode in which it was made: the recording names the model, where it is known."""
+async def test_a_replay_names_the_recorded_model(tmp_path: Path) -> None:
+    """A recording contains the model's name, so that a replay uses the same mode."""
 
-    class Telling(Anonymous, CanNameModel):
-        """Tells its model."""
+    class Named(Anonymous, CanNameModel):
+        """An inference that names its model."""
 
         model_name = "ollama:gemma3"
         wire_format_name = "ollama"
 
     request = InferenceRequest((Message.user("hello"),))
-    for inference, told in ((Telling(), ("ollama:gemma3", "ollama")), (Anonymous(), ("", ""))):
+    for inference, names in ((Named(), ("ollama:gemma3", "ollama")), (Anonymous(), ("", ""))):
         path = tmp_path / f"{type(inference).__name__}.json"
         await RecordingInference(inference, path).infer(request)
         replayed = ReplayInference(path)
-        assert (replayed.model_name, replayed.wire_format_name) == told
+        assert (replayed.model_name, replayed.wire_format_name) == names
         assert (await replayed.infer(request)).text == "hi"
-        assert (replayed.model_name, replayed.wire_format_name) == told
+        assert (replayed.model_name, replayed.wire_format_name) == names
     (tmp_path / "empty.json").write_text("")
     assert ReplayInference(tmp_path / "empty.json").model_name == ""
 
 
-def test_a_model_that_nobody_tells_is_asked_by_its_tool_api() -> None:
-    """Around an inference that does not tell its model, a driver does as with that inference alone."""
+def test_an_inference_without_a_model_name_is_called_by_its_tool_api() -> None:
+    """A fallback around such an inference is treated like the inference itself."""
     for inference in (Anonymous(), FallbackInference([Anonymous()])):
         assert ToolCallingDriver(inference).mode_of(inference).name == "native"
 
 
-def test_the_rows_of_services_name_providers_that_exist() -> None:
-    """A service in the table has a preset."""
-    named = {one.partition(":")[0] for row in SERVICE_ROWS for one in row.pattern.split("|") if ":" in one}
-    assert named <= PRESETS.keys()
+def test_the_rows_of_services_name_known_providers() -> None:
+    """Each provider in the table of services has a preset."""
+    providers = {name.partition(":")[0] for row in SERVICE_ROWS for name in row.pattern.split("|") if ":" in name}
+    assert providers <= PRESETS.keys()

@@ -1,4 +1,4 @@
-"""Connections: who opens them, how long they are kept, and that nothing is left behind."""
+"""Tests of connections: which ones are opened, how long they are reused, and that none is leaked."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TIMEOUT = 900.0
 """Seconds that pass on the clock of the event loop only."""
 
 
-async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() -> None:
-    """Within an execution the connection is opened once, and it is closed with the scope."""
+async def test_a_scope_reuses_one_connection_for_successive_requests() -> None:
+    """Within an execution one connection is opened, which is closed with the scope."""
     async with loopback(*[respond_text()] * 3) as server:
         async with bound(inference_for(server)) as (inference,):
             for _ in range(3):
@@ -50,18 +50,18 @@ async def test_a_scope_keeps_one_connection_for_one_inference_after_the_other() 
 
 
 async def test_copies_of_one_inference_share_the_connections_of_a_scope() -> None:
-    """The same inference bound twice, or listened to, goes over the connection that is already there."""
+    """Copies of an inference, bound again or with a retry report, use the same connection."""
     async with loopback(*[respond_text()] * 3) as server:
         inference = inference_for(server)
-        async with bound(inference, inference) as (one, other):
-            await one.infer(QUESTION)
-            await other.infer(QUESTION)
-            await other.with_retry_report(lambda _: None).infer(QUESTION)
+        async with bound(inference, inference) as (first, second):
+            await first.infer(QUESTION)
+            await second.infer(QUESTION)
+            await second.with_retry_report(lambda _: None).infer(QUESTION)
         assert server.connections == 1
 
 
-async def test_a_copy_with_another_configuration_asks_what_it_is_configured_for() -> None:
-    """A changed copy of an inference never asks the model of the one it was made from."""
+async def test_a_copy_with_another_configuration_calls_its_own_model() -> None:
+    """A changed copy of an inference does not call the model of the original."""
     async with loopback(respond_text(), respond_text()) as server:
         small = inference_for(server)
         large = evolve(small, config=config_for(server).with_settings(model="large"))
@@ -71,8 +71,8 @@ async def test_a_copy_with_another_configuration_asks_what_it_is_configured_for(
         assert [request.json["model"] for request in server.requests] == ["loopback", "large"]
 
 
-async def test_without_a_scope_the_connection_ends_with_the_inference() -> None:
-    """An inference that is used by itself keeps nothing open."""
+async def test_without_a_scope_the_connection_ends_with_the_request() -> None:
+    """An unbound inference leaves no connection open."""
     async with loopback(respond_text(), respond_text()) as server:
         inference = inference_for(server)
         for _ in range(2):
@@ -82,7 +82,7 @@ async def test_without_a_scope_the_connection_ends_with_the_inference() -> None:
 
 
 async def test_binding_leaves_the_inference_itself_unbound() -> None:
-    """What a user made is not changed by an execution."""
+    """Binding returns a copy, and the original is unchanged."""
     async with loopback(respond_text(), respond_text()) as server:
         inference = inference_for(server)
         async with bound(inference) as (copy,):
@@ -91,8 +91,8 @@ async def test_binding_leaves_the_inference_itself_unbound() -> None:
             assert server.connections == 2
 
 
-async def test_concurrent_inferences_have_a_connection_each_and_leave_them_for_later() -> None:
-    """Many at once open as many connections as they need, and later ones open no more."""
+async def test_concurrent_requests_open_connections_that_are_reused() -> None:
+    """Concurrent requests open one connection each, which later requests reuse."""
     async with loopback(*[echo] * 20) as server:
         async with bound(inference_for(server)) as (inference,):
             await asyncio.gather(*[inference.infer(QUESTION) for _ in range(10)])
@@ -102,8 +102,8 @@ async def test_concurrent_inferences_have_a_connection_each_and_leave_them_for_l
         await server.all_closed()
 
 
-async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
-    """An HTTP error is an answer like any other: the next attempt goes over the same connection."""
+async def test_an_http_error_does_not_close_the_connection() -> None:
+    """The next attempt after an HTTP error uses the same connection."""
     async with loopback(respond(429), respond(400, b"no"), respond_text()) as server:
         async with bound(inference_for(server)) as (inference,):
             with pytest.raises(BadRequest):
@@ -113,36 +113,36 @@ async def test_an_error_that_was_told_properly_keeps_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "passes"),
+    ("reply", "seconds"),
     [
         pytest.param(stall(), TIMEOUT, id="stalls"),
         pytest.param(stall(head(200, {"content-length": "9"}) + b"{"), TIMEOUT, id="stalls in the body"),
-        pytest.param(hang_up(head(200, {"content-length": "9"}) + b"{"), 0, id="hangs up in the body"),
+        pytest.param(hang_up(head(200, {"content-length": "9"}) + b"{"), 0, id="closed in the body"),
         pytest.param(hang_up(b"what?\r\n\r\n"), 0, id="garbage"),
         pytest.param(respond(200, b"x" * 3000), 0, id="too large"),
         pytest.param(respond_chunked([b"x" * 900] * 4), 0, id="too large in chunks"),
         pytest.param(stall(head(200, {"content-length": "9", "content-encoding": "gzip"}) + b"{" * 9), 0, id="no gzip"),
     ],
 )
-async def test_a_connection_that_failed_is_closed_and_not_used_again(reply: Reply, passes: float) -> None:
-    """After any failure of a connection, the next inference goes over a new one and the old one is gone."""
+async def test_a_failed_connection_is_closed_and_not_reused(reply: Reply, seconds: float) -> None:
+    """After a failure of a connection, the next request opens a new one."""
     async with loopback(reply, respond_text("a new one")) as server:
         settings = {"timeout": TIMEOUT, "max_response_bytes": 2000, "retry": ONCE}
         async with bound(inference_for(server, **settings)) as (inference,):
-            asking = asyncio.create_task(inference.infer(QUESTION))
+            task = asyncio.create_task(inference.infer(QUESTION))
             await server.received(1)
             with pytest.raises(InferenceError):
-                await over_time(asking, passes)
+                await over_time(task, seconds)
             await server.all_closed()
             assert (await inference.infer(QUESTION)).text == "a new one"
         assert server.connections == 2
 
 
-async def test_a_connection_that_the_server_closed_in_the_meantime_costs_no_attempt() -> None:
-    """A kept connection that is closed from the other side is noticed before it is used."""
+async def test_a_connection_that_the_server_closed_costs_no_attempt() -> None:
+    """An idle connection that the server closed is detected before it is used."""
     attempts: list[FailedAttempt] = []
-    answers = respond_text(), respond_text("as if nothing had happened")
-    async with loopback(*answers) as server, bound(inference_for(server)) as (inference,):
+    replies = respond_text(), respond_text("as if nothing had happened")
+    async with loopback(*replies) as server, bound(inference_for(server)) as (inference,):
         await inference.infer(QUESTION)
         server.close_connections()
         await server.all_closed()
@@ -150,19 +150,19 @@ async def test_a_connection_that_the_server_closed_in_the_meantime_costs_no_atte
         assert (response.text, attempts) == ("as if nothing had happened", [])
 
 
-async def test_a_connection_on_loan_is_closed_when_the_scope_has_ended() -> None:
-    """An inference that outlives its scope leaves no connection behind."""
-    held: list[Callable[[], None]] = []
+async def test_a_connection_in_use_is_closed_after_the_scope_has_ended() -> None:
+    """An inference that outlives its scope leaves no connection open."""
+    delayed: list[Callable[[], None]] = []
 
     def hold(connection: Any, request: Any) -> None:
-        held.append(lambda: respond_text("late")(connection, request))
+        delayed.append(lambda: respond_text("late")(connection, request))
 
     async with loopback(hold) as server:
         async with bound(inference_for(server)) as (inference,):
-            asking = asyncio.create_task(inference.infer(QUESTION))
+            task = asyncio.create_task(inference.infer(QUESTION))
             await server.received(1)
-        held[0]()
-        assert (await asking).text == "late"
+        delayed[0]()
+        assert (await task).text == "late"
         await server.all_closed()
 
 
@@ -175,31 +175,31 @@ async def test_a_connection_on_loan_is_closed_when_the_scope_has_ended() -> None
 )
 @pytest.mark.parametrize("in_scope", [True, False])
 async def test_cancellation_leaves_no_task_and_no_open_socket(reply: Reply, *, in_scope: bool) -> None:
-    """Cancelled while it waits for the server, an inference ends as cancelled, and nothing of it goes on."""
+    """A request that is cancelled while it waits for the server leaves no task and no socket."""
     async with loopback(reply) as server:
         before = asyncio.all_tasks()
         async with bound(inference_for(server)) as (inside,):
-            asking = asyncio.create_task((inside if in_scope else inference_for(server)).infer(QUESTION))
+            task = asyncio.create_task((inside if in_scope else inference_for(server)).infer(QUESTION))
             await server.received(1)
             await turns_of_the_event_loop()
-            asking.cancel()
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asking
+                await task
             assert asyncio.all_tasks() == before
             await server.all_closed()
 
 
 async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
-    """Cancelled while it waits to try again, an inference ends at once and tries no more."""
+    """A request that is cancelled while it waits for a retry ends at once."""
     async with loopback(respond_json(429, {}, {"retry-after": "60"})) as server:
         before = asyncio.all_tasks()
         waiting = asyncio.Event()
         inference = inference_for(server).with_retry_report(lambda _: waiting.set())
-        asking = asyncio.create_task(inference.infer(QUESTION))
+        task = asyncio.create_task(inference.infer(QUESTION))
         await waiting.wait()
-        asking.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await task
         assert asyncio.all_tasks() == before
         await server.all_closed()
         assert len(server.requests) == 1
@@ -207,7 +207,7 @@ async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
 
 @pytest.mark.parametrize("reply", [respond_text(), respond(500), hang_up(), respond_chunked([b"x" * 900] * 4)])
 async def test_an_inference_leaves_no_task_however_it_ends(reply: Reply) -> None:
-    """Tasks are as before after a success and after any failure."""
+    """No task remains after a success or any failure."""
     async with loopback(reply) as server:
         before = asyncio.all_tasks()
         inference = inference_for(server, max_response_bytes=2000, retry=ONCE)
@@ -217,7 +217,7 @@ async def test_an_inference_leaves_no_task_however_it_ends(reply: Reply) -> None
 
 
 def test_one_inference_serves_any_number_of_event_loops() -> None:
-    """Each execution has connections of its own, so an inference may be used in one event loop after the other."""
+    """Each execution has connections of its own, so an inference can be used in several event loops in turn."""
     holder: list[HttpInference] = []
 
     async def execution() -> str:
@@ -230,8 +230,8 @@ def test_one_inference_serves_any_number_of_event_loops() -> None:
     assert [asyncio.run(execution()) for _ in range(3)] == ["and again"] * 3
 
 
-async def test_a_given_client_is_used_and_stays_open() -> None:
-    """A client of the user's keeps its connections beyond the scope, sends its own headers, and is not closed."""
+async def test_a_supplied_client_is_used_and_stays_open() -> None:
+    """A supplied client keeps its connections beyond the scope, sends its own headers, and is not closed."""
     async with (
         loopback(respond_text(), respond_text()) as server,
         httpx.AsyncClient(headers={"x-mine": "yes"}) as client,
@@ -246,30 +246,30 @@ async def test_a_given_client_is_used_and_stays_open() -> None:
         assert server.requests[0].headers["authorization"].startswith("Bearer sk-")
 
 
-async def test_a_given_client_does_not_follow_redirects_with_the_key() -> None:
-    """Redirects are not followed, whatever the given client is set to."""
-    async with loopback(respond_text("stolen")) as other:
-        away = respond(307, b"", {"location": f"{other.url}/x"})
-        async with loopback(away) as server, httpx.AsyncClient(follow_redirects=True) as client:
+async def test_a_supplied_client_does_not_follow_redirects_with_the_key() -> None:
+    """Redirects are not followed, whatever the settings of the client are."""
+    async with loopback(respond_text("stolen")) as target:
+        redirect = respond(307, b"", {"location": f"{target.url}/x"})
+        async with loopback(redirect) as server, httpx.AsyncClient(follow_redirects=True) as client:
             with pytest.raises(InvalidResponse, match="HTTP 307"):
                 await inference_for(server, client=client).infer(QUESTION)
-        assert other.requests == []
+        assert target.requests == []
 
 
-async def test_the_timeouts_of_the_configuration_hold_for_a_given_client() -> None:
-    """A client that would wait for ever waits as long as the configuration says."""
+async def test_the_configured_timeouts_apply_to_a_supplied_client() -> None:
+    """The timeouts of the configuration override those of the client."""
     async with loopback(stall()) as server, httpx.AsyncClient(timeout=None) as client:  # what is tested
         with pytest.raises(ProviderUnavailable, match=r"for 0\.03 seconds"):
             await inference_for(server, client=client, timeout=0.03, retry=ONCE).infer(QUESTION)
 
 
-class _HouseClient(httpx.AsyncClient):
-    """A client as larger programs have them: a subclass in a module of their own."""
+class _CustomClient(httpx.AsyncClient):
+    """A subclass of a client in another module, as larger programs have them."""
 
 
 @frozen(eq=False)
 class _Wrapper:
-    """A client of no known package: it has the two methods that are needed."""
+    """A client of an unknown package, with the two methods that are used."""
 
     inner: httpx.AsyncClient
 
@@ -280,14 +280,14 @@ class _Wrapper:
         return self.inner.send(request, **how)
 
 
-@pytest.mark.parametrize("made", ["httpx2", "a subclass", "a wrapper"])
-async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(made: str) -> None:
-    """Whatever looks like an httpx client can be given, and its failures are told in agentloop's words."""
-    package: Any = pytest.importorskip("httpx2") if made == "httpx2" else httpx
-    kind = _HouseClient if made == "a subclass" else package.AsyncClient
+@pytest.mark.parametrize("kind", ["httpx2", "a subclass", "a wrapper"])
+async def test_a_client_with_the_same_interface_works_and_its_errors_are_translated(kind: str) -> None:
+    """Any client with the interface of httpx can be supplied, and its errors are translated too."""
+    package: Any = pytest.importorskip("httpx2") if kind == "httpx2" else httpx
+    client_type = _CustomClient if kind == "a subclass" else package.AsyncClient
     broken = hang_up(head(200, {"content-length": "9"}) + b"{")
-    async with loopback(hang_up(), respond_text("it works"), broken, stall()) as server, kind() as inner:
-        client = _Wrapper(inner) if made == "a wrapper" else inner
+    async with loopback(hang_up(), respond_text("it works"), broken, stall()) as server, client_type() as inner:
+        client = _Wrapper(inner) if kind == "a wrapper" else inner
         attempts: list[FailedAttempt] = []
         inference = inference_for(server, client=client)
         assert (await inference.with_retry_report(attempts.append).infer(QUESTION)).text == "it works"
@@ -295,14 +295,14 @@ async def test_a_client_of_the_same_shape_works_and_its_errors_are_translated(ma
         impatient = inference_for(server, client=client, timeout=TIMEOUT, retry=ONCE)
         with pytest.raises(InvalidResponse, match="broke off"):
             await impatient.infer(QUESTION)
-        asking = asyncio.create_task(impatient.infer(QUESTION))
+        task = asyncio.create_task(impatient.infer(QUESTION))
         await server.received(4)
         with pytest.raises(ProviderUnavailable, match="no response"):
-            await over_time(asking, TIMEOUT)
+            await over_time(task, TIMEOUT)
 
 
-async def test_a_client_in_the_process_needs_no_network() -> None:
-    """An in-process client answers from a function of path and body."""
+async def test_an_in_process_client_needs_no_network() -> None:
+    """An in-process client responds with a function of path and body."""
 
     def provider(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         return 200, {}, completion(f"{path} was asked of {json.loads(body)['model']}")
@@ -311,8 +311,8 @@ async def test_a_client_in_the_process_needs_no_network() -> None:
     assert (await inference.infer(QUESTION)).text == "/v1/chat/completions was asked of loopback"
 
 
-async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With HTTP_PROXY set, requests go to the proxy, which gets the whole address, and its connection is kept and closed."""
+async def test_a_proxy_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With HTTP_PROXY set, requests with absolute URLs go to the proxy, whose connection is reused and closed."""
     async with loopback(respond_text("through the proxy"), respond_text()) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         async with bound(inference_for("http://model.invalid/v1")) as (inference,):
@@ -324,8 +324,8 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         assert proxy.requests[0].headers["host"] == "model.invalid"
 
 
-async def test_an_address_that_needs_no_proxy_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_PROXY is honored."""
+async def test_no_proxy_is_honored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host in NO_PROXY is called without the proxy."""
     async with loopback(respond_text("directly")) as server, loopback() as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -333,7 +333,7 @@ async def test_an_address_that_needs_no_proxy_is_reached_without_it(monkeypatch:
         assert proxy.connections == 0
 
 
-async def test_more_requests_go_through_a_proxy_at_once_than_a_default_pool_has_room_for(
+async def test_a_proxy_serves_more_concurrent_requests_than_a_default_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Hundreds of executions behind a proxy do not wait for each other."""
@@ -345,8 +345,8 @@ async def test_more_requests_go_through_a_proxy_at_once_than_a_default_pool_has_
             assert proxy.connections == count
 
 
-async def test_a_proxy_that_cannot_be_used_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy address that means nothing is told as what it is, without its password."""
+async def test_an_invalid_proxy_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error for an invalid proxy URL does not contain its password."""
     monkeypatch.setenv("HTTP_PROXY", "gopher://me:secret@proxy")
     with pytest.raises(ConfigurationError, match="a proxy in the environment is invalid") as caught:
         await inference_for("http://model.invalid/v1").infer(QUESTION)
@@ -362,7 +362,7 @@ def add(a: int, b: int) -> int:
 CALL = completion(None, tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}])
 
 
-async def test_an_execution_goes_over_one_connection_that_ends_with_it() -> None:
+async def test_an_execution_uses_one_connection_that_ends_with_it() -> None:
     """A loop of several steps opens one connection, and closes it when the execution ends."""
     async with loopback(respond(200, CALL), echo) as server:
         state = await AgentLoop(ToolCallingDriver(inference_for(server)), [add]).execute("1 + 2?")
@@ -370,8 +370,8 @@ async def test_an_execution_goes_over_one_connection_that_ends_with_it() -> None
         await server.all_closed()
 
 
-async def test_a_loop_that_is_entered_keeps_its_connection_over_executions() -> None:
-    """Executions of an entered loop go over the same connection, which is closed when the loop is left."""
+async def test_an_entered_loop_reuses_its_connection_across_executions() -> None:
+    """Executions of an entered loop use the same connection, which is closed on exit."""
     async with loopback(respond_text(), respond_text()) as server:
         async with AgentLoop(ToolCallingDriver(inference_for(server))) as loop:
             for _ in range(2):
@@ -380,15 +380,15 @@ async def test_a_loop_that_is_entered_keeps_its_connection_over_executions() -> 
         await server.all_closed()
 
 
-@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), ("no certificate", "NO_CERTIFICATE")])
-async def test_certificates_that_cannot_be_read_are_told_with_the_variable_that_names_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, why: str
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("no certificate", "NO_CERTIFICATE")])
+async def test_the_error_for_unreadable_certificates_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, reason: str
 ) -> None:
-    """A file that SSL_CERT_FILE names and that is missing, or holds no certificate, is a mistake of configuration."""
+    """A missing or invalid file in SSL_CERT_FILE is a configuration error."""
     certificates = tmp_path / "ca.pem"
     if content is not None:
         certificates.write_text(content, encoding="utf-8")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
     _tls_context.cache_clear()
-    with pytest.raises(ConfigurationError, match=f"{why}.*SSL_CERT_FILE={certificates}"):
+    with pytest.raises(ConfigurationError, match=f"{reason}.*SSL_CERT_FILE={certificates}"):
         await inference_for("https://model.invalid/v1").infer(QUESTION)

@@ -1,4 +1,4 @@
-"""Several models behind one inference."""
+"""Tests of `FallbackInference`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.inference.loopback import loopback, respond_json, respond_text
 from tests.inference.loopback_inference import QUESTION, bound, inference_for
 
 
-class Breaks(CanInfer):
-    """Says one word and fails."""
+class FailsWhileStreaming(CanInfer):
+    """Streams one word and fails."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         raise InvalidResponse("broken")
@@ -27,46 +27,48 @@ class Breaks(CanInfer):
         raise InvalidResponse("broken")
 
 
-async def test_the_next_model_is_asked_when_one_fails() -> None:
-    """The first answer counts, and each failure before it is told with what is asked instead."""
-    told: list[FailedAttempt] = []
-    models = FallbackInference([ScriptedInference(RateLimited("later")), Breaks(), ScriptedInference("here")])
-    response = await models.with_retry_report(told.append).infer(QUESTION)
+async def test_the_next_model_is_called_when_one_fails() -> None:
+    """The first success counts, and each failure before it is reported together with the next model."""
+    reports: list[FailedAttempt] = []
+    models = FallbackInference(
+        [ScriptedInference(RateLimited("later")), FailsWhileStreaming(), ScriptedInference("here")]
+    )
+    response = await models.with_retry_report(reports.append).infer(QUESTION)
     assert response.text == "here"
-    assert [(failed.attempt, str(failed.error)) for failed in told] == [(1, "later"), (2, "broken")]
-    assert told[1].instead == "ScriptedInference(1 lines)"
+    assert [(failed.attempt, str(failed.error)) for failed in reports] == [(1, "later"), (2, "broken")]
+    assert reports[1].instead == "ScriptedInference(1 lines)"
 
 
-async def test_when_all_fail_the_last_error_tells_of_those_before() -> None:
-    """Nothing of what went wrong is lost."""
-    models = FallbackInference([ScriptedInference(RateLimited("later")), Breaks()])
+async def test_when_all_models_fail_the_last_error_has_the_others_as_notes() -> None:
+    """No error is lost when all models fail."""
+    models = FallbackInference([ScriptedInference(RateLimited("later")), FailsWhileStreaming()])
     with pytest.raises(InvalidResponse, match="broken") as caught:
         await models.infer(QUESTION)
     assert caught.value.__notes__ == ["model 1 of 2 failed before: RateLimited: later"]
 
 
-async def test_only_the_errors_that_are_named_lead_to_the_next_model() -> None:
-    """A request that is wrong is not repeated elsewhere, if that is what was asked for."""
+async def test_only_the_listed_errors_cause_a_fallback() -> None:
+    """An error that `on` does not list is raised at once."""
     models = FallbackInference([ScriptedInference(BadRequest("wrong")), ScriptedInference("never")], on=(RateLimited,))
     with pytest.raises(BadRequest):
         await models.infer(QUESTION)
 
 
-async def test_a_stream_falls_back_before_its_first_piece_only() -> None:
-    """What a reader has seen cannot be taken back."""
+async def test_a_stream_falls_back_before_its_first_delta_only() -> None:
+    """An error after the first delta is raised, since a consumer has already seen part of the response."""
     models = FallbackInference([ScriptedInference(RateLimited("later")), ScriptedInference("a b")])
-    *deltas, response = [piece async for piece in models.stream(QUESTION)]
+    *deltas, response = [item async for item in models.stream(QUESTION)]
     assert [delta.text for delta in deltas if isinstance(delta, InferenceDelta)] == ["a ", "b"]
     assert isinstance(response, InferenceResponse)
-    told = []
-    with pytest.raises(InvalidResponse):  # noqa: PT012  # the piece before the error is the point
-        async for piece in FallbackInference([Breaks(), ScriptedInference("never")]).stream(QUESTION):
-            told.append(piece)  # noqa: PERF401  # a comprehension would lose what came before the error
-    assert told == [InferenceDelta("text", "so")]
+    streamed = []
+    with pytest.raises(InvalidResponse):  # noqa: PT012  # the delta before the error matters
+        async for item in FallbackInference([FailsWhileStreaming(), ScriptedInference("never")]).stream(QUESTION):
+            streamed.append(item)  # noqa: PERF401  # a comprehension would lose the items before the error
+    assert streamed == [InferenceDelta("text", "so")]
 
 
-async def test_models_are_bound_to_the_execution_and_their_changes_are_events() -> None:
-    """In a loop, connections are the execution's, and `InferenceRetried` tells what is asked instead."""
+async def test_models_are_bound_to_the_execution_and_fallbacks_are_events() -> None:
+    """In a loop, connections end with the execution, and `InferenceRetried` names the next model."""
     events: list[InferenceRetried] = []
     async with loopback(respond_json(400, {})) as broken, loopback(respond_text("from the second")) as server:
         models = FallbackInference([inference_for(broken), inference_for(server)])
@@ -80,7 +82,7 @@ async def test_models_are_bound_to_the_execution_and_their_changes_are_events() 
 
 
 async def test_bound_models_share_connections() -> None:
-    """Binding binds every model."""
+    """Binding a fallback binds all of its models."""
     async with loopback(respond_text("a"), respond_text("b")) as server, bound(inference_for(server)) as (inference,):
         models = FallbackInference([inference])
         await models.infer(QUESTION)
@@ -88,8 +90,8 @@ async def test_bound_models_share_connections() -> None:
         assert server.connections == 1
 
 
-def test_no_models_and_things_that_are_none_are_refused() -> None:
-    """What cannot be asked is told at once."""
+def test_no_models_and_objects_that_are_not_inferences_are_refused() -> None:
+    """Construction raises for an empty list and for an item that is not an inference."""
     with pytest.raises(ConfigurationError, match="at least one"):
         FallbackInference([])
     with pytest.raises(TypeError, match="'gpt' is not an inference"):

@@ -1,4 +1,4 @@
-"""Conversations in the forms of the providers."""
+"""Tests of importing and exporting conversations."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CHAT: list[dict[str, Any]] = [
 ]
 
 
-def test_a_conversation_changes_providers_and_comes_back() -> None:
-    """What was written for one provider can be read, given to the other, read again and given back."""
+def test_a_conversation_can_be_converted_to_another_format_and_back() -> None:
+    """A conversation imported from one format, exported to another, and imported again is unchanged."""
     prompt, messages = import_history(CHAT, "openai-chat")
-    theirs = export_history(messages, "anthropic-messages")
-    assert [message["role"] for message in theirs] == ["user", "assistant", "user", "assistant"]
-    again, read = import_history(theirs, "anthropic-messages", system=prompt)
-    assert export_history(read, "openai-chat", system_prompt=again) == CHAT
+    exported = export_history(messages, "anthropic-messages")
+    assert [message["role"] for message in exported] == ["user", "assistant", "user", "assistant"]
+    prompt_again, imported = import_history(exported, "anthropic-messages", system=prompt)
+    assert export_history(imported, "openai-chat", system_prompt=prompt_again) == CHAT
 
 
-async def test_an_agent_goes_on_from_it() -> None:
-    """An imported conversation is where an agent begins."""
+async def test_an_agent_continues_an_imported_conversation() -> None:
+    """An execution can start from an imported conversation."""
     prompt, messages = import_history(CHAT, "openai-chat")
     model = ScriptedInference("You are welcome.")
     state = AgentState.start(system_prompt=prompt).with_messages(messages).with_message("Thanks.")
@@ -43,15 +43,15 @@ async def test_an_agent_goes_on_from_it() -> None:
 
 
 def test_a_call_without_a_result_is_refused_or_cancelled() -> None:
-    """The pairing rule holds for what comes from elsewhere too."""
+    """A call without a result is an error by default, and cancelled with `unanswered="cancel"`."""
     with pytest.raises(InvalidDocument, match=r"messages\[2\]"):
         import_history(CHAT[:3], "openai-chat")
     _, messages = import_history(CHAT[:3], "openai-chat", unanswered="cancel")
     assert messages[-1].exchanges[0].execution.status is ToolStatus.CANCELLED
 
 
-def test_an_unknown_form_is_refused() -> None:
-    """The forms that there are are named."""
+def test_an_unknown_format_is_refused() -> None:
+    """The error for an unknown format names the known ones."""
     with pytest.raises(ConfigurationError, match="known ones are openai-chat and anthropic-messages"):
         import_history(CHAT, "gemini")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="known ones are"):

@@ -1,4 +1,4 @@
-"""Asking over HTTP: what is sent, what is read, and what goes wrong in which words."""
+"""Tests of inference over HTTP: requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tests.limits import over_time
 
 ONCE = RetryPolicy(max_attempts=1)
 TIMEOUT = 900.0
-"""Seconds that pass on the clock of the event loop only."""
+"""Seconds of the event loop's clock; no real time passes."""
 LONG = b"x" * 3000
 
 
-async def test_a_request_is_a_post_of_json_with_the_key_to_the_path_of_the_wire_format() -> None:
-    """What goes over the wire is one POST with host, length, key and JSON, below the base URL."""
+async def test_a_request_is_a_json_post_with_the_key() -> None:
+    """The client sends one POST with host, length, key and JSON to the path of the wire format below the base URL."""
     async with loopback(respond_text()) as server:
         await inference_for(server, headers={"X-Title": "tests", "User-Agent": "mine"}).infer(QUESTION)
         (request,) = server.requests
@@ -67,8 +67,8 @@ async def test_a_request_is_a_post_of_json_with_the_key_to_the_path_of_the_wire_
         assert request.json == {"model": "loopback", "messages": [{"role": "user", "content": "How are you?"}]}
 
 
-async def test_headers_of_the_wire_format_are_sent_besides_those_of_the_configuration() -> None:
-    """A wire format's own headers go out with each request, before those of the configuration."""
+async def test_headers_of_the_wire_format_override_those_of_the_configuration() -> None:
+    """The headers of a wire format are sent with each request."""
 
     class Dated(OpenAIChat):
         @property
@@ -94,7 +94,7 @@ async def test_headers_of_the_wire_format_are_sent_besides_those_of_the_configur
 
 
 async def test_a_header_that_is_not_http_is_a_bad_request() -> None:
-    """What a wire format cannot send is refused, once, and without the key that was to go with it."""
+    """An invalid header raises without an attempt, and the error does not contain the key."""
 
     class Broken(OpenAIChat):
         @property
@@ -117,30 +117,30 @@ async def test_a_header_that_is_not_http_is_a_bad_request() -> None:
 
 
 @pytest.mark.parametrize("auth", ["x-api-key", "api-key", "x-goog-api-key"])
-async def test_the_key_goes_into_the_header_that_the_configuration_names(auth: str) -> None:
-    """A service that wants its key in a header of its own gets it there, and no bearer token."""
+async def test_the_key_is_sent_in_the_configured_header(auth: str) -> None:
+    """With `auth` set to a header, the key is sent there and not as a bearer token."""
     async with loopback(respond_text()) as server:
         await inference_for(server, auth=auth).infer(QUESTION)
         assert server.requests[0].headers[auth] == KEY
         assert "authorization" not in server.requests[0].headers
 
 
-async def test_no_key_is_sent_when_there_is_none() -> None:
-    """Without a key no header claims one."""
+async def test_without_a_key_no_authorization_is_sent() -> None:
+    """A configuration without a key sends no authorization header."""
     async with loopback(respond_text()) as server:
         await HttpInference(LLMConfig.parse("vllm:m", base_url=server.url)).infer(QUESTION)
         assert "authorization" not in server.requests[0].headers
 
 
-async def test_a_header_of_the_configuration_goes_before_the_one_that_carries_the_key() -> None:
-    """A header given by hand is sent once, whatever its case, instead of the one that would be made."""
+async def test_a_configured_header_overrides_the_one_with_the_key() -> None:
+    """A configured authorization header is sent once, whatever the case of its name."""
     async with loopback(respond_text()) as server:
         await inference_for(server, headers={"Authorization": "Basic abc"}).infer(QUESTION)
         assert server.requests[0].headers["authorization"] == "Basic abc"
 
 
 async def test_the_query_of_a_base_url_comes_after_the_path() -> None:
-    """A base URL with a query, as some gateways want it, keeps both path and query intact."""
+    """A base URL with a query, as some gateways require it, keeps both path and query."""
     async with loopback(respond_text()) as server:
         await inference_for(f"{server.url}/?api-version=1").infer(QUESTION)
         assert server.requests[0].target == "/v1/chat/completions?api-version=1"
@@ -158,8 +158,8 @@ async def test_the_query_of_a_base_url_comes_after_the_path() -> None:
         pytest.param(respond_text("hello", {"connection": "close"}), id="last of its connection"),
     ],
 )
-async def test_an_answer_is_read_however_it_is_framed(reply: Reply) -> None:
-    """Chunks, compression, closing and pieces make no difference to what is read."""
+async def test_a_response_is_read_however_it_is_framed(reply: Reply) -> None:
+    """Chunks, compression and closed connections do not change the response."""
     async with loopback(reply) as server:
         response = await inference_for(server).infer(QUESTION)
         assert response.text == "hello"
@@ -185,10 +185,10 @@ async def test_an_answer_is_read_however_it_is_framed(reply: Reply) -> None:
         (529, ProviderUnavailable),
     ],
 )
-async def test_an_error_has_its_type_status_message_and_request_id(status: int, kind: type[InferenceError]) -> None:
-    """Each HTTP status becomes one type of error, which tells the provider's words, code and request id."""
-    told = respond_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
-    async with loopback(told) as server:
+async def test_an_error_has_a_type_status_message_and_request_id(status: int, kind: type[InferenceError]) -> None:
+    """Each HTTP error status maps to one type, whose message contains the provider's message and code."""
+    reply = respond_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
+    async with loopback(reply) as server:
         with pytest.raises(InferenceError) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
     assert type(caught.value) is kind
@@ -196,8 +196,8 @@ async def test_an_error_has_its_type_status_message_and_request_id(status: int, 
     assert str(caught.value) == f"the provider responded with HTTP {status}: so it is (its_code)"
 
 
-async def test_a_conversation_that_is_too_long_is_told_apart_from_other_bad_requests() -> None:
-    """A context that is too long is an error that a program can act on."""
+async def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None:
+    """A context that is too long raises `ContextLengthExceeded`."""
     message = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."
     async with loopback(respond_json(400, {"error": {"message": message}})) as server:
         with pytest.raises(ContextLengthExceeded, match="maximum context length is 8192"):
@@ -205,7 +205,7 @@ async def test_a_conversation_that_is_too_long_is_told_apart_from_other_bad_requ
 
 
 async def test_a_redirect_is_an_error_and_not_followed() -> None:
-    """Where requests go comes from the configuration, never from an answer."""
+    """A redirect raises, and no request is sent to its target."""
     async with loopback(respond_text("stolen")) as other:
         async with loopback(respond(302, b"", {"location": f"{other.url}/chat/completions"})) as server:
             with pytest.raises(InvalidResponse, match="HTTP 302") as caught:
@@ -215,42 +215,40 @@ async def test_a_redirect_is_an_error_and_not_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "told"),
+    ("reply", "kind", "message"),
     [
-        pytest.param(hang_up(), ProviderUnavailable, "failed: Server disconnected", id="hangs up"),
-        pytest.param(hang_up(b"HTTP/1.1 200 O"), ProviderUnavailable, "disconnected", id="hangs up in the head"),
-        pytest.param(reset(), ProviderUnavailable, "the connection to", id="resets"),
+        pytest.param(hang_up(), ProviderUnavailable, "failed: Server disconnected", id="closed"),
+        pytest.param(hang_up(b"HTTP/1.1 200 O"), ProviderUnavailable, "disconnected", id="closed in the head"),
+        pytest.param(reset(), ProviderUnavailable, "the connection to", id="reset"),
         pytest.param(
             hang_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b'{"choi'),
             InvalidResponse,
             "broke off",
-            id="hangs up in the body",
+            id="closed in the body",
         ),
         pytest.param(
             reset(head(200, {"content-length": "9999", "x-request-id": "req-7"}) + LONG),
             InvalidResponse,
             "broke off",
-            id="resets in the body",
+            id="reset in the body",
         ),
         pytest.param(
-            respond_chunked([b'{"choices"'], ends=False), InvalidResponse, "broke off", id="hangs up between chunks"
+            respond_chunked([b'{"choices"'], ends=False), InvalidResponse, "broke off", id="closed between chunks"
         ),
     ],
 )
-async def test_a_connection_that_breaks_is_a_typed_error_that_is_worth_another_attempt(
-    reply: Reply, kind: type[InferenceError], told: str
-) -> None:
-    """A connection that breaks at any point is told as such, and the next attempt may well succeed."""
+async def test_a_broken_connection_is_a_retryable_error(reply: Reply, kind: type[InferenceError], message: str) -> None:
+    """A connection that breaks at any point raises a typed error, and the next attempt succeeds."""
     async with loopback(reply, reply, respond_text("back again")) as server:
-        with pytest.raises(kind, match=told) as caught:
+        with pytest.raises(kind, match=message) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
         assert caught.value.retryable
         assert (await inference_for(server).infer(QUESTION)).text == "back again"
         assert len(server.requests) == 3
 
 
-async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> None:
-    """What is known of an answer that broke off is in the error."""
+async def test_the_error_for_an_incomplete_response_has_status_and_request_id() -> None:
+    """The error contains what the head of the response says."""
     broken = hang_up(head(200, {"content-length": "999", "x-request-id": "req-7"}) + b"{")
     async with loopback(broken) as server:
         with pytest.raises(InvalidResponse) as caught:
@@ -259,7 +257,7 @@ async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> No
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         pytest.param(hang_up(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "is not HTTP", id="another protocol"),
         pytest.param(hang_up(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n"), "is not HTTP", id="binary"),
@@ -279,16 +277,16 @@ async def test_an_answer_that_breaks_off_keeps_its_status_and_request_id() -> No
         pytest.param(respond_chunked([LONG[:900]] * 4), "larger than 2,000 bytes", id="too large in chunks"),
     ],
 )
-async def test_what_is_no_answer_is_an_invalid_response_and_not_asked_for_again(reply: Reply, told: str) -> None:
-    """Garbage in any place is told with what came, once: the same request would bring the same."""
+async def test_an_invalid_response_is_an_error_that_is_not_retried(reply: Reply, message: str) -> None:
+    """The error describes what was received; the same request would bring the same response."""
     async with loopback(reply) as server:
-        with pytest.raises(InvalidResponse, match=told):
+        with pytest.raises(InvalidResponse, match=message):
             await inference_for(server, max_response_bytes=2000).infer(QUESTION)
         assert len(server.requests) == 1
 
 
-async def test_an_answer_of_exactly_the_largest_size_is_read() -> None:
-    """The limit is the most bytes that are read, not one less."""
+async def test_a_response_of_exactly_the_maximum_size_is_read() -> None:
+    """`max_response_bytes` is inclusive."""
     body = completion("hello")
     async with loopback(respond(200, body), respond(200, body)) as server:
         assert (await inference_for(server, max_response_bytes=len(body)).infer(QUESTION)).text == "hello"
@@ -296,38 +294,42 @@ async def test_an_answer_of_exactly_the_largest_size_is_read() -> None:
             await inference_for(server, max_response_bytes=len(body) - 1).infer(QUESTION)
 
 
-async def test_an_error_object_in_an_answer_of_status_200_is_raised() -> None:
-    """A service that tells its errors under status 200 is understood, status and waiting time included."""
-    told = respond_json(
+async def test_an_error_object_in_a_response_of_status_200_is_raised() -> None:
+    """The error has the status in its object and the wait in the headers."""
+    reply = respond_json(
         200, {"error": {"message": "slow down", "code": 429}}, {"retry-after": "3", "x-request-id": "req-7"}
     )
-    async with loopback(told) as server:
+    async with loopback(reply) as server:
         with pytest.raises(RateLimited, match="slow down") as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
     assert (caught.value.status, caught.value.retry_after, caught.value.request_id) == (429, 3.0, "req-7")
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
-        pytest.param(stall(), "no response from .* for 900 seconds", id="before the answer"),
-        pytest.param(stall(head(200, {"content-length": "9"}) + b"{"), "stalled for 900 seconds", id="in the answer"),
+        pytest.param(stall(), "no response from .* for 900 seconds", id="before the response"),
+        pytest.param(
+            stall(head(200, {"content-length": "9"}) + b"{"), "stalled for 900 seconds", id="within the response"
+        ),
     ],
 )
-async def test_a_server_that_stalls_is_given_up_after_the_timeout(reply: Reply, told: str) -> None:
-    """Silence lasts as long as the configuration allows, and is worth another attempt."""
-    head_came = asyncio.Event()
-    async with loopback(reply, respond_text("awake")) as server, client_signaling_heads(head_came) as client:
-        asking = asyncio.create_task(inference_for(server, client=client, timeout=TIMEOUT, retry=ONCE).infer(QUESTION))
-        await (head_came.wait() if "stopped" in told else server.received(1))
-        with pytest.raises(ProviderUnavailable, match=told):
-            await over_time(asking, TIMEOUT)
+async def test_the_read_timeout_ends_a_request(reply: Reply, message: str) -> None:
+    """A server that sends nothing for `timeout` seconds is a retryable error."""
+    head_received = asyncio.Event()
+    async with loopback(reply, respond_text("awake")) as server, client_signaling_heads(head_received) as client:
+        inference_task = asyncio.create_task(
+            inference_for(server, client=client, timeout=TIMEOUT, retry=ONCE).infer(QUESTION)
+        )
+        await (head_received.wait() if "stalled" in message else server.received(1))
+        with pytest.raises(ProviderUnavailable, match=message):
+            await over_time(inference_task, TIMEOUT)
         await server.all_closed()
         assert (await inference_for(server).infer(QUESTION)).text == "awake"
 
 
-async def test_nobody_at_the_address_is_told_with_the_address() -> None:
-    """A refused connection names the address and what to look at."""
+async def test_the_error_for_a_refused_connection_names_the_address() -> None:
+    """The error also suggests what to check."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
@@ -337,65 +339,65 @@ async def test_nobody_at_the_address_is_told_with_the_address() -> None:
             await inference_for(url, retry=ONCE).infer(QUESTION)
 
 
-async def test_a_host_that_takes_no_connection_is_given_up_after_the_connect_timeout() -> None:
-    """A host that does not even take connections costs the connect timeout, not the read timeout."""
+async def test_the_connect_timeout_ends_a_connection_attempt() -> None:
+    """A host that does not accept connections costs the connect timeout, not the read timeout."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         address = full.getsockname()
         waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.settimeout(0)
-            one.connect_ex(address)
+        for connection in waiting:
+            connection.settimeout(0)
+            connection.connect_ex(address)
         try:
             with pytest.raises(ProviderUnavailable, match=r"no connection to .* within 0.05 seconds"):
                 await inference_for(
                     f"http://127.0.0.1:{address[1]}", connect_timeout=0.05, timeout=60, retry=ONCE
                 ).infer(QUESTION)
         finally:
-            for one in waiting:
-                one.close()
+            for connection in waiting:
+                connection.close()
 
 
-async def test_a_server_without_tls_behind_an_https_address_is_unavailable() -> None:
-    """A failed TLS handshake is a connection that failed, told as such."""
+async def test_a_failed_tls_handshake_is_a_failed_connection() -> None:
+    """A server without TLS behind an https URL raises `ProviderUnavailable`."""
     async with loopback(respond_text()) as server:
         url = server.url.replace("http:", "HTTPS:")
         with pytest.raises(ProviderUnavailable, match=r"no connection to https://127.0.0.1"):
             await inference_for(url, retry=ONCE).infer(QUESTION)
 
 
-async def test_the_deadline_ends_an_inference_with_all_its_attempts() -> None:
-    """At the deadline the inference ends, whatever attempt it is at, and closes its connection."""
+async def test_the_deadline_ends_an_inference_during_any_attempt() -> None:
+    """At the deadline the inference raises and closes its connection."""
     async with loopback(respond_json(503, {}), stall()) as server:
-        asking = asyncio.create_task(inference_for(server, deadline=TIMEOUT).infer(QUESTION))
+        inference_task = asyncio.create_task(inference_for(server, deadline=TIMEOUT).infer(QUESTION))
         await server.received(2)
         with pytest.raises(ProviderUnavailable, match=r"within 900 seconds"):
-            await over_time(asking, TIMEOUT)
+            await over_time(inference_task, TIMEOUT)
         await server.all_closed()
         assert len(server.requests) == 2
 
 
-async def test_a_quick_answer_is_not_touched_by_the_deadline() -> None:
-    """A deadline that is not reached changes nothing."""
+async def test_a_deadline_does_not_affect_a_quick_response() -> None:
+    """A response before the deadline is returned as usual."""
     async with loopback(respond_text("in time")) as server:
         assert (await inference_for(server, deadline=60).infer(QUESTION)).text == "in time"
 
 
-async def test_a_wire_format_that_does_not_exist_is_a_configuration_error() -> None:
-    """An unknown wire format is refused by name before anything is sent."""
+async def test_an_unknown_wire_format_is_a_configuration_error() -> None:
+    """The error names the wire format and the known ones, and no request is sent."""
     with pytest.raises(ConfigurationError, match=r"no wire format 'morse'; the known ones are .*openai-chat"):
         await inference_for("http://127.0.0.1:9", wire_format="morse").infer(QUESTION)
 
 
-async def test_a_host_that_no_dns_name_can_be_made_of_is_a_configuration_error() -> None:
-    """What only the HTTP library can tell to be no address is still a configuration error."""
+async def test_a_host_that_is_not_a_dns_name_is_a_configuration_error() -> None:
+    """A URL that only httpx recognizes as invalid is a configuration error too."""
     with pytest.raises(ConfigurationError, match="is not a valid URL"):
         await inference_for("http://☃.net").infer(QUESTION)
 
 
-async def test_concurrent_inferences_get_their_own_answers() -> None:
-    """Many at once over one inference never see each other's answers."""
+async def test_concurrent_inferences_get_their_own_responses() -> None:
+    """Concurrent requests of one inference do not mix up their responses."""
     async with loopback(*[echo] * 30) as server:
         inference = inference_for(server)
         questions = [InferenceRequest((Message.user(f"question {number}"),)) for number in range(30)]

@@ -1,4 +1,4 @@
-"""The names of the room."""
+"""Tests of the public names of `agentloop.inference`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ assert isinstance(agentloop.inference.wire_format("openai-chat"), OpenAIChat), a
 """
 
 
-def test_every_public_name_is_there() -> None:
-    """What the room lists can be taken from it."""
+def test_every_public_name_can_be_imported() -> None:
+    """`__all__` is sorted and equals `dir()`, and every name can be loaded."""
     names = vars(agentloop.inference)["__all__"]
     assert names == sorted(names) == dir(agentloop.inference)
     assert all(hasattr(agentloop.inference, name) for name in names)
 
 
-def test_wire_formats_are_had_by_name_whatever_was_imported_before() -> None:
-    """`agentloop.inference.wire_format` is the function, also after modules of the room have been imported."""
+def test_wire_format_is_the_function_whatever_was_imported_before() -> None:
+    """`agentloop.inference.wire_format` is the function even after the module of the same name was imported."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
-def test_a_wire_format_knows_its_name() -> None:
-    """Asked for by name, a wire format has that name."""
-    made = wire_format("openai-chat")
-    assert isinstance(made, WireFormat)
-    assert made.name == "openai-chat"
+def test_a_wire_format_has_the_name_it_was_requested_by() -> None:
+    """`wire_format(name)` returns a wire format with that name."""
+    instance = wire_format("openai-chat")
+    assert isinstance(instance, WireFormat)
+    assert instance.name == "openai-chat"
 
 
-def test_an_unknown_wire_format_is_refused_with_those_there_are() -> None:
-    """A name that does not exist is an error that lists the names that do."""
+def test_an_unknown_wire_format_is_refused_with_the_known_ones() -> None:
+    """The error for an unknown name lists the known names."""
     with pytest.raises(ConfigurationError, match=r"there is no wire format 'smoke'; the known ones are .*openai-chat"):
         wire_format("smoke")

@@ -1,4 +1,4 @@
-"""Configuring a model."""
+"""Tests of `LLMConfig`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items(
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_fills_in_whatever_a_provider_needs(name: str) -> None:
-    """The provider's name alone gives address, wire format, key, and how the key is sent."""
+def test_a_preset_provides_all_settings(name: str) -> None:
+    """The provider's name determines URL, wire format, key, and how the key is sent."""
     preset = PRESETS[name]
     config = LLMConfig.parse(f"{name}:some-model", environment={**KEYS, **RESOURCE})
     assert (config.model, config.provider, config.name) == ("some-model", name, f"{name}:some-model")
@@ -35,7 +35,7 @@ def test_a_preset_fills_in_whatever_a_provider_needs(name: str) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
 def test_a_preset_is_complete(preset: Preset) -> None:
-    """Every row has a name in lower case, an address in its final form, and a wire format that exists."""
+    """Every preset has a lower-case name, a normalized URL, and a wire format that exists."""
     assert PRESETS[preset.name] is preset
     assert re.fullmatch(r"[a-z0-9_-]+", preset.name)
     if "{" not in preset.base_url:
@@ -44,8 +44,8 @@ def test_a_preset_is_complete(preset: Preset) -> None:
 
 
 @pytest.mark.parametrize("preset", [row for row in PRESETS.values() if row.key_variable], ids=lambda row: row.name)
-def test_a_missing_key_is_told_with_the_variable_to_set(preset: Preset) -> None:
-    """A provider that needs a key says so, and where to put it; an empty one is none."""
+def test_the_error_for_a_missing_key_names_the_variable_to_set(preset: Preset) -> None:
+    """An empty key counts as missing."""
     for environment in ({}, {preset.key_variable: " "}):
         with pytest.raises(ConfigurationError, match=f"{preset.name} needs a key: .*{preset.key_variable}.*api_key"):
             LLMConfig.parse(f"{preset.name}:m", environment=environment)
@@ -53,54 +53,56 @@ def test_a_missing_key_is_told_with_the_variable_to_set(preset: Preset) -> None:
         LLMConfig.parse(f"{preset.name}:m", environment={}, api_key="")
 
 
-def test_an_address_of_ones_own_is_taken_from_the_environment() -> None:
-    """A provider whose customers have an address each says which variable holds it, unless it is given."""
+def test_a_customer_specific_url_comes_from_the_environment() -> None:
+    """The error for a missing URL names the variable; `base_url` overrides it."""
     with pytest.raises(ConfigurationError, match=r"azure needs a URL: .*AZURE_OPENAI_ENDPOINT.*base_url"):
         LLMConfig.parse("azure:m", environment=KEYS)
     assert LLMConfig.parse("azure:m", environment=KEYS, base_url="https://x.test/v1").base_url == "https://x.test/v1"
 
 
-def test_the_key_is_looked_for_in_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an environment of its own, parse looks into that of the process."""
+def test_the_key_comes_from_the_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, `parse` reads `os.environ`; `api_key` overrides it."""
     monkeypatch.setenv("OPENAI_API_KEY", " from the environment\n")
     assert LLMConfig.parse("openai:m").api_key == Secret("from the environment")
-    assert LLMConfig.parse("openai:m", api_key="given").api_key == Secret("given")
-    assert LLMConfig.parse("openai:m", api_key=Secret("given")).api_key == Secret("given")
+    assert LLMConfig.parse("openai:m", api_key="explicit").api_key == Secret("explicit")
+    assert LLMConfig.parse("openai:m", api_key=Secret("explicit")).api_key == Secret("explicit")
     assert LLMConfig.parse("openai:m", api_key="").api_key == Secret("from the environment")
 
 
-def test_an_address_of_ones_own_needs_no_key() -> None:
-    """A proxy or a server of one's own may want none; one that is there is sent."""
+def test_a_custom_base_url_makes_the_key_optional() -> None:
+    """A key that is available is sent nevertheless."""
     config = LLMConfig.parse("openai:m", base_url="http://localhost:1/", environment={})
     assert (config.base_url, config.api_key) == ("http://localhost:1", None)
     assert LLMConfig.parse("openai:m", base_url="http://localhost:1", environment=KEYS).api_key is not None
 
 
 def test_the_model_is_everything_after_the_first_colon() -> None:
-    """Models may have colons and slashes in their names, and providers may be written in capitals."""
+    """Model names may contain colons and slashes, and the case of the provider is ignored."""
     assert LLMConfig.parse("ollama:qwen3:8b").model == "qwen3:8b"
     assert LLMConfig.parse("vllm:org/model:tag/1").model == "org/model:tag/1"
     assert LLMConfig.parse(" Ollama : qwen3 ").name == "ollama:qwen3"
 
 
 @pytest.mark.parametrize("text", ["", ":", "openai", "openai:", ":gpt-5", "openai: ", " :gpt-5", "gpt-5"])
-def test_a_string_that_is_no_provider_and_model_is_refused_with_an_example(text: str) -> None:
-    """A malformed model string is shown, with how one looks."""
+def test_a_malformed_model_string_is_refused_with_an_example(text: str) -> None:
+    """The error quotes the string and shows the expected form."""
     with pytest.raises(
         ConfigurationError, match=rf"{re.escape(repr(text))} does not have the form provider:model, as in"
     ):
         LLMConfig.parse(text, api_key="k")
 
 
-@pytest.mark.parametrize(("wrong", "meant"), [("opanai", "openai"), ("OpenAi-", "openai"), ("olama", "ollama")])
-def test_an_unknown_provider_is_refused_with_the_closest_one(wrong: str, meant: str) -> None:
-    """A misspelled provider gets a suggestion, and the list of those there are."""
-    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'.*the known ones are openai, "):
-        LLMConfig.parse(f"{wrong}:m", api_key="k")
+@pytest.mark.parametrize(
+    ("misspelled", "suggested"), [("opanai", "openai"), ("OpenAi-", "openai"), ("olama", "ollama")]
+)
+def test_an_unknown_provider_is_refused_with_the_closest_one(misspelled: str, suggested: str) -> None:
+    """The error suggests the closest name and lists the known ones."""
+    with pytest.raises(ConfigurationError, match=f"did you mean '{suggested}'.*the known ones are openai, "):
+        LLMConfig.parse(f"{misspelled}:m", api_key="k")
 
 
-def test_a_provider_like_no_other_gets_no_suggestion() -> None:
-    """Where nothing is close, nothing is suggested."""
+def test_an_unknown_provider_without_a_close_name_gets_no_suggestion() -> None:
+    """The error suggests nothing if no name is close."""
     with pytest.raises(ConfigurationError, match="there is no provider 'zzz'; the known ones are"):
         LLMConfig.parse("zzz:m", api_key="k")
 
@@ -127,22 +129,22 @@ def test_a_provider_like_no_other_gets_no_suggestion() -> None:
         "http://host/v1#part",
     ],
 )
-def test_a_base_url_that_is_no_address_is_refused(url: str) -> None:
-    """What cannot be reached by HTTP is refused when it is configured, not when it is used."""
+def test_an_invalid_base_url_is_refused(url: str) -> None:
+    """An invalid URL raises at construction, not at the first request."""
     with pytest.raises(ConfigurationError, match="is not an http or https URL such as"):
         LLMConfig.parse("openai:m", base_url=url, api_key="k")
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@host/v1", "http://secret@host", "https://me:secret@host:bad"])
-def test_a_name_and_a_password_in_a_base_url_are_refused_unshown(url: str) -> None:
-    """Credentials in an address would not be sent; the error says what to do and does not repeat them."""
+def test_credentials_in_a_base_url_are_refused_without_being_shown(url: str) -> None:
+    """The error says what to use instead and does not contain the credentials."""
     with pytest.raises(ConfigurationError, match="pass api_key or headers") as caught:
         LLMConfig.parse("openai:m", base_url=url, api_key="k")
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("url", "kept", "endpoint"),
+    ("url", "base_url", "endpoint"),
     [
         ("http://host", "http://host", "http://host/x"),
         ("http://host/", "http://host", "http://host/x"),
@@ -155,14 +157,14 @@ def test_a_name_and_a_password_in_a_base_url_are_refused_unshown(url: str) -> No
         ("http://host?a=@b", "http://host?a=@b", "http://host/x?a=@b"),
     ],
 )
-def test_an_address_is_kept_without_the_slash_at_its_end(url: str, kept: str, endpoint: str) -> None:
-    """Every form of address is understood, and a path comes between it and its query."""
+def test_a_base_url_is_normalized_without_its_trailing_slash(url: str, base_url: str, endpoint: str) -> None:
+    """All forms of URLs are accepted, and a path is inserted before the query."""
     config = LLMConfig(model="m", base_url=url)
-    assert (config.base_url, config.url("/x")) == (kept, endpoint)
+    assert (config.base_url, config.url("/x")) == (base_url, endpoint)
 
 
-def test_the_query_of_an_address_is_not_shown() -> None:
-    """A query may hold a key: it is sent, and neither shown nor told in errors."""
+def test_the_query_of_a_base_url_is_not_shown() -> None:
+    """A query may contain a key, so neither the repr nor an error contains it."""
     config = LLMConfig(model="m", base_url="http://host/v1?key=secret")
     assert config.address == "http://host/v1"
     assert "base_url='http://host/v1'" in repr(config)
@@ -171,8 +173,8 @@ def test_the_query_of_an_address_is_not_shown() -> None:
     assert "secret" not in str(caught.value) + repr(config)
 
 
-def test_settings_override_what_the_preset_says() -> None:
-    """Any attribute can be set beside the model string."""
+def test_settings_override_the_preset() -> None:
+    """Any attribute can be passed with the model string."""
     settings: dict[str, Any] = {
         "wire_format": "other",
         "auth": "api-key",
@@ -191,14 +193,14 @@ def test_settings_override_what_the_preset_says() -> None:
     assert config == LLMConfig.parse("openai:m", api_key="k").with_settings(**settings)
 
 
-def test_with_settings_returns_another_configuration() -> None:
-    """A change makes a new configuration and leaves the old one."""
+def test_with_settings_returns_a_new_configuration() -> None:
+    """The original configuration is unchanged."""
     config = LLMConfig.parse("ollama:m")
     assert (config.with_settings(model="n").model, config.model) == ("n", "m")
 
 
-def test_a_setting_that_does_not_exist_is_refused_with_the_closest_one() -> None:
-    """A misspelled setting is an error that says which one was meant."""
+def test_an_unknown_setting_is_refused_with_the_closest_one() -> None:
+    """The error suggests the closest name and lists the known ones."""
     with pytest.raises(
         ConfigurationError, match=r"no setting 'tiemout', did you mean 'timeout'\?; the known ones are model, "
     ):
@@ -232,38 +234,38 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_closest_one() -> None
         ("base_url", "nowhere"),
     ],
 )
-def test_a_setting_that_cannot_be_is_a_configuration_error(name: str, value: object) -> None:
-    """A value that an attribute cannot have is refused by name when it is set."""
+def test_an_invalid_value_is_a_configuration_error(name: str, value: object) -> None:
+    """The error is printable whatever the value."""
     with pytest.raises(ConfigurationError) as caught:
         LLMConfig.parse("openai:m", api_key="k").with_settings(**{name: value})
     assert str(caught.value).isprintable()
 
 
-def test_no_deadline_is_a_deadline() -> None:
-    """A deadline can be taken away again."""
+def test_a_deadline_can_be_removed() -> None:
+    """`deadline=None` is a valid setting."""
     config = LLMConfig.parse("ollama:m", deadline=5)
     assert config.with_settings(deadline=None).deadline is None
 
 
-def test_header_names_are_kept_in_lower_case() -> None:
-    """Headers are the same whatever the case of their names."""
+def test_header_names_are_stored_in_lower_case() -> None:
+    """The case of header names is ignored."""
     config = LLMConfig.parse("ollama:m", headers={"X-Title": " tests "})
     assert config.headers == {"x-title": "tests"}
 
 
 def test_a_configuration_is_a_value() -> None:
-    """Configurations compare and hash by what they say, and cannot be changed through a part of them."""
-    one, other = (LLMConfig.parse("openai:m", api_key="k", headers={"x": "y"}) for _ in range(2))
-    assert one == other
-    assert len({one, other}) == 1
-    assert one != other.with_settings(api_key="l")
-    headers: Any = one.headers
+    """Configurations compare and hash by value, and their parts are immutable."""
+    first, second = (LLMConfig.parse("openai:m", api_key="k", headers={"x": "y"}) for _ in range(2))
+    assert first == second
+    assert len({first, second}) == 1
+    assert first != second.with_settings(api_key="l")
+    headers: Any = first.headers
     with pytest.raises(TypeError):
         headers["x"] = "z"
 
 
-def test_a_mapping_that_was_given_may_be_changed_afterwards() -> None:
-    """A configuration keeps what it was given, not the thing it was given in."""
+def test_a_supplied_mapping_can_be_changed_afterwards() -> None:
+    """The configuration copies the mapping."""
     headers = {"x": "y"}
     config = LLMConfig.parse("ollama:m", headers=headers)
     headers["x"] = "z"
@@ -272,7 +274,7 @@ def test_a_mapping_that_was_given_may_be_changed_afterwards() -> None:
 
 @given(st.text())
 def test_any_text_is_a_base_url_or_a_configuration_error(text: str) -> None:
-    """No address, however odd, is another error than a configuration error."""
+    """No text raises another error than `ConfigurationError`."""
     for url in (text, f"http://{text}", f"https://host:{text}", f"http://host/{text}"):
         try:
             LLMConfig(model="m", base_url=url)
@@ -282,7 +284,7 @@ def test_any_text_is_a_base_url_or_a_configuration_error(text: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_model_string_or_a_configuration_error(text: str) -> None:
-    """No model string, however odd, is another error than a configuration error."""
+    """No text raises another error than `ConfigurationError`."""
     try:
         config = LLMConfig.parse(text, api_key="k")
     except ConfigurationError:

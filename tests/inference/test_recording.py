@@ -1,4 +1,4 @@
-"""Inferences written to a file, and answered from it."""
+"""Tests of recording responses to a file and replaying them."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def asked(text: str) -> InferenceRequest:
-    """Ask this."""
+def question(text: str) -> InferenceRequest:
+    """Return a request with this question."""
     return InferenceRequest((Message.user(text),))
 
 
 async def test_a_recorded_run_can_be_replayed_without_a_model(tmp_path: Path) -> None:
-    """A loop over the recording makes the same calls and gives the same answer, and asks nobody."""
+    """A loop over the recording makes the same calls and returns the same answer."""
     script = ScriptedInference([ToolCall("1", "add", '{"a": 1, "b": 2}')], "It is 3.")
     path = tmp_path / "run.json"
     recorded = await AgentLoop(ToolCallingDriver(RecordingInference(script, path)), [add]).execute("1 + 2?")
-    again = ReplayInference(path)
-    replayed = await AgentLoop(ToolCallingDriver(again), [add]).execute("1 + 2?")
+    replay = ReplayInference(path)
+    replayed = await AgentLoop(ToolCallingDriver(replay), [add]).execute("1 + 2?")
     assert replayed.final_text == recorded.final_text == "It is 3."
     assert [step.executions[0].value for step in replayed.steps[:1]] == [3]
-    assert repr(again).endswith("0 of 2 responses left)")
+    assert repr(replay).endswith("0 of 2 responses left)")
 
 
-async def test_a_person_can_read_and_edit_the_file(tmp_path: Path) -> None:
-    """The documents are indented JSON, one after the other, and what is changed in them is what is answered."""
+async def test_the_file_can_be_read_and_edited_by_hand(tmp_path: Path) -> None:
+    """The documents are indented JSON, and an edited response is returned as edited."""
     path = tmp_path / "run.json"
     recording = RecordingInference(ScriptedInference("Grüße", "zwei"), path)
-    await recording.infer(asked("a"))
-    await recording.infer(asked("b"))
+    await recording.infer(question("a"))
+    await recording.infer(question("b"))
     text = path.read_text()
     assert '"text": "Grüße"' in text
     path.write_text(text.replace("Grüße", "edited"))
     replay = ReplayInference(path)
-    assert (await replay.infer(asked("b"))).text == "zwei"
-    assert (await replay.infer(asked("a"))).text == "edited"
+    assert (await replay.infer(question("b"))).text == "zwei"
+    assert (await replay.infer(question("a"))).text == "edited"
 
 
 async def test_keys_and_named_secrets_are_not_written(tmp_path: Path) -> None:
-    """Neither the key of the model nor a text that is declared secret gets into the file."""
+    """Neither the key of the model nor a named secret is written to the file."""
     path = tmp_path / "run.json"
     async with loopback(respond_text(f'your key is {KEY}, the word is open"sesame')) as server:
         models = FallbackInference([inference_for(server)])
-        await RecordingInference(models, path, secrets=['open"sesame']).infer(asked('open"sesame?'))
+        await RecordingInference(models, path, secrets=['open"sesame']).infer(question('open"sesame?'))
     text = path.read_text()
     assert KEY not in text
     assert "sesame" not in text
@@ -73,68 +73,68 @@ async def test_keys_and_named_secrets_are_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["text", "ollama", "id", "type"])
-async def test_a_key_that_is_an_everyday_word_leaves_the_file_readable(tmp_path: Path, key: str) -> None:
-    """Local servers take any word as a key: it is taken out of what was said, and the form of the file stays."""
+async def test_a_key_that_is_a_common_word_leaves_the_file_valid(tmp_path: Path, key: str) -> None:
+    """A short key is masked in texts only, so that the structure of the file is intact."""
     path = tmp_path / "run.json"
     async with loopback(respond_text(f"<{key}>")) as server:
-        asking = HttpInference(LLMConfig.parse("openai:ollama-text", base_url=server.url, api_key=key))
-        await RecordingInference(asking, path).infer(asked("?"))
+        inference = HttpInference(LLMConfig.parse("openai:ollama-text", base_url=server.url, api_key=key))
+        await RecordingInference(inference, path).infer(question("?"))
     replay = ReplayInference(path)
     assert replay.model_name.endswith("ollama-text")
-    assert (await replay.infer(asked("?"))).text == "<***>"
+    assert (await replay.infer(question("?"))).text == "<***>"
 
 
 async def test_keys_in_headers_are_not_written(tmp_path: Path) -> None:
-    """A header that carries a key, and a model that is recorded twice, keep it out of both files."""
+    """Keys in headers are masked, also when one recording wraps another."""
     secret = "hdr-0123456789"
     async with loopback(respond_text(f"you sent {secret}")) as server:
-        asking = inference_for(server, headers={"Authorization": f"Bearer {secret}"})
-        inner = RecordingInference(asking, tmp_path / "inner.json")
-        await RecordingInference(inner, tmp_path / "outer.json").infer(asked("?"))
+        inference = inference_for(server, headers={"Authorization": f"Bearer {secret}"})
+        inner = RecordingInference(inference, tmp_path / "inner.json")
+        await RecordingInference(inner, tmp_path / "outer.json").infer(question("?"))
     assert secret not in (tmp_path / "inner.json").read_text()
     assert secret not in (tmp_path / "outer.json").read_text()
 
 
-async def test_streamed_answers_are_recorded_when_they_are_whole(tmp_path: Path) -> None:
-    """A stream passes through piece by piece, and its response is written down."""
+async def test_streamed_responses_are_recorded_when_they_are_complete(tmp_path: Path) -> None:
+    """A stream passes through unchanged, and its complete response is recorded."""
     path = tmp_path / "run.json"
     async with loopback(stream_text("Hel", "lo")) as server:
-        *deltas, response = [piece async for piece in RecordingInference(inference_for(server), path).stream(QUESTION)]
+        *deltas, response = [item async for item in RecordingInference(inference_for(server), path).stream(QUESTION)]
         assert [delta.text for delta in deltas if isinstance(delta, InferenceDelta)] == ["Hel", "lo"]
-    *pieces, replayed = [piece async for piece in ReplayInference(path).stream(QUESTION)]
-    assert (replayed, len(pieces)) == (response, 1)
+    *deltas, replayed = [item async for item in ReplayInference(path).stream(QUESTION)]
+    assert (replayed, len(deltas)) == (response, 1)
     assert isinstance(replayed, InferenceResponse)
 
 
-async def test_what_failed_is_not_written(tmp_path: Path) -> None:
-    """An error passes through, and leaves no file."""
+async def test_failures_are_not_recorded(tmp_path: Path) -> None:
+    """An error is raised unchanged, and no file is created."""
     path = tmp_path / "run.json"
     with pytest.raises(RateLimited):
         await RecordingInference(ScriptedInference(RateLimited("later")), path).infer(QUESTION)
     assert not path.exists()
 
 
-async def test_a_request_that_was_not_recorded_is_told_with_its_first_difference(tmp_path: Path) -> None:
-    """Today's code asks something else: the error says where."""
+async def test_the_error_for_an_unrecorded_request_names_the_first_difference(tmp_path: Path) -> None:
+    """The error says where the request differs from the next recorded one."""
     path = tmp_path / "run.json"
-    await RecordingInference(ScriptedInference("yes"), path).infer(asked("a"))
+    await RecordingInference(ScriptedInference("yes"), path).infer(question("a"))
     replay = ReplayInference(path)
     with pytest.raises(ContractViolation, match=r'differs at request.*text: "a" was recorded, "b" is requested'):
-        await replay.infer(asked("b"))
-    await replay.infer(asked("a"))
+        await replay.infer(question("b"))
+    await replay.infer(question("a"))
     with pytest.raises(ContractViolation, match="all 1 responses"):
-        await replay.infer(asked("a"))
+        await replay.infer(question("a"))
 
 
-async def test_answers_can_be_given_in_order_whatever_is_asked(tmp_path: Path) -> None:
-    """A prompt that is being worked on can be run against old answers."""
+async def test_responses_can_be_replayed_in_order_whatever_the_requests_are(tmp_path: Path) -> None:
+    """With `in_order=True`, requests are not compared."""
     path = tmp_path / "run.json"
-    await RecordingInference(ScriptedInference("yes"), path).infer(asked("a"))
-    assert (await ReplayInference(path, in_order=True).infer(asked("b"))).text == "yes"
+    await RecordingInference(ScriptedInference("yes"), path).infer(question("a"))
+    assert (await ReplayInference(path, in_order=True).infer(question("b"))).text == "yes"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"request": {}}', '{"request": {}, "response": {"kind": "Nothing"}}'])
-def test_a_file_that_is_no_recording_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, text: str) -> None:
     """The error names file, exchange and line."""
     path = tmp_path / "run.json"
     path.write_text(f"\n\n{text}")

@@ -1,4 +1,4 @@
-"""Trying again: when, how often, after how long, and telling of it."""
+"""Tests of retries: which errors are retried, how often, after which waits, and how they are reported."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from agentloop.values.policies import RetryPolicy
 from tests.inference.loopback import completion, hang_up, loopback, reset, respond, respond_json, respond_text
 from tests.inference.loopback_inference import QUESTION, config_for, inference_for
 
-Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
+Response: TypeAlias = tuple[int, Mapping[str, str], bytes]
 
-FINE: Answer = (200, {}, completion("at last"))
-BUSY: Answer = (503, {}, b"")
+FINE: Response = (200, {}, completion("at last"))
+BUSY: Response = (503, {}, b"")
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-async def test_a_passing_failure_is_asked_again(status: int) -> None:
-    """A status that may pass is followed by the same request once more."""
+async def test_a_transient_status_is_retried(status: int) -> None:
+    """The same request is sent again after a status that may be transient."""
     async with loopback(respond_json(status, {"error": "not now"}), respond_text("now")) as server:
         assert (await inference_for(server).infer(QUESTION)).text == "now"
         first, second = server.requests
@@ -35,16 +35,16 @@ async def test_a_passing_failure_is_asked_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-async def test_a_lasting_failure_is_asked_once(status: int) -> None:
-    """A status that will not pass is an error at once."""
+async def test_a_permanent_status_is_not_retried(status: int) -> None:
+    """Any other error status raises after the first attempt."""
     async with loopback(respond_json(status, {"error": "never"}), respond_text("now")) as server:
         with pytest.raises(InferenceError, match="never"):
             await inference_for(server).infer(QUESTION)
         assert len(server.requests) == 1
 
 
-async def test_every_kind_of_broken_connection_is_asked_again() -> None:
-    """Connections that break are repeated like statuses that pass."""
+async def test_every_kind_of_broken_connection_is_retried() -> None:
+    """Broken connections are retried like transient statuses."""
     async with loopback(hang_up(), reset(), hang_up(b"HTTP/1.1 200"), respond_text("now")) as server:
         assert (
             await inference_for(server, retry=RetryPolicy(max_attempts=4, initial_wait=0)).infer(QUESTION)
@@ -53,7 +53,7 @@ async def test_every_kind_of_broken_connection_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
-async def test_the_number_of_attempts_is_bounded(attempts: int) -> None:
+async def test_the_number_of_attempts_is_limited(attempts: int) -> None:
     """The number of requests is `max_attempts`, and the error is that of the last attempt."""
     async with loopback(*[respond_json(503, {"error": f"busy {number}"}) for number in range(1, 9)]) as server:
         with pytest.raises(ProviderUnavailable, match=f"busy {attempts}$"):
@@ -70,16 +70,16 @@ async def test_the_policy_limits_which_errors_are_retried() -> None:
             assert len(server.requests) == 1
 
 
-async def test_another_kind_of_failure_ends_the_attempts() -> None:
-    """What comes back at a later attempt counts, not what came first."""
+async def test_a_permanent_failure_ends_the_attempts() -> None:
+    """The error of the last attempt decides, not that of the first."""
     async with loopback(respond(503), respond(400, b"so that is wrong"), respond_text("now")) as server:
         with pytest.raises(BadRequest, match="so that is wrong"):
             await inference_for(server).infer(QUESTION)
         assert len(server.requests) == 2
 
 
-async def test_each_repetition_is_reported_with_its_number_error_and_delay() -> None:
-    """A listener hears of each attempt that failed and is repeated, and of no other."""
+async def test_each_retry_is_reported_with_number_error_and_delay() -> None:
+    """Each failed attempt that is repeated is reported, and no other."""
     attempts: list[FailedAttempt] = []
     retry_soon = {"retry-after-ms": "1"}
     async with loopback(
@@ -94,19 +94,19 @@ async def test_each_repetition_is_reported_with_its_number_error_and_delay() -> 
 
 
 async def test_the_last_failure_is_raised_and_not_reported() -> None:
-    """An attempt that is not repeated is no repetition to tell of; nor is one that succeeds."""
+    """Neither the last attempt nor a successful one is reported."""
     attempts: list[FailedAttempt] = []
     async with loopback(respond(503), respond(503), respond_text()) as server:
         inference = inference_for(server, retry=RetryPolicy(max_attempts=2, initial_wait=0))
-        listening = inference.with_retry_report(attempts.append)
+        reporting = inference.with_retry_report(attempts.append)
         with pytest.raises(ProviderUnavailable):
-            await listening.infer(QUESTION)
-        await listening.infer(QUESTION)
+            await reporting.infer(QUESTION)
+        await reporting.infer(QUESTION)
         assert [failed.attempt for failed in attempts] == [1]
 
 
-async def test_a_listener_belongs_to_the_copy_that_it_was_given_to() -> None:
-    """To listen to one copy leaves the inference itself as it was."""
+async def test_a_retry_report_belongs_to_its_copy() -> None:
+    """`with_retry_report` does not change the original inference."""
     attempts: list[FailedAttempt] = []
     async with loopback(respond(503), respond_text()) as server:
         inference = inference_for(server)
@@ -116,11 +116,11 @@ async def test_a_listener_belongs_to_the_copy_that_it_was_given_to() -> None:
 
 
 @frozen
-class Asked:
-    """What came of asking a provider in virtual time.
+class Exchange:
+    """The outcome of an inference in virtual time.
 
     Attributes:
-        times: when the requests came, in seconds.
+        times: when the requests were sent, in seconds.
         outcome: the text, or the error.
         ended: when the inference ended, in seconds.
     """
@@ -130,15 +130,15 @@ class Asked:
     ended: float
 
 
-def ask(*answers: Answer, jitter: float = 1.0, **settings: Any) -> Asked:
-    """Ask a provider that gives these answers, the last of them again and again, in virtual time."""
+def infer_virtually(*responses: Response, jitter: float = 1.0, **settings: Any) -> Exchange:
+    """Call a provider that sends these replies, repeating the last one, in virtual time."""
     times: list[float] = []
 
-    def provider(path: str, body: bytes) -> Answer:
+    def provider(path: str, body: bytes) -> Response:
         times.append(asyncio.get_running_loop().time())
-        return answers[min(len(times), len(answers)) - 1]
+        return responses[min(len(times), len(responses)) - 1]
 
-    async def asking() -> Asked:
+    async def run() -> Exchange:
         inference = HttpInference(
             config_for("http://provider", **settings), client=in_process_client(provider), jitter=lambda: jitter
         )
@@ -146,9 +146,9 @@ def ask(*answers: Answer, jitter: float = 1.0, **settings: Any) -> Asked:
             outcome: str | InferenceError = (await inference.infer(QUESTION)).text
         except InferenceError as error:
             outcome = error
-        return Asked(times, outcome, asyncio.get_running_loop().time())
+        return Exchange(times, outcome, asyncio.get_running_loop().time())
 
-    return run_virtual(asking())
+    return run_virtual(run())
 
 
 @pytest.mark.parametrize(
@@ -158,96 +158,96 @@ def ask(*answers: Answer, jitter: float = 1.0, **settings: Any) -> Asked:
         pytest.param({"retry-after": "0"}, 0.0, id="at once"),
         pytest.param({"retry-after": "2.5"}, 2.5, id="a fraction"),
         pytest.param({"retry-after-ms": "1500"}, 1.5, id="milliseconds"),
-        pytest.param({"retry-after-ms": "1500", "retry-after": "9"}, 1.5, id="milliseconds go before seconds"),
+        pytest.param({"retry-after-ms": "1500", "retry-after": "9"}, 1.5, id="milliseconds override seconds"),
         pytest.param(
             {"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"},
             30.0,
-            id="a date, from the provider's own clock",
+            id="a date by the provider's clock",
         ),
         pytest.param(
             {"retry-after": "Thu, 01 Jan 2026 00:00:00 GMT", "date": "Thu, 01 Jan 2026 00:00:30 GMT"},
             0.0,
-            id="a date that is over",
+            id="a past date",
         ),
-        pytest.param({"retry-after": "soon"}, 4.0, id="no time at all"),
-        pytest.param({"retry-after": "-5"}, 4.0, id="less than nothing"),
+        pytest.param({"retry-after": "soon"}, 4.0, id="not a time"),
+        pytest.param({"retry-after": "-5"}, 4.0, id="negative"),
         pytest.param({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT"}, 4.0, id="a date without a clock"),
         pytest.param({}, 4.0, id="nothing"),
     ],
 )
-def test_the_provider_says_how_long_to_wait(headers: Mapping[str, str], seconds: float) -> None:
-    """The next attempt comes when the provider asks for it; where it names no time, after the first wait."""
-    asked = ask((429, headers, b""), FINE, retry=RetryPolicy(initial_wait=4))
-    assert (asked.outcome, asked.times) == ("at last", [0.0, seconds])
+def test_the_provider_determines_the_wait(headers: Mapping[str, str], seconds: float) -> None:
+    """The wait is the one that the provider asks for, or else the initial wait."""
+    exchange = infer_virtually((429, headers, b""), FINE, retry=RetryPolicy(initial_wait=4))
+    assert (exchange.outcome, exchange.times) == ("at last", [0.0, seconds])
 
 
-def test_waits_double_up_to_the_longest() -> None:
-    """Each wait is twice the one before, and none is longer than the longest."""
-    asked = ask(BUSY, retry=RetryPolicy(max_attempts=6, initial_wait=1, max_wait=5))
-    assert asked.times == [0, 1, 3, 7, 12, 17]
+def test_waits_double_up_to_the_maximum() -> None:
+    """Each wait is twice the previous one, up to `max_wait`."""
+    exchange = infer_virtually(BUSY, retry=RetryPolicy(max_attempts=6, initial_wait=1, max_wait=5))
+    assert exchange.times == [0, 1, 3, 7, 12, 17]
 
 
-def test_jitter_takes_up_to_half_of_a_wait_away() -> None:
-    """Clients that failed together come back at different times, none before half of the wait."""
+def test_jitter_shortens_a_wait_by_up_to_half() -> None:
+    """A wait is between half of the backoff and all of it."""
     policy = RetryPolicy(max_attempts=3, initial_wait=8)
-    assert ask(BUSY, retry=policy, jitter=0.0).times == [0, 4, 12]
-    assert ask(BUSY, retry=policy, jitter=0.5).times == [0, 6, 18]
+    assert infer_virtually(BUSY, retry=policy, jitter=0.0).times == [0, 4, 12]
+    assert infer_virtually(BUSY, retry=policy, jitter=0.5).times == [0, 6, 18]
 
 
-def test_jitter_is_random_when_none_is_given() -> None:
-    """Without a jitter of its own, an inference waits between half of and the whole wait, not always the same."""
+def test_jitter_is_random_by_default() -> None:
+    """Without `jitter`, waits differ between calls."""
 
-    def waited() -> float:
+    def first_wait() -> float:
         times: list[float] = []
 
-        def provider(path: str, body: bytes) -> Answer:
+        def provider(path: str, body: bytes) -> Response:
             times.append(asyncio.get_running_loop().time())
             return BUSY
 
-        async def asking() -> None:
+        async def run() -> None:
             config = config_for("http://provider", retry=RetryPolicy(max_attempts=2, initial_wait=1))
             with pytest.raises(ProviderUnavailable):
                 await HttpInference(config, client=in_process_client(provider)).infer(QUESTION)
 
-        run_virtual(asking())
+        run_virtual(run())
         return times[1]
 
-    waits = {waited() for _ in range(5)}
+    waits = {first_wait() for _ in range(5)}
     assert len(waits) > 1
     assert all(0.5 <= wait <= 1 for wait in waits)
 
 
-def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
-    """A provider that asks for more than the longest wait is told of at once, with what it asked for."""
-    asked = ask((429, {"retry-after": "61"}, b""), FINE)
-    assert isinstance(asked.outcome, RateLimited)
-    assert (asked.outcome.retry_after, asked.times, asked.ended) == (61.0, [0.0], 0.0)
+def test_a_wait_longer_than_the_maximum_is_an_error() -> None:
+    """A provider that asks for more than `max_wait` raises at once, with `retry_after`."""
+    exchange = infer_virtually((429, {"retry-after": "61"}, b""), FINE)
+    assert isinstance(exchange.outcome, RateLimited)
+    assert (exchange.outcome.retry_after, exchange.times, exchange.ended) == (61.0, [0.0], 0.0)
 
 
-def test_a_wait_beyond_the_deadline_is_not_waited_for() -> None:
-    """A provider that asks for more than the deadline allows is told of at once, not at the deadline."""
-    asked = ask((429, {"retry-after": "40"}, b""), FINE, deadline=30)
-    assert isinstance(asked.outcome, RateLimited)
-    assert (asked.times, asked.ended) == ([0.0], 0.0)
+def test_a_wait_beyond_the_deadline_is_an_error() -> None:
+    """A provider that asks for more than the deadline raises at once, not at the deadline."""
+    exchange = infer_virtually((429, {"retry-after": "40"}, b""), FINE, deadline=30)
+    assert isinstance(exchange.outcome, RateLimited)
+    assert (exchange.times, exchange.ended) == ([0.0], 0.0)
 
 
 def test_the_deadline_ends_a_wait() -> None:
-    """The deadline counts the waits between attempts."""
-    asked = ask(BUSY, deadline=25, retry=RetryPolicy(max_attempts=9, initial_wait=10))
-    assert isinstance(asked.outcome, ProviderUnavailable)
-    assert "within 25 seconds" in str(asked.outcome)
-    assert (asked.times, asked.ended) == ([0, 10], 25)
+    """The deadline includes the waits between attempts."""
+    exchange = infer_virtually(BUSY, deadline=25, retry=RetryPolicy(max_attempts=9, initial_wait=10))
+    assert isinstance(exchange.outcome, ProviderUnavailable)
+    assert "within 25 seconds" in str(exchange.outcome)
+    assert (exchange.times, exchange.ended) == ([0, 10], 25)
 
 
-def test_any_number_of_attempts_can_be_made() -> None:
-    """Doubling the wait does not end in numbers that are too large to count with."""
-    asked = ask(*[BUSY] * 1100, FINE, retry=RetryPolicy(max_attempts=1101, initial_wait=0))
-    assert (asked.outcome, len(asked.times)) == ("at last", 1101)
+def test_any_number_of_attempts_is_possible() -> None:
+    """The backoff does not overflow after a thousand attempts."""
+    exchange = infer_virtually(*[BUSY] * 1100, FINE, retry=RetryPolicy(max_attempts=1101, initial_wait=0))
+    assert (exchange.outcome, len(exchange.times)) == ("at last", 1101)
 
 
-def test_an_error_told_under_status_200_is_asked_again_when_it_may_pass() -> None:
-    """What an answer tells counts, not only its status: an overloaded model behind a router is asked again."""
+def test_a_transient_error_under_status_200_is_retried() -> None:
+    """The error object decides, not the status: an overloaded model behind a router is retried."""
     overloaded = json.dumps({"error": {"message": "the model is overloaded"}}).encode()
     malformed = json.dumps({"error": {"message": "no such parameter"}}).encode()
-    assert ask((200, {}, overloaded), FINE, retry=RetryPolicy(initial_wait=1)).outcome == "at last"
-    assert len(ask((200, {}, malformed), FINE).times) == 1
+    assert infer_virtually((200, {}, overloaded), FINE, retry=RetryPolicy(initial_wait=1)).outcome == "at last"
+    assert len(infer_virtually((200, {}, malformed), FINE).times) == 1

@@ -1,4 +1,4 @@
-"""A model that follows a script."""
+"""Tests of `ScriptedInference`."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from tests.inference.loopback_inference import QUESTION
 CALL = ToolCall("c1", "add", '{"a": 1}')
 
 
-async def test_the_lines_are_given_in_order() -> None:
-    """A text, a call, a sequence of both, a whole response and a function of the request are answers."""
-    whole = InferenceResponse((Reasoning("hm"), Text("so")), "length", Usage(1, 2), "m", "id")
+async def test_the_lines_are_returned_in_order() -> None:
+    """A line is a text, a call, a sequence of both, a complete response, or a function of the request."""
+    complete = InferenceResponse((Reasoning("hm"), Text("so")), "length", Usage(1, 2), "m", "id")
 
     def about(request: InferenceRequest) -> str:
         return f"you said {request.messages[0].text}"
 
-    model = ScriptedInference("hello", CALL, ["both", CALL, CALL], whole, about, lambda _: whole, [])
-    answers = [await model.infer(QUESTION) for _ in range(7)]
-    assert [answer.parts for answer in answers] == [
+    model = ScriptedInference("hello", CALL, ["both", CALL, CALL], complete, about, lambda _: complete, [])
+    responses = [await model.infer(QUESTION) for _ in range(7)]
+    assert [response.parts for response in responses] == [
         (Text("hello"),),
         (CALL,),
         (Text("both"), CALL, CALL),
-        whole.parts,
+        complete.parts,
         (Text("you said How are you?"),),
-        whole.parts,
+        complete.parts,
         (),
     ]
-    assert answers[3] is whole
+    assert responses[3] is complete
 
 
-async def test_answers_say_why_they_end() -> None:
-    """An answer with calls ends for them, one without ends by itself."""
+async def test_responses_have_a_finish_reason() -> None:
+    """The finish reason is TOOL_CALLS for a response with calls, and otherwise STOP."""
     model = ScriptedInference("hello", CALL, ["both", CALL])
     reasons = [(await model.infer(QUESTION)).finish_reason for _ in range(3)]
     assert reasons == [FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.TOOL_CALLS]
 
 
-async def test_answers_have_ids_a_model_and_usage() -> None:
-    """Answers count as one inference each, of the tokens that the script is told to use."""
+async def test_responses_have_ids_a_model_and_usage() -> None:
+    """Each response counts as one request, with the token usage of the script."""
     model = ScriptedInference("a", "b", usage=Usage(3, 4))
     first, second = await model.infer(QUESTION), await model.infer(QUESTION)
     assert (first.usage, first.usage.requests, first.model) == (Usage(3, 4), 1, "scripted")
@@ -71,19 +71,19 @@ async def test_an_error_is_raised() -> None:
     assert (await model.infer(QUESTION)).text == "now"
 
 
-async def test_the_end_of_the_script_is_told() -> None:
-    """More questions than lines are a mistake of the test or program that wrote the script."""
+async def test_the_end_of_the_script_is_an_error() -> None:
+    """A request after the last line raises."""
     model = ScriptedInference("only")
     await model.infer(QUESTION)
     with pytest.raises(ContractViolation, match="the script has 1 lines, and response 2 was requested"):
         await model.infer(QUESTION)
 
 
-async def test_each_execution_begins_at_the_first_line() -> None:
-    """Bound copies follow the script each for itself, and note their requests in one place."""
+async def test_each_execution_starts_at_the_first_line() -> None:
+    """Bound copies have positions of their own and share the list of requests."""
     model = ScriptedInference("first", "second")
-    one, other = model.with_execution_scope(ExecutionScope()), model.with_execution_scope(ExecutionScope())
-    assert [(await copy.infer(QUESTION)).text for copy in (one, other, one, other)] == [
+    first_copy, second_copy = model.with_execution_scope(ExecutionScope()), model.with_execution_scope(ExecutionScope())
+    assert [(await copy.infer(QUESTION)).text for copy in (first_copy, second_copy, first_copy, second_copy)] == [
         "first",
         "first",
         "second",
@@ -92,14 +92,14 @@ async def test_each_execution_begins_at_the_first_line() -> None:
     assert model.requests == [QUESTION] * 4
 
 
-async def test_requests_are_noted_in_order() -> None:
-    """What was asked can be looked at afterwards, errors and the end of the script included."""
+async def test_requests_are_recorded_in_order() -> None:
+    """`requests` includes those that ended with an error or after the end of the script."""
     requests = [InferenceRequest((Message.user(str(number)),)) for number in range(3)]
     model = ScriptedInference(ValueError("no"), "yes")
     await asyncio.gather(*[model.infer(request) for request in requests], return_exceptions=True)
     assert model.requests == requests
 
 
-def test_a_script_shows_how_long_it_is() -> None:
-    """The repr tells the number of lines, not the lines."""
+def test_the_repr_shows_the_number_of_lines() -> None:
+    """The repr does not contain the lines."""
     assert repr(ScriptedInference("a", "b")) == "ScriptedInference(2 lines)"
