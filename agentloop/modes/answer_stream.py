@@ -1,4 +1,4 @@
-"""Streaming of answers that are written in a notation: the answer's text is shown as soon as it is certainly one."""
+"""Streaming of answers that are written in a notation: its text is emitted as soon as it certainly is the answer."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class LabelSearch(AnswerSearch):
         if self._is_hopeless:
             return -1
         for label in find_labels(text, start=self._line_start):
+            # The text contains a call, so the complete text decides what is shown.
             if label.name in {ACTION, INPUT}:
                 self._is_hopeless = True
                 return -1
@@ -47,6 +48,7 @@ class LabelSearch(AnswerSearch):
                 self._is_hopeless = _CALL_CHARACTER.search(text, 0, label.start) is not None
                 content = _CONTENT_START.match(text, label.end)
                 return content.end() - 1 if content is not None and not self._is_hopeless else -1
+        # Labels are at the beginnings of lines, so complete lines need not be searched again.
         self._line_start = max(self._line_start, text.rfind("\n") + 1)
         return -1
 
@@ -68,6 +70,7 @@ class PlainSearch(AnswerSearch):
 
 
 _NOTATION_START: Final = re.compile(r"[\s*_#>]*(?:[{\[<`◁]|thought|action|observation|final answer)", re.IGNORECASE)
+# No label is longer: a text of this length that does not begin with one is plain.
 _MAX_LABEL_LENGTH: Final = 32
 
 
@@ -104,6 +107,7 @@ class AnswerStream(ModeStream):
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
+        # The deltas of a failed attempt are void; the next attempt starts over.
         if delta.attempt != self._attempt:
             self._reset(delta.attempt)
         if delta.kind != "text":
@@ -128,6 +132,7 @@ class AnswerStream(ModeStream):
             deltas.append(InferenceDelta("reasoning", rest))
         if rest := _missing_rest(response.text, emitted):
             deltas.append(InferenceDelta("text", rest))
+        # Deltas of calls that the provider parsed were passed through.
         if not self._has_native_calls:
             deltas += told_in_pieces(response.with_parts(*response.tool_calls))
         return [delta.with_attempt(self._attempt) for delta in deltas]

@@ -21,6 +21,7 @@ from agentloop.values.value import encode_each
 def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
     """Check whether a call names an offered tool and its arguments satisfy the tool's schema; nothing is executed."""
     spec = next((spec for spec in tools if spec.name == call.name), None)
+    # The messages name valid alternatives: they are sent to the model, which corrects its call.
     if spec is None:
         return ToolCallValidation(is_valid=False, error_message=_unknown_tool_message(call.name, tools))
     try:
@@ -71,6 +72,7 @@ def results_message(results: Sequence[tuple[str, ToolExchange]]) -> Message:
     return Message.user(*content)
 
 
+# A server that does not parse the text cannot know that it contains calls, and reports an ordinary end.
 _REGULAR_ENDS = frozenset({FinishReason.STOP, FinishReason.UNKNOWN, FinishReason.OTHER})
 
 

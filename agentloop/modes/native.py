@@ -51,6 +51,7 @@ class NativeMode(CanUseMode):
         """Return the request; if a form is requested and answers are given with a tool, with that tool instead."""
         if not self._answers_with_tool(request):
             return request
+        # The answer is a tool call, too, so the model must always call a tool.
         choice = ToolChoice.required() if request.tool_choice.kind in {"auto", "required"} else request.tool_choice
         if choice.kind == "none":
             choice = ToolChoice.specific(ANSWER_TOOL)
@@ -114,6 +115,7 @@ def _answer_tool(response_format: ResponseFormat | None) -> ToolSpec:
     schema: Mapping[str, Any] = {"type": "object"}
     if response_format is not None and response_format.schema is not None:
         schema = response_format.schema
+    # The arguments of a tool are always an object.
     if not _is_object(response_format):
         schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
     description = "Give the final answer, when no other tool is left to be called."

@@ -102,7 +102,7 @@ def _react_call(part: ToolCall | ToolExchange) -> ReActCall:
     call = part if isinstance(part, ToolCall) else part.call
     try:
         return ReActCall(call.name, call.arguments)
-    except MalformedArguments:
+    except MalformedArguments:  # the validation of the call reports them
         return ReActCall(call.name)
 
 
@@ -207,6 +207,7 @@ def _strict_decision_schema(request: InferenceRequest, kind: type[ReActDecision]
 def _lenient_decision_schema(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
     name = {"type": "string", "enum": [spec.name for spec in request.tools]}
     call = {"tool": name, "args": {"type": "object"}}
+    # Without enforcement, the schema only guides the model: arguments and answer are checked when they arrive.
     answer: Mapping[str, Any] = _TEXT
     if request.response_format is not None and request.response_format.schema is not None:
         answer = {}

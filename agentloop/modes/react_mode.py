@@ -94,6 +94,7 @@ class ReActMode(CanUseMode):
             return response
         if request.tools:
             return self.read_decision(response.text, request).apply_to(response)
+        # A model that sees its earlier decisions may write another one although a plain answer is requested.
         if not may_continue_notation(request) or not begins_notation(response.text):
             return response
         decision = self.read_decision(response.text, request)

@@ -132,6 +132,7 @@ class DecisionText:
 def _render(message: Message, format_decision: Callable[[DecisionText], str]) -> Sequence[Message]:
     if message.role != "assistant" or message.metadata.get(AS_WRITTEN):
         return (message,)
+    # What cannot be expressed in the notation remains as parts before the text.
     decision = _decision_text(message)
     rendered = Message.assistant(*decision.other_parts, format_decision(decision))
     if not decision.exchanges:

@@ -75,6 +75,7 @@ class ParsedDecision:
         parts.extend(self.calls)
         if self.answer and not self.calls:
             parts.append(Text(self.answer))
+        # A decision for a tool may name none. The finish reason distinguishes it from an empty answer.
         reason = response.finish_reason
         return evolve(response, parts=parts, finish_reason=finish_with_calls(reason) if self.chooses_tool else reason)
 
@@ -215,6 +216,7 @@ def _build_call(name: str, arguments: Any, tools: Sequence[ToolSpec], repairs: S
     """Return the call of a JSON decision; arguments that are not an object are retained for the validation to reject."""
     offered = OfferedTools.of(tools)
     noted = list(repairs)
+    # Some models write the arguments as JSON in a string, as in the API of OpenAI.
     if isinstance(arguments, str):
         try:
             arguments = parse_json(arguments) if arguments.strip() else {}
@@ -309,6 +311,7 @@ def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDec
     if answer is not None and not read_calls(rest[: answer.start], tools).calls:
         thoughts, extra = _read_sections(rest[: answer.start], _CallSpans(()), kind)
         return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), extra)
+    # The parser of calls knows the labels only as they are in the prompt.
     rest = _normalize_labels(rest, extra_names)
     result = read_calls(rest, tools)
     spans = _CallSpans(result.calls)

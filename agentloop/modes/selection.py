@@ -47,6 +47,7 @@ def get_mode(name: str) -> CanUseMode:
     return _create_mode(name, _ALL_CAPABILITIES)
 
 
+# Scripted models and custom ones often report no name; they are expected to do whatever the mode requires.
 _ALL_CAPABILITIES = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
 
 

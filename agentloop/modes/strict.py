@@ -97,7 +97,7 @@ def _make_strict(node: _SchemaNode) -> dict[str, Any]:
             branches = [_make_strict(node.child(f"{union}[{n}]", branch)) for n, branch in enumerate(schema[union])]
             return {**description, "anyOf": branches}
     if "allOf" in schema:
-        # Pydantic wraps a single reference in `allOf` to add a description.
+        # Schema generators wrap a single reference in `allOf` to add a description.
         if len(schema["allOf"]) != 1 or "properties" in schema:
             raise node.not_strict("allOf of several schemas")
         return {**_make_strict(node.child("allOf[0]", schema["allOf"][0])), **description}
@@ -148,6 +148,7 @@ def _make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
         return schema if {"type": "null"} in branches else {**schema, "anyOf": [*branches, {"type": "null"}]}
     if schema.get("type") == "null" or None in schema.get("enum", ()):
         return schema
+    # The description moves out of the branch, so that it describes the whole union.
     description = {"description": schema.pop("description")} if "description" in schema else {}
     return {**description, "anyOf": [schema, {"type": "null"}]}
 
@@ -171,6 +172,7 @@ def without_nulls(data: Any, schema: Mapping[str, Any], root: Mapping[str, Any] 
         return [without_nulls(item, schema["items"], root) for item in data]
     if not isinstance(data, dict):
         return data
+    # Only an object has nulls to remove, and its keys suffice to choose its branch.
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
             branch = next((b for b in schema[union] if _declares_keys(_resolve(b, root), data)), None)
@@ -244,7 +246,7 @@ class StrictFormat:
             answer = answer[_VALUE]
         if self.sent.strict:
             answer = without_nulls(answer, self.requested.schema or {})
-        if answer is data or answer == data:
+        if answer is data or answer == data:  # keep the model's spelling
             return response
         other_parts = [part for part in response.parts if not isinstance(part, Text)]
         return evolve(response, parts=(*other_parts, Text(format_json(answer).decode())))

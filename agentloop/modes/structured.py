@@ -140,6 +140,7 @@ class _PayloadStream(ModeStream):
         """Return the contents of the JSON as deltas."""
         if not self._is_active:
             return []
+        # Thoughts are dropped if the provider streamed reasoning, which was emitted at once.
         return [delta for delta in told_in_pieces(response) if not (self._has_reasoning and delta.kind == "reasoning")]
 
 
@@ -161,6 +162,7 @@ def _system_prompt(request: InferenceRequest, schema: dict[str, Any] | None) -> 
 def _payload_schema(request: InferenceRequest) -> dict[str, Any]:
     """Return the strict schema of a payload: a list of calls, answers and thoughts, under one property."""
     choice = request.tool_choice
+    # A tool choice is enforced by leaving out the branches of everything else.
     specs = [spec for spec in request.tools if choice.kind != "specific" or spec.name == choice.name]
     tool_branches = encode_each(specs, "a branch of a strict schema", build_tool_branch)
     branches = [branch.schema for branch in tool_branches]
@@ -193,6 +195,7 @@ def build_tool_branch(spec: ToolSpec) -> ToolBranch:
     """Return the branch for the calls of a tool. Arguments that the strict subset cannot express become JSON in a string."""
     name: dict[str, Any] = {"type": "string", "enum": [spec.name]}
     try:
+        # The definitions of all tools share one object; the prefix keeps equal names apart.
         arguments, definitions = strict_schema(spec.parameters, f"{spec.name}.")
     except NotStrict as error:
         description = (

@@ -105,6 +105,7 @@ class _TextStream(ModeStream):
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
+        # A server that parses calls itself emits them as deltas; the text is then not parsed again.
         self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
         if self._reader is None or delta.kind != "text":
             return [delta]
@@ -167,6 +168,7 @@ def _system_prompt(request: InferenceRequest) -> str:
 
 def describe_tools(tools: Sequence[ToolSpec]) -> str:
     """Return a description of tools for a prompt: one JSON object per line, within tags."""
+    # Each line is cached with its tool, since every step repeats the prompt.
     lines = b"\n".join(encode_each(tools, "a line of a prompt", _describe_tool)).decode()
     return f"<tools>\n{lines}\n</tools>"
 
@@ -176,7 +178,7 @@ def _describe_tool(spec: ToolSpec) -> bytes:
 
 
 def describe_tool_choice(choice: ToolChoice) -> str:
-    """Return the instruction that stands for a tool choice; empty if the model decides."""
+    """Return the instruction for a tool choice; empty if the model decides."""
     if choice.kind == "required":
         return "Call a tool now; do not answer yet."
     if choice.kind == "specific":

@@ -35,7 +35,7 @@ class ResolveOptions:
 def resolve_call(
     draft: CallDraft, tools: OfferedTools, format_name: str, options: ResolveOptions
 ) -> ParsedCall | RejectedCall:
-    """Return the call that a draft stands for, or why it is rejected.
+    """Return the call that a draft describes, or why it is rejected.
 
     Args:
         draft: the call as its notation states it.
@@ -68,7 +68,7 @@ class _NotACall(Exception):
 
 
 def _name_arguments(draft: CallDraft, name: str, tools: OfferedTools, repairs: list[str]) -> dict[str, object]:
-    """Return all arguments by name; positional ones take the names of the schema's properties in order."""
+    """Return all arguments by name; positional ones are named after the schema's properties, in order."""
     if not draft.positional:
         return dict(draft.arguments)
     properties = tools.properties(name)
@@ -99,7 +99,7 @@ class TagTree:
 
 
 def convert_untyped(value: object, schema: object) -> object:
-    """Return the value that a string or a tag tree stands for.
+    """Return the value that a string or a tag tree represents.
 
     Args:
         value: what a notation without types contains.

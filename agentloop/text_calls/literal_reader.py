@@ -297,7 +297,7 @@ class LiteralReader:
     def _add_value(self, value: object, *, is_string: bool = False) -> bool:
         frame = self._frames[-1]
         node = frame.node
-        if frame.expected == "separator":  # only a string that continues the one before gets here
+        if frame.expected == "separator":  # only a string that continues the previous string gets here
             self._concatenate(frame, str(value))
             return True
         if isinstance(node, ParsedList):

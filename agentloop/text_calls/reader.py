@@ -190,7 +190,7 @@ class _Scanner:
             if draft is not None:
                 self._add_call(draft, text_format)
             elif self._buffer.is_complete:
-                # A format of the user's may ask for more text forever.
+                # A custom format may ask for more text forever.
                 result = AttemptResult(start, "the format waits for text after the end")
                 break
             else:
@@ -367,7 +367,7 @@ class _MentionFilter:
 
         Args:
             call: the call.
-            words: the number of ordinary parts before it; it grows if words separate this call from the one before.
+            words: the number of ordinary parts before it; it grows if words separate this call from the previous one.
             clarity: how clearly its notation marks a call.
             is_python: whether it is written in Python syntax.
         """
@@ -383,7 +383,7 @@ class _MentionFilter:
         return "it repeats an earlier call" if was_python != is_python and words_then != words else ""
 
     def _first_equal(self) -> tuple[bool, int]:
-        """Return whether the first call that equals the last one is in Python syntax, and the words before it.
+        """Return whether the first call that equals the latest is in Python syntax, and the words before it.
 
         Calls are serialized for the comparison only here, since most texts need none.
         """

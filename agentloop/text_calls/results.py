@@ -16,8 +16,7 @@ class ParsedCall(Value):
 
     Attributes:
         name: the tool's name as written, without escapes and namespace.
-        arguments_json: the arguments as JSON. Valid JSON is kept exactly as the model wrote it; anything else is serialized
-            anew.
+        arguments_json: the arguments as JSON. Valid JSON is exactly what the model wrote; anything else is serialized anew.
         start: offset of the call's first character.
         end: offset behind its last character; for a call inside a larger object, the end of that object.
         format: the name of the text format.

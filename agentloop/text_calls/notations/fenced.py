@@ -9,7 +9,7 @@ from agentloop.text_calls.notations.elements import match_name
 from agentloop.text_calls.notations.json_objects import CallSequence
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, match_run, skip_space
-from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
+from agentloop.text_calls.text_format import AttemptResult, ParseAttempt, TextFormat
 
 FENCE: Final = "```"
 
@@ -29,18 +29,10 @@ class FencedCalls(TextFormat):
         position = start + len(FENCE)
         language = yield from match_run(buffer, position, _LANGUAGE, _MAX_LANGUAGE_LENGTH)
         position = yield from skip_space(buffer, position + len(language))
-        has_calls = False
-        sequence = CallSequence(buffer, position, tools, is_explicit=False).read()
-        result = AttemptResult(start)
-        while True:
-            try:
-                draft = next(sequence)
-            except StopIteration as stop:
-                result = stop.value
-                break
-            has_calls = has_calls or isinstance(draft, CallDraft)
-            yield draft
-        if not has_calls:
+        sequence = CallSequence(buffer, position, tools, is_explicit=False)
+        result = yield from sequence.read()
+        # A block of other code: only the fence is passed, since calls may follow in it.
+        if not sequence.has_calls:
             return AttemptResult(start + len(FENCE), result.rejection, result.reached)
         closing = yield from skip_space(buffer, result.end)
         closer = yield from match_literal(buffer, closing, (FENCE,))
@@ -78,7 +70,7 @@ class BareJson(TextFormat):
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse one object; if it is data, the result ends behind it."""
         position = yield from skip_space(buffer, start + 1)
-        # No object begins with two braces: of many, only the last may open one.
+        # No object begins with two braces: of several, only the last may open an object.
         if buffer.text.startswith("{", position):
             braces = _BRACES.match(buffer.text, position)
             return AttemptResult(braces.end() - 1 if braces else position)
@@ -95,7 +87,7 @@ class CallList(TextFormat):
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the calls of a list."""
         position = yield from skip_space(buffer, start + 1)
-        # Lists of calls are nested once at most: of many brackets, only the last may open one.
+        # Lists of calls are nested once at most: of more brackets, only the last may open a list.
         if buffer.text.startswith("[", position):
             brackets = _BRACKETS.match(buffer.text, position)
             if brackets and brackets.end() - position > 1:

@@ -26,6 +26,7 @@ class CallSequence:
 
     Attributes:
         end: offset behind the last call and the brackets that belong to it.
+        has_calls: whether a call was yielded.
     """
 
     def __init__(self, buffer: TextBuffer, start: int, tools: OfferedTools, *, is_explicit: bool) -> None:
@@ -38,12 +39,12 @@ class CallSequence:
             is_explicit: whether the notation states that calls follow, so that their names need not be offered.
         """
         self.end: int = start
+        self.has_calls: bool = False
         self._buffer = buffer
         self._tools = tools
         self._is_explicit = is_explicit
         self._position = start
         self._depth = 0
-        self._has_calls = False
         self._reached = start
         self._quote = ""
 
@@ -54,7 +55,7 @@ class CallSequence:
             letter = self._buffer.text[self._position : self._position + 1]
             if self._skip_punctuation(letter):
                 self._position += 1
-                if letter in "]}" and self._has_calls:
+                if letter in "]}" and self.has_calls:
                     self.end = self._position
                     if not self._depth:
                         return self._result("")
@@ -74,11 +75,11 @@ class CallSequence:
             self._depth += 1
         elif letter == "]" and self._depth:
             self._depth -= 1
-        elif letter == "}" and self._has_calls and self._is_explicit:  # a superfluous brace before the closing tag
+        elif letter == "}" and self.has_calls and self._is_explicit:  # a superfluous brace before the closing tag
             return True
         elif letter and letter in _QUOTES and self._depth and not self._quote:
             self._quote = letter
-        elif not (letter and letter in _SEPARATORS and self._has_calls and not self._quote):
+        elif not (letter and letter in _SEPARATORS and self.has_calls and not self._quote):
             return False
         return True
 
@@ -86,18 +87,16 @@ class CallSequence:
         """Yield the calls in an object; return None to continue the sequence, or why it ends."""
         reader = yield from read_value(self._buffer, self._position)
         self._reached = max(self._reached, reader.reached)
-        # Only before a closing tag is it certain that brackets are missing and not the rest of the call.
-        if (
-            reader.failure
-            and self._is_explicit
-            and (yield from match_literal(self._buffer, reader.position, _CLOSING_TAGS))
-        ):
-            reader.close_brackets()
+        if reader.failure and self._is_explicit:
+            # Only before a closing tag is it certain that brackets are missing and not the rest of the call.
+            closing_tag = yield from match_literal(self._buffer, reader.position, _CLOSING_TAGS)
+            if closing_tag:
+                reader.close_brackets()
         drafts = _JsonCalls(reader, self._buffer, self._tools, is_explicit=self._is_explicit).drafts()
-        if reader.value is not None and not self._has_calls:
+        if reader.value is not None and not self.has_calls:
             self.end = reader.position  # an object that is data contains no calls
         if not drafts:
-            return reader.failure if self._is_explicit or self._has_calls else ""
+            return reader.failure if self._is_explicit or self.has_calls else ""
         yield from drafts
         yield from self._accept(reader.position)
         return None
@@ -121,7 +120,7 @@ class CallSequence:
         return None
 
     def _accept(self, end: int) -> Resumable[None]:
-        self._has_calls = True
+        self.has_calls = True
         closer = (yield from match_literal(self._buffer, end, (self._quote,))) if self._quote else ""
         self._position = self.end = end + len(closer)
         self._quote = ""
@@ -193,17 +192,15 @@ class _JsonCalls:
     def _draft_named(self, node: ParsedObject, *, is_explicit: bool) -> CallDraft | None:
         """Return the call of an object with keys for name and arguments."""
         name_key = next((key for key in _NAME_KEYS if isinstance(node.get(key), str)), None)
-        if name_key is None:
+        if name_key is None or not _may_be_name(str(node[name_key])):
             return None
         name = str(node[name_key])
         is_offered = self._tools.is_offered(self._tools.normalize_name(name))
         argument_key = next((key for key in _ARGUMENT_KEYS if key in node), None)
-        if not name or len(name) > MAX_NAME_LENGTH or any(letter.isspace() for letter in name):
-            return None
         if argument_key is None:
             return self._draft_without_arguments(node, name, name_key) if is_offered or is_explicit else None
-        # Without a known name, only the most common keys with nothing beside them make a call. `name` with `parameters`
-        # describes a tool more often than it calls one.
+        # Without a known name, only the most common keys, and no others, make a call. `name` with `parameters`
+        # describes a tool more often than it calls it.
         keys = (name_key, argument_key)
         has_exact_keys = set(node) <= _EXTRA_KEYS | {*keys} and keys != ("name", "parameters")
         if not (is_offered or is_explicit or (has_exact_keys and argument_key in {"arguments", "parameters", "args"})):
@@ -253,3 +250,7 @@ class _JsonCalls:
         """Whether this is the schema of a tool's parameters, quoted from the prompt, and not arguments."""
         looks_like_schema = isinstance(arguments.get("properties"), Mapping) and isinstance(arguments.get("type"), str)
         return looks_like_schema and "properties" not in self._tools.properties(self._tools.normalize_name(name))
+
+
+def _may_be_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME_LENGTH and not any(letter.isspace() for letter in text)

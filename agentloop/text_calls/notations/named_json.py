@@ -33,7 +33,7 @@ class NamedJsonStyle:
         header: everything before the arguments, with a capture `name`.
         dialect: the syntax of the arguments.
         wrappers: texts around the calls.
-        control_tokens: texts that are never shown.
+        control_tokens: texts that are never part of the visible text.
         name_suffixes: the texts after the name, in a notation that begins with the name.
         is_exact: whether the name must be exactly that of an offered tool.
     """

@@ -36,7 +36,7 @@ _LINE: Final = re.compile(r"[^\n]*")
 
 
 class ReActCalls(TextFormat):
-    """`Action: f`, and `Action Input: {…}` on the next line; a tool with one parameter may take the rest of the line."""
+    """`Action: f`, and `Action Input: {…}` on the next line; a tool with one parameter also accepts the rest of the line."""
 
     name = "react"
     openings: tuple[str, ...] = ("Action:",)

@@ -1,4 +1,4 @@
-"""Notations that write every argument in a tag of its own: one table of styles."""
+"""Notations that write every argument in a separate tag: one table of styles."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TagStyle:
         parameter_header: what follows that text, with a capture `key`.
         parameter_end: the text that closes an argument.
         end: the text that closes a call.
-        has_line_breaks: whether values are written on lines of their own: a line break next to a tag is not part of the value.
+        has_line_breaks: whether values are written on separate lines: a line break next to a tag is not part of the value.
         wrappers: texts around the calls.
-        control_tokens: texts that are never shown.
+        control_tokens: texts that are never part of the visible text.
     """
 
     name: str
@@ -156,7 +156,7 @@ class TaggedArguments(TextFormat):
         self._continuations = (style.parameter, style.end)
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:  # noqa: ARG002  # the contract's
-        """Parse one argument after the other, or a JSON object with all of them."""
+        """Parse the arguments one by one, or a JSON object with all of them."""
         captures: dict[str, str] = {}
         position = yield from match_header(buffer, start + len(self._style.opening), self._style.header, captures)
         name = _first_value(captures.get("name", ""))
@@ -195,7 +195,7 @@ class TaggedArguments(TextFormat):
             if not _DECLARES_STRING.search(captures["key"]):
                 untyped.add(key)
             position = value_end + len(self._style.parameter_end)
-        # A call with arguments counts without its own closing tag if another tag closes here.
+        # The closing tag of a call with arguments may be missing if another tag closes here.
         if not tag and not (arguments and buffer.text.startswith("</", position)):
             return AttemptResult(start, "the call is never closed" if arguments else "", position)
         repairs = () if tag else (_MISSING_CLOSER,)
@@ -212,8 +212,8 @@ class TaggedArguments(TextFormat):
     def _find_value_end(self, buffer: TextBuffer, position: int) -> Resumable[int]:
         """Return where the closing tag of an argument begins, or -1.
 
-        Values are not escaped and may contain the closing tag themselves. The first one counts behind which the call
-        continues or ends.
+        Values are not escaped and may contain the closing tag themselves, so the value ends at the first closing tag that
+        another argument or the end of the call follows.
         """
         while True:
             position = yield from find_literal(buffer, position, self._style.parameter_end)
