@@ -1,4 +1,8 @@
-"""What has changed in a state, as plain JSON data whose size does not grow with the state."""
+"""Differences between states, and between requests, as plain JSON data whose size does not grow with the conversation.
+
+A delta names what the later value shares with the earlier one by position, and holds the rest. Sequences that only grow, such
+as messages and steps, are stored as the length of the common beginning and the items after it.
+"""
 
 from __future__ import annotations
 
@@ -17,111 +21,27 @@ from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState
 
-
-def is_same_json(one: object, other: object, *, ordered: bool = False) -> bool:
-    """Say whether two values, or two plain JSON data, are equal and have one JSON form.
-
-    To Python, `1`, `True` and `1.0` are equal, and so are `0.0` and `-0.0`; in JSON they are not. What is one object is not looked at.
-
-    Args:
-        one: a value.
-        other: the value beside it.
-        ordered: whether the keys of objects have to stand in the same order, too.
-    """
-    if one is other:
-        return True
-    if one != other:
-        return False
-    pairs: list[tuple[Any, Any]] = [(one, other)]
-    while pairs:
-        left, right = pairs.pop()
-        if left is right:
-            continue
-        if _form(left) != _form(right):
-            return False
-        if ordered and isinstance(left, Mapping) and tuple(left) != tuple(right):
-            return False
-        pairs.extend(_inner(left, right))
-    return True
-
-
-def _inner(one: Any, other: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what stands in two equal things, in pairs."""
-    if isinstance(one, Mapping):
-        return [(value, other[key]) for key, value in one.items()]
-    if isinstance(one, Sequence) and not isinstance(one, str | bytes):
-        return zip(one, other, strict=True)
-    kind: Any = type(one)
-    return [(take(one), take(other)) for take in _compared(kind)]
-
-
-@cache
-def _compared(kind: Any) -> tuple[attrgetter[Any], ...]:
-    """Return what takes each compared field out of an instance of this class; nothing for one without fields."""
-    return tuple([attrgetter(field.name) for field in getattr(kind, "__attrs_attrs__", ()) if field.eq])
-
-
-def _form(value: object) -> tuple[type, str] | None:
-    """Return what equal things can differ in; None for those that cannot."""
-    if isinstance(value, bool | int | float):
-        kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
-        return kind, repr(value) if kind is float else ""
-    return (datetime, value.isoformat()) if isinstance(value, datetime) else None
-
-
 T = TypeVar("T")
-
-
-def kept(before: Sequence[T], after: Sequence[T]) -> int:
-    """Return how many items at the beginning of `after` are those of `before`."""
-    if len(after) >= len(before) and all(map(is_, before, after)):
-        return len(before)
-    count = 0
-    for one, other in zip(before, after, strict=False):
-        if not is_same_json(one, other, ordered=True):
-            break
-        count += 1
-    return count
-
-
-def told(before: Sequence[T], after: Sequence[T], tell: Callable[[T], Any]) -> dict[str, Any] | None:
-    """Return, as plain JSON data, how to make `after` of `before`; None when they are the same.
-
-    Args:
-        before: the earlier sequence.
-        after: the later one.
-        tell: turns an item into plain JSON data.
-    """
-    keep = kept(before, after)
-    if keep == len(before) == len(after):
-        return None
-    return {"keep": keep, "add": [tell(item) for item in islice(after, keep, None)]}
-
-
-def remade(before: Sequence[T], change: Any, read: Callable[[Any], T]) -> tuple[T, ...]:
-    """Return the later sequence of an earlier one and what `told` made of the two."""
-    if change is None:
-        return tuple(before)
-    return (*before[: change["keep"]], *[read(item) for item in change["add"]])
-
 
 _NO_CONTEXT = AgentContext()
 
 
-def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
-    """Return what has to be done to `before` to make `after` of it.
+# --- states -----------------------------------------------------------------------------------------------------------
 
-    A message that a step and the conversation share is told once.
+
+def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
+    """Return the delta between two states.
+
+    A message that a step and the conversation share is stored once.
 
     Args:
-        before: the earlier state; None to tell the whole of the later one.
+        before: the earlier state; None to store the later one in full.
         after: the later state.
     """
     delta: dict[str, Any] = {}
-    known = _light(before) if before is not None else None
-    light = _light(after)
-    if not is_same_json(light, known, ordered=True):
-        delta["state"] = to_plain(light)
+    scalars = _without_content(after)
+    if not is_same_json(scalars, None if before is None else _without_content(before), ordered=True):
+        delta["state"] = to_plain(scalars)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
         delta |= _execution_delta(None if before is None else before.execution, after.execution, after.messages)
@@ -130,21 +50,21 @@ def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
     return delta
 
 
-def with_delta(before: AgentState | None, delta: dict[str, Any]) -> AgentState:
-    """Return the later state, of the earlier one and what `state_delta` made of the two.
+def apply_state_delta(before: AgentState | None, delta: dict[str, Any]) -> AgentState:
+    """Return the later state, from the earlier one and the delta between them.
 
     Raises:
-        InvalidDocument: when the data are not the form of a change.
+        InvalidDocument: the data are not a delta.
     """
-    light = from_plain(delta["state"], AgentState) if "state" in delta else None
-    base = light if light is not None else before
-    assert base is not None  # noqa: S101  # what is told of nothing before is told whole
-    context = _context_with(_NO_CONTEXT if before is None else before.context, delta)
-    execution = _execution_with(None if before is None else before.execution, delta, context.messages)
-    return evolve(base, context=context, execution=execution)
+    scalars = from_plain(delta["state"], AgentState) if "state" in delta else before
+    assert scalars is not None  # noqa: S101  # without an earlier state, the later one is stored in full
+    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta)
+    execution = _apply_execution_delta(None if before is None else before.execution, delta, context.messages)
+    return evolve(scalars, context=context, execution=execution)
 
 
-def _light(state: AgentState) -> AgentState:
+def _without_content(state: AgentState) -> AgentState:
+    """Return a state without context and execution, which have deltas of their own."""
     return evolve(state, context=_NO_CONTEXT, execution=None)
 
 
@@ -152,133 +72,237 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
     if after is before:
         return {}
     delta: dict[str, Any] = {}
-    light = evolve(after, messages=())
-    if before is None or not is_same_json(light, evolve(before, messages=()), ordered=True):
-        delta["context"] = to_plain(light)
-    messages = told(() if before is None else before.messages, after.messages, to_plain)
+    scalars = evolve(after, messages=())
+    if before is None or not is_same_json(scalars, evolve(before, messages=()), ordered=True):
+        delta["context"] = to_plain(scalars)
+    messages = sequence_delta(() if before is None else before.messages, after.messages, to_plain)
     if messages is not None:
         delta["messages"] = messages
     return delta
 
 
-def _context_with(before: AgentContext, delta: dict[str, Any]) -> AgentContext:
-    light = from_plain(delta["context"], AgentContext) if "context" in delta else before
-    return evolve(light, messages=remade(before.messages, delta.get("messages"), _message))
+def _apply_context_delta(before: AgentContext, delta: dict[str, Any]) -> AgentContext:
+    scalars = from_plain(delta["context"], AgentContext) if "context" in delta else before
+    messages = apply_sequence_delta(before.messages, delta.get("messages"), _read_message)
+    return evolve(scalars, messages=messages)
 
 
 def _execution_delta(
     before: ExecutionState | None, after: ExecutionState, messages: Sequence[Message]
 ) -> dict[str, Any]:
     delta: dict[str, Any] = {}
-    light = evolve(after, steps=())
-    if before is None or not is_same_json(light, evolve(before, steps=()), ordered=True):
-        delta["execution"] = to_plain(light)
-    steps = told(() if before is None else before.steps, after.steps, lambda step: _step_told(step, messages))
+    scalars = evolve(after, steps=())
+    if before is None or not is_same_json(scalars, evolve(before, steps=()), ordered=True):
+        delta["execution"] = to_plain(scalars)
+    previous = () if before is None else before.steps
+    steps = sequence_delta(previous, after.steps, lambda step: _write_step(step, messages))
     if steps is not None:
         delta["steps"] = steps
     return delta
 
 
-def _execution_with(
+def _apply_execution_delta(
     before: ExecutionState | None, delta: dict[str, Any], messages: Sequence[Message]
 ) -> ExecutionState | None:
     if "execution" in delta and delta["execution"] is None:
         return None
-    light = from_plain(delta["execution"], ExecutionState) if "execution" in delta else before
-    if light is None:
+    scalars = from_plain(delta["execution"], ExecutionState) if "execution" in delta else before
+    if scalars is None:
         return None
-    steps = () if before is None else before.steps
-    return evolve(light, steps=remade(steps, delta.get("steps"), lambda step: _step_read(step, messages)))
+    previous = () if before is None else before.steps
+    steps = apply_sequence_delta(previous, delta.get("steps"), lambda step: _read_step(step, messages))
+    return evolve(scalars, steps=steps)
 
 
-def _step_told(step: AgentStep, messages: Sequence[Message]) -> dict[str, Any]:
-    place = place_of(step.message, messages)
-    if place is None:
+def _write_step(step: AgentStep, messages: Sequence[Message]) -> dict[str, Any]:
+    """Return a step as plain data, with its message as a position in the conversation if it is there."""
+    position = _position_of(step.message, messages)
+    if position is None:
         return {"step": to_plain(step)}
-    return {"step": to_plain(evolve(step, message=None)), "message": place}
+    return {"step": to_plain(evolve(step, message=None)), "message": position}
 
 
-def _step_read(data: Any, messages: Sequence[Message]) -> AgentStep:
+def _read_step(data: Any, messages: Sequence[Message]) -> AgentStep:
     step = from_plain(data["step"], AgentStep)
     return evolve(step, message=messages[data["message"]]) if "message" in data else step
 
 
-def place_of(message: Message | None, messages: Sequence[Message]) -> int | None:
-    """Return where in a conversation this very message stands, looking from the end; None when it does not."""
+def _position_of(message: Message | None, messages: Sequence[Message]) -> int | None:
+    """Return the position of this object in a conversation, searched from the end; None when it is not there."""
     if message is None:
         return None
-    return next((place for place in range(len(messages) - 1, -1, -1) if messages[place] is message), None)
+    return next((position for position in range(len(messages) - 1, -1, -1) if messages[position] is message), None)
 
 
-def _message(data: Any) -> Message:
+def _read_message(data: Any) -> Message:
     return from_plain(data, Message)
 
 
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
 def request_delta(
-    before: InferenceRequest | None, after: InferenceRequest, place_of: Callable[[Message], int | None]
+    before: InferenceRequest | None, after: InferenceRequest, position_of: Callable[[Message], int | None]
 ) -> dict[str, Any]:
-    """Return what has to be done to `before` to make `after` of it.
+    """Return the delta between two requests.
 
     Args:
-        before: the request of the inference before it in the execution; None to tell the whole of the later one.
-        after: the request.
-        place_of: tells where in the recorded conversation a message stands; None when it does not. It is not told again.
+        before: the previous request of the execution; None to store the later one in full.
+        after: the later request.
+        position_of: returns the position of a message in the recorded conversation, which is stored in place of the message;
+            None when it is not there.
     """
     delta: dict[str, Any] = {}
-    light = evolve(after, messages=())
-    if before is None or not is_same_json(light, evolve(before, messages=()), ordered=True):
-        delta["request"] = to_plain(light)
+    scalars = evolve(after, messages=())
+    if before is None or not is_same_json(scalars, evolve(before, messages=()), ordered=True):
+        delta["request"] = to_plain(scalars)
 
-    def tell(message: Message) -> Any:
-        place = place_of(message)
-        return to_plain(message) if place is None else place
+    def write(message: Message) -> Any:
+        position = position_of(message)
+        return to_plain(message) if position is None else position
 
-    messages = told(() if before is None else before.messages, after.messages, tell)
+    messages = sequence_delta(() if before is None else before.messages, after.messages, write)
     if messages is not None:
         delta["messages"] = messages
     return delta
 
 
-def request_with(
+def apply_request_delta(
     before: InferenceRequest | None, delta: dict[str, Any], conversation: Sequence[Message]
 ) -> InferenceRequest:
-    """Return the later request, of the earlier one and what `request_delta` made of the two.
+    """Return the later request, from the earlier one and the delta between them.
 
     Args:
-        before: the request before it.
-        delta: what is new.
-        conversation: the recorded conversation.
+        before: the previous request.
+        delta: the delta.
+        conversation: the recorded conversation, which positions refer to.
 
     Raises:
-        InvalidDocument: when the data are not the form of a request.
+        InvalidDocument: the data are not a delta.
     """
-    light = from_plain(delta["request"], InferenceRequest) if "request" in delta else before
-    assert light is not None  # noqa: S101  # what is told of nothing before is told whole
+    scalars = from_plain(delta["request"], InferenceRequest) if "request" in delta else before
+    assert scalars is not None  # noqa: S101  # without an earlier request, the later one is stored in full
 
     def read(data: Any) -> Message:
         return conversation[data] if isinstance(data, int) else from_plain(data, Message)
 
-    return evolve(light, messages=remade(() if before is None else before.messages, delta.get("messages"), read))
+    previous = () if before is None else before.messages
+    return evolve(scalars, messages=apply_sequence_delta(previous, delta.get("messages"), read))
 
 
-class ConversationPlaces:
-    """Finds a message of the recorded conversation by its identity, so that it is not written down again."""
+class MessageIndex:
+    """Finds messages of the recorded conversation by identity, so that a request refers to them by position."""
 
-    __slots__ = ("_messages", "_places")
+    __slots__ = ("_messages", "_positions")
 
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
 
-    def move(self, messages: Sequence[Message]) -> None:
-        """Take a conversation as the recorded one; what it has in common with the one before it is known already."""
-        known = self._messages
-        same = len(known) if len(messages) >= len(known) and all(map(is_, known, messages)) else 0
-        if not same:
-            self._places = {}
-        self._places.update({id(message): place for place, message in enumerate(messages[same:], same)})
+    def update(self, messages: Sequence[Message]) -> None:
+        """Index a new version of the conversation; only what was added to the last one is read."""
+        indexed = self._messages
+        unchanged = len(indexed) if len(messages) >= len(indexed) and all(map(is_, indexed, messages)) else 0
+        if not unchanged:
+            self._positions = {}
+        added = enumerate(messages[unchanged:], unchanged)
+        self._positions.update({id(message): position for position, message in added})
+        # The reference keeps the messages alive, and with them their ids.
         self._messages = messages
 
-    def of(self, message: Message) -> int | None:
-        """Return where a message stands; None when it does not."""
-        return self._places.get(id(message))
+    def position_of(self, message: Message) -> int | None:
+        """Return the position of a message; None when it is not in the conversation."""
+        return self._positions.get(id(message))
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+
+def sequence_delta(before: Sequence[T], after: Sequence[T], write: Callable[[T], Any]) -> dict[str, Any] | None:
+    """Return the delta between two sequences, as plain JSON data; None when they are the same.
+
+    Args:
+        before: the earlier sequence.
+        after: the later sequence.
+        write: converts an item to plain JSON data.
+    """
+    length = common_prefix_length(before, after)
+    if length == len(before) == len(after):
+        return None
+    return {"keep": length, "add": [write(item) for item in islice(after, length, None)]}
+
+
+def apply_sequence_delta(before: Sequence[T], delta: Any, read: Callable[[Any], T]) -> tuple[T, ...]:
+    """Return the later sequence, from the earlier one and the delta between them."""
+    if delta is None:
+        return tuple(before)
+    return (*before[: delta["keep"]], *[read(item) for item in delta["add"]])
+
+
+def common_prefix_length(before: Sequence[T], after: Sequence[T]) -> int:
+    """Return the number of items at the beginning of two sequences that are the same."""
+    # The usual case is a sequence that has only grown: comparing identities is much faster than comparing values.
+    if len(after) >= len(before) and all(map(is_, before, after)):
+        return len(before)
+    length = 0
+    for item, other in zip(before, after, strict=False):
+        if not is_same_json(item, other, ordered=True):
+            break
+        length += 1
+    return length
+
+
+# --- equality ---------------------------------------------------------------------------------------------------------
+
+
+def is_same_json(left: object, right: object, *, ordered: bool = False) -> bool:
+    """Return whether two values, or two plain JSON data, are equal and have the same JSON form.
+
+    In Python `1`, `True` and `1.0` are equal, and so are `0.0` and `-0.0`; in JSON they differ. Identical objects are not
+    searched.
+
+    Args:
+        left: a value.
+        right: another value.
+        ordered: whether the keys of objects must have the same order, too.
+    """
+    if left is right:
+        return True
+    if left != right:
+        return False
+    # The values are equal, so they have the same shape: what remains are numbers and times that are equal but not the same.
+    pairs: list[tuple[Any, Any]] = [(left, right)]
+    while pairs:
+        item, other = pairs.pop()
+        if item is other:
+            continue
+        if _json_kind(item) != _json_kind(other):
+            return False
+        if ordered and isinstance(item, Mapping) and tuple(item) != tuple(other):
+            return False
+        pairs.extend(_children(item, other))
+    return True
+
+
+def _json_kind(value: object) -> tuple[type, str] | None:
+    """Return what can differ between equal values; None for values that cannot differ."""
+    if isinstance(value, bool | int | float):
+        kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
+        return kind, repr(value) if kind is float else ""
+    return (datetime, value.isoformat()) if isinstance(value, datetime) else None
+
+
+def _children(left: Any, right: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the items of two equal values in pairs."""
+    if isinstance(left, Mapping):
+        return [(value, right[key]) for key, value in left.items()]
+    if isinstance(left, Sequence) and not isinstance(left, str | bytes):
+        return zip(left, right, strict=True)
+    kind: Any = type(left)
+    return [(get(left), get(right)) for get in _field_getters(kind)]
+
+
+@cache
+def _field_getters(kind: Any) -> tuple[attrgetter[Any], ...]:
+    """Return the getters of the fields that an attrs class compares; empty for any other class."""
+    return tuple([attrgetter(field.name) for field in getattr(kind, "__attrs_attrs__", ()) if field.eq])

@@ -1,4 +1,4 @@
-"""The state of an execution as the fold of its records, and what is known of the step that is not complete."""
+"""The state of an execution as the fold of its records, with what is recorded of the incomplete step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.chain import verify_records
-from agentloop.journal.deltas import request_with, with_delta
+from agentloop.journal.deltas import apply_request_delta, apply_state_delta
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
@@ -22,33 +22,20 @@ from agentloop.values.serialization import from_plain
 from agentloop.values.state import AgentState
 
 
-def downtime(last: datetime, now: datetime) -> float:
-    """Return the seconds from the last record to now; none when a clock went back."""
-    return max((now - last).total_seconds(), 0.0)
-
-
-def with_downtime(state: AgentState, seconds: float) -> AgentState:
-    """Return the state with this time noted as waited."""
-    execution = state.execution
-    if execution is None or not seconds:
-        return state
-    return evolve(state, execution=evolve(execution, waited_seconds=execution.waited_seconds + seconds))
-
-
 @define(eq=False)
 class FoldedExecution:
-    """An execution as its records tell it, up to the last one that was fed.
+    """An execution as its records describe it, up to the last record that was applied.
 
     Attributes:
         state: the state after the last record that changed it.
-        origin: what the first record tells besides the state: of a fork, where it comes from and what becomes of effects.
+        origin: the body of the first record without the state: how the loop was composed, and the source and policy of a fork.
         request: the newest request.
-        rendering: what was told of how the model gets it; None when it gets requests as they are.
-        inferences: those of the step that is not complete, in order; None for one that was not written down whole.
-        calls: those that have begun and that no step has settled, by key.
-        taken: the messages that the step took which is not complete.
-        waiting: the messages that were sent and not taken.
-        redacted: whether something secret was masked in any record.
+        rendering: how the model receives the newest request; None when it receives requests unchanged.
+        inferences: the inferences of the incomplete step, in order; None for one with a masked part.
+        calls: the calls that started and that no step has settled, by key.
+        taken_messages: the messages that the incomplete step took.
+        waiting_messages: the messages that were sent and that no step took.
+        redacted: whether a secret was masked in any record.
     """
 
     state: AgentState | None = None
@@ -57,15 +44,15 @@ class FoldedExecution:
     rendering: dict[str, Any] | None = None
     inferences: list[RecordedInference | None] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
-    taken: list[Message] = field(factory=list)
-    waiting: list[Message] = field(factory=list)
+    taken_messages: list[Message] = field(factory=list)
+    waiting_messages: list[Message] = field(factory=list)
     redacted: bool = False
 
     def apply(self, record: JournalRecord) -> None:
-        """Take the next record.
+        """Apply the next record.
 
         Raises:
-            JournalCorrupt: when it cannot be read.
+            JournalCorrupt: the record cannot be read.
         """
         try:
             self._apply(record.kind, parse_json(record.body))
@@ -80,13 +67,13 @@ class FoldedExecution:
         self.redacted = self.redacted or REDACTED in body
         match kind:
             case RecordKind.EXECUTION_STARTED:
-                self.state = with_delta(None, body.pop("state"))
+                self.state = apply_state_delta(None, body.pop("state"))
                 self.origin = body
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-                self._infer(body)
+                self._apply_inference(body)
             case RecordKind.CALL_INTENT:
-                begun = bodies.read_intent(body)
-                self.calls[begun.intent.key] = begun
+                started = bodies.read_intent(body)
+                self.calls[started.intent.key] = started
             case RecordKind.CALL_OUTCOME:
                 key = body["execution"]["key"]
                 self.calls[key] = bodies.read_outcome(body, self.calls.get(key))
@@ -94,106 +81,135 @@ class FoldedExecution:
                 key = body["pending"]["key"]
                 self.calls[key] = bodies.read_suspension(body, self.calls[key])
             case RecordKind.MESSAGES_SENT:
-                self.waiting += [from_plain(data, Message) for data in body["messages"]]
+                self.waiting_messages += [from_plain(data, Message) for data in body["messages"]]
             case RecordKind.MESSAGES_TAKEN:
-                self._take([from_plain(data, Message) for data in body["messages"]])
+                self._take_messages([from_plain(data, Message) for data in body["messages"]])
             case RecordKind.EXECUTION_RECOVERED if self.state is not None:
-                self.state = with_downtime(self.state, body.get("downtime", 0.0))
+                self.state = add_downtime(self.state, body.get("downtime", 0.0))
             case _ if "delta" in body:
-                self._complete(body["delta"])
+                self.state = apply_state_delta(self.state, body["delta"])
+                self.settle(self.state)
             case _:
-                pass  # that a decision was used changes nothing in the state
+                pass  # DECISION_USED changes no state
 
-    def _infer(self, body: dict[str, Any]) -> None:
+    def _apply_inference(self, body: dict[str, Any]) -> None:
         conversation = () if self.state is None else self.state.messages
-        self.request = request_with(self.request, body["request"], conversation)
+        self.request = apply_request_delta(self.request, body["request"], conversation)
         self.rendering = body["request"].get("offered", self.rendering)
+        # An inference that was repeated after an interruption replaces the earlier one and all that followed it.
         del self.inferences[body["index"] :]
         self.inferences.append(None if REDACTED in body else bodies.read_inference(body))
 
-    def _take(self, messages: list[Message]) -> None:
-        self.taken += messages
+    def _take_messages(self, messages: list[Message]) -> None:
+        self.taken_messages += messages
         for message in messages:
-            if message in self.waiting:
-                self.waiting.remove(message)
-
-    def _complete(self, delta: dict[str, Any]) -> None:
-        self.state = with_delta(self.state, delta)
-        self.settle(self.state)
+            if message in self.waiting_messages:
+                self.waiting_messages.remove(message)
 
     def settle(self, state: AgentState) -> None:
-        """Take the state that a step has come to: what was known of the step is of no use any more, but calls it has not come to."""
-        self.inferences, self.taken = [], []
+        """Forget what is recorded of a step that is part of this state now; calls that the step did not settle remain."""
+        self.inferences, self.taken_messages = [], []
         if self.calls and (step := state.last_step) is not None:
-            settled = {one.key for one in step.executions} | {one.key for one in step.pending}
+            settled = {execution.key for execution in step.executions} | {call.key for call in step.pending}
             self.calls = {key: call for key, call in self.calls.items() if key not in settled}
 
 
 def fold_records(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecution:
-    """Return an execution as its records tell it.
+    """Return an execution as its records describe it.
 
     Args:
-        records: all of them, or those up to a moment.
+        records: all records of the execution, or those up to some moment.
         execution_id: the execution, for the error.
 
     Raises:
-        UnknownExecution: when there is no record.
-        JournalCorrupt: when one cannot be read.
+        UnknownExecution: there are no records.
+        JournalCorrupt: a record cannot be read.
     """
     execution = FoldedExecution()
     for record in records:
         execution.apply(record)
     if execution.state is None:
         raise UnknownExecution(
-            f"no execution {execution_id!r} is recorded here; `agentloop runs list` shows those that are"
+            f"no execution {execution_id!r} is recorded here; `agentloop runs list` lists the recorded executions"
         )
     return execution
 
 
+# --- states at a step -------------------------------------------------------------------------------------------------
+
+
 async def state_at(journal: CanJournal, execution_id: str, at_step: int | None = None) -> AgentState:
-    """Return the state of an execution after a step, as it was then.
+    """Return the state of an execution as it was after a step.
 
     Args:
-        journal: where it is recorded.
+        journal: the journal of the execution.
         execution_id: the execution.
-        at_step: the step; 0 for the state that it began with, None for the newest that is recorded. Of a step whose calls
-            waited for a decision, the state after they were settled, if they are.
+        at_step: the number of the step; 0 for the initial state, None for the newest one. For a step whose calls waited for
+            decisions, the state after they were settled, if they are.
 
     Raises:
-        UnknownExecution: when no execution of this id is recorded.
-        JournalError: when it has no such step.
-        JournalCorrupt: when its records are not as they were written.
+        UnknownExecution: no execution of this id is recorded.
+        JournalError: the execution has no such step.
+        JournalCorrupt: its records are damaged.
     """
     records = verify_records(await journal.read(execution_id), execution_id)
-    return state_in(records, execution_id, at_step)
+    return state_from_records(records, execution_id, at_step)
 
 
-def state_in(records: Sequence[JournalRecord], execution_id: str, at_step: int | None = None) -> AgentState:
-    """Return the state after a step, of the records of an execution.
+def state_from_records(records: Sequence[JournalRecord], execution_id: str, at_step: int | None = None) -> AgentState:
+    """Return the state after a step, from the records of an execution; see `state_at`.
 
     Raises:
-        UnknownExecution: when there are none.
-        JournalError: when there is no such step.
-        JournalCorrupt: when one cannot be read.
+        UnknownExecution: there are no records.
+        JournalError: the execution has no such step.
+        JournalCorrupt: a record cannot be read.
     """
-    execution, found, steps = FoldedExecution(), None, 0
+    execution, match, step_count = FoldedExecution(), None, 0
     for record in records:
         execution.apply(record)
         state = execution.state
-        assert state is not None  # noqa: S101  # the first record tells one
-        steps = max(steps, state.step_count)
-        begins = record.kind is RecordKind.EXECUTION_STARTED and at_step == 0
-        ends = record.kind is RecordKind.STEP_COMPLETED and state.step_count == at_step
-        inherited = record.kind is RecordKind.EXECUTION_STARTED and state.step_count == at_step
-        if begins or ends or inherited or at_step is None or _ended_in(record, state, at_step, found):
-            found = state
+        assert state is not None  # noqa: S101  # the first record holds a state
+        step_count = max(step_count, state.step_count)
+        if at_step is None or _is_state_after(at_step, record, state, is_first=match is None):
+            match = state
     if not records:
         raise UnknownExecution(f"no execution {execution_id!r} is recorded here")
-    if found is None:
-        raise JournalError(f"execution {execution_id!r} has no step {at_step}: {steps} are complete")
-    return found
+    if match is None:
+        raise JournalError(f"execution {execution_id!r} has no step {at_step}: {step_count} are complete")
+    return match
 
 
-def _ended_in(record: JournalRecord, state: AgentState, at_step: int | None, found: AgentState | None) -> bool:
-    """Say whether an execution ended in the middle of this step, so that no other record tells the state after it."""
-    return found is None and record.kind is RecordKind.EXECUTION_ENDED and state.step_count == at_step
+def _is_state_after(at_step: int, record: JournalRecord, state: AgentState, *, is_first: bool) -> bool:
+    """Return whether a record completes the state after a step.
+
+    Args:
+        at_step: the number of the step.
+        record: the record.
+        state: the state after the record.
+        is_first: whether no earlier record matches.
+    """
+    match record.kind:
+        case RecordKind.EXECUTION_STARTED:  # a fork starts with the steps of its source
+            return at_step in {0, state.step_count}
+        case RecordKind.STEP_COMPLETED:
+            return state.step_count == at_step
+        case RecordKind.EXECUTION_ENDED:  # an execution that ended within the step has no record of its completion
+            return is_first and state.step_count == at_step
+        case _:
+            return False
+
+
+# --- time between processes -------------------------------------------------------------------------------------------
+
+
+def downtime(last: datetime, now: datetime) -> float:
+    """Return the seconds between the last record and now; 0 when the clock went backward."""
+    return max((now - last).total_seconds(), 0.0)
+
+
+def add_downtime(state: AgentState, seconds: float) -> AgentState:
+    """Return the state with more waiting time, which counts against no limit."""
+    execution = state.execution
+    if execution is None or not seconds:
+        return state
+    return evolve(state, execution=evolve(execution, waited_seconds=execution.waited_seconds + seconds))

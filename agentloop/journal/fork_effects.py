@@ -1,4 +1,4 @@
-"""What becomes of calls with effects in a fork."""
+"""The calls with effects in a fork: reused, simulated or forbidden."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
@@ -19,16 +19,16 @@ from agentloop.values.json import parse_json
 from agentloop.values.records import CallIntent, JournalRecord, RecordedCall, RecordKind
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus, parse_arguments
 
-_AGENTS = re.compile(r"(/\d+/\d+/agent(-\d+)?)+")
-"""What the ids of agents below an execution have after its own."""
+_AGENT_SUFFIX = re.compile(r"(/\d+/\d+/agent(-\d+)?)+")
+"""The part of an execution id that agents below an execution add to its id."""
 
 
 class ForkPolicy(StrEnum):
-    """What becomes, in a fork, of calls that are not `pure`.
+    """What happens to calls in a fork that are not `pure`.
 
-    `REUSE`: a call equal to one that the original run made after the fork's step is given what came of that one, each outcome
-    once, in order; other calls run. `SIMULATE`: none runs; one that is equal to no such call is answered that it was
-    simulated. `FORBID`: none runs; each is blocked, and the model is told so.
+    `REUSE`: a call that is equal to one which the source made after the fork's step gets the outcome of that call, each outcome
+    once, in order; other calls run. `SIMULATE`: no call runs; one without an equal call is answered as simulated. `FORBID`: no
+    call runs; each is blocked, with an error for the model.
     """
 
     REUSE = "reuse"
@@ -38,150 +38,175 @@ class ForkPolicy(StrEnum):
 
 @define(eq=False)
 class ForkEffects(CanAnswerCalls):
-    """Answers the calls of a fork, and of the agents that serve them, as its policy says.
+    """Answers the calls of a fork, and of the agents that serve them, by its policy.
 
     Attributes:
-        told: what the record of the fork tells of it, as plain JSON data.
-        policy: what becomes of calls with effects.
-        outcomes: what came of the calls that the original run made after the fork's step and that no call of the fork has
-            been given yet, in order.
+        origin: what the first record of the fork says about the fork, as plain JSON data.
+        policy: what happens to calls with effects.
+        outcomes: the calls that the source made after the fork's step and that no call of the fork has reused yet, in order.
     """
 
-    told: Mapping[str, Any]
+    origin: Mapping[str, Any]
     policy: ForkPolicy
     outcomes: list[RecordedCall] = field(factory=list)
 
     @classmethod
-    async def loaded(cls, journal: CanJournal, execution_id: str, told: Mapping[str, Any]) -> ForkEffects:
-        """Read what a fork, or an agent that serves a call of one, has to know of the run that it was forked from.
+    async def load(cls, journal: CanJournal, execution_id: str, origin: Mapping[str, Any]) -> ForkEffects:
+        """Read the calls that a fork, or an agent that serves a call of one, can reuse.
 
         Args:
-            journal: where both are recorded.
+            journal: the journal of the fork and its source.
             execution_id: the execution.
-            told: what its record tells of the fork.
+            origin: what its first record says about the fork.
 
         Raises:
-            JournalCorrupt: when a record cannot be read.
+            JournalCorrupt: a record cannot be read.
         """
-        policy, root = ForkPolicy(told["effects"]), str(told.get("root", execution_id))
-        whole = {**told, "root": root}
+        policy, root = ForkPolicy(origin["effects"]), str(origin.get("root", execution_id))
+        rooted = {**origin, "root": root}
         if policy is ForkPolicy.FORBID:
-            return cls(whole, policy)
-        used = [source for _, _, source in await _calls_under(journal, root) if source]
-        return cls(whole, policy, _unused(await _made_after(journal, told), used))
+            return cls(rooted, policy)
+        used = [call.source for call in await _read_calls_under(journal, root) if call.source]
+        return cls(rooted, policy, _without_used(await _read_calls_after(journal, origin), used))
 
     def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | None:
-        """Return what is to come of a call; None when its tool is to run."""
+        """Return the outcome of a call; None when its tool has to run."""
         if intent.effect is Effect.PURE:
             return None
         if self.policy is not ForkPolicy.FORBID:
-            known = next((call for call in self.outcomes if _serves(call, intent, delegates=delegates)), None)
-            if known is not None:
-                self.outcomes = [call for call in self.outcomes if not _is_below(call.intent.key, known.intent.key)]
-                return CallAnswer(_outcome_of(known, intent), "reused", known.intent.key)
+            match = next((call for call in self.outcomes if _can_serve(call, intent, delegates=delegates)), None)
+            if match is not None:
+                # Calls of an agent that served the reused call are used up with it.
+                self.outcomes = [call for call in self.outcomes if not _is_below(call.intent.key, match.intent.key)]
+                return CallAnswer(_outcome_for(intent, match), "reused", match.intent.key)
         if delegates or self.policy is ForkPolicy.REUSE:
             return None
-        return _simulated(intent) if self.policy is ForkPolicy.SIMULATE else _forbidden(intent)
+        return _simulate(intent) if self.policy is ForkPolicy.SIMULATE else _forbid(intent)
 
 
-def _serves(known: RecordedCall, intent: CallIntent, *, delegates: bool) -> bool:
-    """Say whether what came of a call can be given to this one; an agent that has not ended is rather run anew."""
-    return is_same_call(known.intent.call, intent.call) and not (delegates and known.execution is None)
-
-
-def _is_below(key: str, known: str) -> bool:
-    """Say whether a call is this one, or one of an agent that served it."""
-    return key == known or key.startswith(f"{known}/")
-
-
-def _unused(calls: Iterable[RecordedCall], used: Sequence[str]) -> list[RecordedCall]:
-    return [call for call in calls if not any(_is_below(call.intent.key, one) for one in used)]
-
-
-def is_same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Say whether two calls are of one tool and have equal arguments, however these are written."""
-    if one.name != other.name:
+def is_same_call(call: ToolCall, other: ToolCall) -> bool:
+    """Return whether two calls name the same tool and have equal arguments, however these are written."""
+    if call.name != other.name:
         return False
-    if one.arguments_json == other.arguments_json:
+    if call.arguments_json == other.arguments_json:
         return True
     try:
-        return is_same_json(parse_arguments(one.arguments_json), parse_arguments(other.arguments_json))
+        return is_same_json(parse_arguments(call.arguments_json), parse_arguments(other.arguments_json))
     except MalformedArguments:
         return False
 
 
-def _outcome_of(known: RecordedCall, intent: CallIntent) -> ToolExecution:
-    """Return the outcome of another call as that of this one; nobody knows it of a call that has begun and not ended."""
-    if known.execution is not None:
-        return evolve(known.execution, id=intent.id, key=intent.key, call=intent.call)
-    why = (
-        f"this run is a fork, and the run that it was forked from has begun the same call, {known.intent.key}; it is not known "
-        "whether that has had its effect"
+def _can_serve(recorded: RecordedCall, intent: CallIntent, *, delegates: bool) -> bool:
+    """Return whether a recorded call answers this one; an agent without an outcome is run again instead."""
+    return is_same_call(recorded.intent.call, intent.call) and not (delegates and recorded.execution is None)
+
+
+def _is_below(key: str, ancestor: str) -> bool:
+    """Return whether a key is that of a call, or of a call of an agent that served it."""
+    return key == ancestor or key.startswith(f"{ancestor}/")
+
+
+def _without_used(calls: Iterable[RecordedCall], used: Sequence[str]) -> list[RecordedCall]:
+    """Return the calls that are not below any of these keys."""
+    return [call for call in calls if not any(_is_below(call.intent.key, key) for key in used)]
+
+
+def _outcome_for(intent: CallIntent, recorded: RecordedCall) -> ToolExecution:
+    """Return the outcome of a recorded call as that of this one; in doubt when it started and has no outcome."""
+    if recorded.execution is not None:
+        return evolve(recorded.execution, id=intent.id, key=intent.key, call=intent.call)
+    reason = (
+        f"this execution is a fork, and its source started the same call, {recorded.intent.key}; it is not known whether that "
+        "call had its effect"
     )
-    return intent.ended(ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, why), may_have_run=True)
+    return intent.ended(ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, reason), may_have_run=True)
 
 
-def _simulated(intent: CallIntent) -> CallAnswer:
+def _simulate(intent: CallIntent) -> CallAnswer:
     value = f"Simulated: this run is a fork that has no effects, so {intent.call.name} was not run. Take it as done."
     return CallAnswer(intent.ended(ToolStatus.SUCCEEDED, value=value), "simulated")
 
 
-def _forbidden(intent: CallIntent) -> CallAnswer:
-    why = f"this run is a fork that may have no effects, so {intent.call.name} is not run; go on without it"
-    return CallAnswer(intent.ended(ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, why)), "forbidden")
+def _forbid(intent: CallIntent) -> CallAnswer:
+    reason = f"this run is a fork that may not have effects, so {intent.call.name} is not run; continue without it"
+    return CallAnswer(intent.ended(ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, reason)), "forbidden")
 
 
-# --- what the original run did ----------------------------------------------------------------------------------------
+# --- the calls of the source ------------------------------------------------------------------------------------------
 
 
-async def _made_after(journal: CanJournal, told: Mapping[str, Any]) -> list[RecordedCall]:
-    """Return the calls with effects that a run, and the agents below it, made after a step; of a fork also what it did not get to."""
-    of, step = str(told["of"]), int(told["step"])
-    calls = await _calls_under(journal, of)
-    made = [
-        call
-        for place, call, _ in calls
-        if place > step and call.intent.effect is not Effect.PURE and call.pending is None
+@frozen(kw_only=True)
+class _SourceCall:
+    """A recorded call of an execution, or of an agent below it.
+
+    Attributes:
+        call: the call.
+        sequence: the sequence number of its last intent, or of its outcome when it has no intent.
+        source: the key of the call whose outcome it reused; empty when it reused none.
+        step: the step of the topmost execution that it belongs to.
+    """
+
+    call: RecordedCall
+    sequence: int
+    source: str = ""
+    step: int = 0
+
+
+async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> list[RecordedCall]:
+    """Return the calls with effects that the source of a fork, and the agents below it, made after the fork's step.
+
+    When the source is a fork itself, the calls follow that it could have reused and did not.
+    """
+    source_id, step = str(origin["of"]), int(origin["step"])
+    calls = await _read_calls_under(journal, source_id)
+    after = [
+        call.call
+        for call in calls
+        if call.step > step and call.call.intent.effect is not Effect.PURE and call.call.pending is None
     ]
-    records = await journal.read(of)
-    above = _origin(records).get("fork")
-    if above is not None and "of" in above:
-        made += _unused(await _made_after(journal, above), [source for _, _, source in calls if source])
-    return made
+    source_origin = _read_origin(await journal.read(source_id)).get("fork")
+    if source_origin is not None and "of" in source_origin:
+        used = [call.source for call in calls if call.source]
+        after += _without_used(await _read_calls_after(journal, source_origin), used)
+    return after
 
 
-async def _calls_under(journal: CanJournal, root: str) -> list[tuple[int, RecordedCall, str]]:
-    """Return the calls of an execution and of the agents below it, each with its step in that execution and its source."""
-    found: list[tuple[str, int, int, RecordedCall, str]] = []
+async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]:
+    """Return the calls of an execution and of the agents below it, in the order in which they started."""
     below = [head.execution_id for head in await journal.list() if head.execution_id.startswith(f"{root}/")]
-    for execution_id in [root, *[one for one in below if _AGENTS.fullmatch(one.removeprefix(root))]]:
-        within = execution_id.removeprefix(root).strip("/").split("/", 1)[0]
-        for at, call, source in _calls_in(await journal.read(execution_id)):
-            own = (key_place(call.intent.key) or (0, 0))[0]
-            place = int(within) if within.isdecimal() else own
-            found.append((call.intent.at.isoformat(), place, at, call, source))
-    return [(place, call, source) for _, place, _, call, source in sorted(found, key=lambda one: one[:3])]
+    agents = [execution_id for execution_id in below if _AGENT_SUFFIX.fullmatch(execution_id.removeprefix(root))]
+    calls: list[_SourceCall] = []
+    for execution_id in [root, *agents]:
+        # The id of an agent names the step of the call that it serves: `<root>/<step>/<index>/agent`.
+        root_step = execution_id.removeprefix(root).strip("/").split("/", 1)[0]
+        for call in _iter_calls(await journal.read(execution_id)):
+            step = int(root_step) if root_step.isdecimal() else (key_place(call.call.intent.key) or (0, 0))[0]
+            calls.append(evolve(call, step=step))
+    return sorted(calls, key=lambda call: (call.call.intent.at.isoformat(), call.step, call.sequence))
 
 
-def _calls_in(records: Sequence[JournalRecord]) -> Iterator[tuple[int, RecordedCall, str]]:
-    """Return the calls of an execution as their last intents tell them, with the number of that record and their source."""
-    known: dict[str, tuple[int, RecordedCall, str]] = {}
+def _iter_calls(records: Sequence[JournalRecord]) -> Iterator[_SourceCall]:
+    """Yield the calls of an execution, each with its last intent."""
+    calls: dict[str, _SourceCall] = {}
     for record in records:
         body = parse_json(record.body)
         if record.kind is RecordKind.CALL_INTENT:
             call = bodies.read_intent(body)
-            known[call.intent.key] = (record.sequence, call, "")
+            calls[call.intent.key] = _SourceCall(call=call, sequence=record.sequence)
         elif record.kind is RecordKind.CALL_OUTCOME:
             key = body["execution"]["key"]
-            begun = known.get(key)
-            ended = bodies.read_outcome(body, None if begun is None else begun[1])
-            known[key] = (begun[0] if begun is not None else record.sequence, ended, str(body.get("source", "")))
-        elif record.kind is RecordKind.CALL_SUSPENDED and (key := body["pending"]["key"]) in known:
-            at, begun_call, source = known[key]
-            known[key] = (at, bodies.read_suspension(body, begun_call), source)
-    yield from known.values()
+            started = calls.get(key)
+            calls[key] = _SourceCall(
+                call=bodies.read_outcome(body, None if started is None else started.call),
+                sequence=record.sequence if started is None else started.sequence,
+                source=str(body.get("source", "")),
+            )
+        elif record.kind is RecordKind.CALL_SUSPENDED and (key := body["pending"]["key"]) in calls:
+            calls[key] = evolve(calls[key], call=bodies.read_suspension(body, calls[key].call))
+    yield from calls.values()
 
 
-def _origin(records: Iterable[JournalRecord]) -> Mapping[str, Any]:
+def _read_origin(records: Iterable[JournalRecord]) -> Mapping[str, Any]:
+    """Return the body of the first record; empty when there is none."""
     first = next(iter(records), None)
     return parse_json(first.body) if first is not None else {}

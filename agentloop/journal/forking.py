@@ -1,4 +1,4 @@
-"""Forks: executions that begin in the middle of another one."""
+"""Forks: executions that start from a step of another execution."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalConflict
 from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import state_delta
-from agentloop.journal.fold import state_in
+from agentloop.journal.fold import state_from_records
 from agentloop.journal.fork_effects import ForkPolicy
-from agentloop.journal.record_writer import RecordWriter, new_head
+from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import thaw
 from agentloop.values.records import ExecutionHead, RecordKind
@@ -32,37 +32,39 @@ async def fork(
     fork_id: str | None = None,
     clock: Clock | None = None,
 ) -> str:
-    """Begin an execution with the state that another one had after a step; `await loop.recover(fork)` goes on with it.
+    """Start an execution from the state that another one had after a step; `await loop.recover(fork)` runs it.
 
-    It is one of an agent of its own. The other one is only read, and may be in progress.
+    The fork belongs to an agent of its own. The source is only read, and may be running.
 
     Args:
-        journal: where both are recorded.
+        journal: the journal of both executions.
         execution_id: the execution to fork.
-        at_step: the step; 0 for its beginning. Where calls of the step wait for decisions, those of the fork do too.
-        effects: what becomes of calls with effects, in the fork and in the agents that serve its calls.
-        fork_id: the id of the fork; `<execution_id>/fork-1` or the next that is free when left out.
-        clock: tells when its first record is made; the system's when left out.
+        at_step: the number of the step; 0 for the initial state. Where calls of the step wait for decisions, those of the fork
+            wait, too.
+        effects: what happens to calls with effects, in the fork and in the agents that serve its calls.
+        fork_id: the id of the fork; by default `<execution_id>/fork-1`, or the next free number.
+        clock: the source of the time of its first record; the system clock by default.
 
     Returns:
         The id of the fork.
 
     Raises:
-        UnknownExecution: when no execution of this id is recorded.
-        JournalError: when it has no such step.
-        JournalConflict: when an execution of the fork's id is recorded.
-        JournalCorrupt: when its records are not as they were written.
-        ValueError: when there is no such policy.
+        UnknownExecution: no execution of this id is recorded.
+        JournalError: the execution has no such step.
+        JournalConflict: an execution with the id of the fork exists.
+        JournalCorrupt: the records of the execution are damaged.
+        ValueError: there is no such policy.
     """
     policy = ForkPolicy(effects)
-    state = state_in(verify_records(await journal.read(execution_id), execution_id), execution_id, at_step)
-    chosen = fork_id or await _free_id(journal, execution_id)
-    told = {"of": execution_id, "step": at_step, "effects": policy.value}
-    await _begin(journal, state, chosen, {"fork": told}, clock or SystemClock())
-    return chosen
+    records = verify_records(await journal.read(execution_id), execution_id)
+    state = state_from_records(records, execution_id, at_step)
+    chosen_id = fork_id or await _find_free_id(journal, execution_id)
+    origin = {"fork": {"of": execution_id, "step": at_step, "effects": policy.value}}
+    await _record_fork(journal, state, chosen_id, origin, clock or SystemClock())
+    return chosen_id
 
 
-async def _begin(
+async def _record_fork(
     journal: CanJournal,
     state: AgentState,
     fork_id: str,
@@ -71,37 +73,39 @@ async def _begin(
     *,
     parent: str | None = None,
 ) -> None:
-    """Write down the first record of a fork; before it those of the agents whose calls wait in it."""
-    original = state.execution_id
+    """Record the start of a fork, after those of the agents whose calls wait in it."""
+    source_id = state.execution_id
     claim = await journal.claim(fork_id)
     try:
         if await journal.head(fork_id) is not None:
-            raise JournalConflict(f"an execution {fork_id!r} is recorded already; choose another id for the fork")
-        for inner in _agents_in(state):
-            known = await journal.head(inner.execution_id)
-            if known is not None:
-                within = {"fork": {**origin["fork"], "root": origin["fork"].get("root", fork_id)}}
-                inner_id = _moved_id(inner.execution_id, original, fork_id)
-                await _begin(journal, inner, inner_id, within, clock, parent=_agent_id(state, fork_id))
-        made = _moved(state, original, fork_id, parent)
+            raise JournalConflict(f"an execution {fork_id!r} is already recorded; choose another id for the fork")
+        for agent in _waiting_agents(state):
+            if await journal.head(agent.execution_id) is not None:
+                agent_fork_id = _move_id(agent.execution_id, source_id, fork_id)
+                agent_origin = {"fork": {**origin["fork"], "root": origin["fork"].get("root", fork_id)}}
+                agent_parent = _agent_id(state, fork_id)
+                await _record_fork(journal, agent, agent_fork_id, agent_origin, clock, parent=agent_parent)
+        forked = _move_state(state, source_id, fork_id, parent)
         head = evolve(
-            new_head(made, clock.now(), journal), input=_input(await journal.head(original)), forked_from=original
+            create_head(forked, clock.now(), journal),
+            input=_input_of(await journal.head(source_id)),
+            forked_from=source_id,
         )
         writer = RecordWriter(journal, head, clock)
-        writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, made), **origin})
+        writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, forked), **origin})
         await writer.flush()
     finally:
         await claim.release()
 
 
-async def _free_id(journal: CanJournal, execution_id: str) -> str:
+async def _find_free_id(journal: CanJournal, execution_id: str) -> str:
     number = 1
     while await journal.head(f"{execution_id}/fork-{number}") is not None:
         number += 1
     return f"{execution_id}/fork-{number}"
 
 
-def _input(head: ExecutionHead | None) -> str:
+def _input_of(head: ExecutionHead | None) -> str:
     return head.input if head is not None else ""
 
 
@@ -112,20 +116,27 @@ def _agent_id(state: AgentState, execution_id: str) -> str:
     return f"{state.agent_id}/{execution_id}"
 
 
-def _moved(state: AgentState, original: str, fork_id: str, parent: str | None) -> AgentState:
-    """Return a state as that of another execution; the calls that wait in it are calls of that one."""
+def _move_state(state: AgentState, source_id: str, fork_id: str, parent: str | None) -> AgentState:
+    """Return a state under the ids of the fork, with the calls that wait in it.
+
+    Args:
+        state: the state of the source, or of an agent below it.
+        source_id: the id of the source.
+        fork_id: the id of the fork.
+        parent: the id of the agent that the forked agent serves; None for the one in the state.
+    """
     execution, turn = state.execution, state.open_turn
-    assert execution is not None  # noqa: S101  # what is recorded is one
+    assert execution is not None  # noqa: S101  # a recorded state has an execution
     steps = execution.steps
     if turn is not None:
-        agent_id = _agent_id(state, _moved_id(execution.id, original, fork_id))
+        agent_id = _agent_id(state, _move_id(execution.id, source_id, fork_id))
         slots = [
-            _waiting(slot, original, fork_id, agent_id) if isinstance(slot, PendingCall) else slot
+            _move_call(slot, source_id, fork_id, agent_id) if isinstance(slot, PendingCall) else slot
             for slot in turn.slots
         ]
         steps = (*steps[:-1], evolve(steps[-1], open_turn=SuspendedTurn(turn.parts, slots)))
     status = ExecutionStatus.IN_PROGRESS if turn is None else ExecutionStatus.SUSPENDED
-    moved = evolve(execution, id=_moved_id(execution.id, original, fork_id), status=status, steps=steps, ended_at=None)
+    moved = evolve(execution, id=_move_id(execution.id, source_id, fork_id), status=status, steps=steps, ended_at=None)
     return evolve(
         state,
         agent_id=_agent_id(state, moved.id),
@@ -134,30 +145,30 @@ def _moved(state: AgentState, original: str, fork_id: str, parent: str | None) -
     )
 
 
-def _waiting(call: PendingCall, original: str, fork_id: str, agent_id: str) -> PendingCall:
-    agent = _agent_of(call)
-    progress = call.progress
-    if agent is not None:
-        progress = to_plain(_moved(agent, original, fork_id, agent_id))
+def _move_call(call: PendingCall, source_id: str, fork_id: str, agent_id: str) -> PendingCall:
+    """Return a waiting call under the ids of the fork, with the state of the agent that serves it."""
+    agent = _agent_state_of(call)
+    progress = call.progress if agent is None else to_plain(_move_state(agent, source_id, fork_id, agent_id))
     return evolve(
         call,
-        key=_moved_id(call.key, original, fork_id),
-        waits_for=_moved_id(call.waits_for, original, fork_id),
-        inner=[_waiting(one, original, fork_id, agent_id) for one in call.inner],
+        key=_move_id(call.key, source_id, fork_id),
+        waits_for=_move_id(call.waits_for, source_id, fork_id),
+        inner=[_move_call(inner, source_id, fork_id, agent_id) for inner in call.inner],
         progress=progress,
     )
 
 
-def _agents_in(state: AgentState) -> list[AgentState]:
-    """Return the states of the agents whose calls wait in a state; not those below them, which stand in these."""
+def _waiting_agents(state: AgentState) -> list[AgentState]:
+    """Return the states of the agents whose calls wait in a state; agents below them are part of these states."""
     turn = state.open_turn
-    found = [_agent_of(call) for call in turn.pending] if turn is not None else []
-    return [agent for agent in found if agent is not None]
+    agents = [_agent_state_of(call) for call in turn.pending] if turn is not None else []
+    return [agent for agent in agents if agent is not None]
 
 
-def _agent_of(call: PendingCall) -> AgentState | None:
-    """Return the state of the agent that serves a call which it has suspended; None where a tool did."""
+def _agent_state_of(call: PendingCall) -> AgentState | None:
+    """Return the state of the agent that serves a suspended call; None when a tool of another kind does."""
     progress = thaw(call.progress)
+    # The progress of another tool is any JSON; only an agent's state has these keys and can be read as one.
     if not (call.begun and isinstance(progress, dict) and {"agent_id", "execution", "created_at"} <= progress.keys()):
         return None
     try:
@@ -166,8 +177,8 @@ def _agent_of(call: PendingCall) -> AgentState | None:
         return None
 
 
-def _moved_id(known: str, original: str, fork_id: str) -> str:
-    """Return an id below the original execution, or its own, as one below the fork."""
-    return (
-        f"{fork_id}{known.removeprefix(original)}" if known == original or known.startswith(f"{original}/") else known
-    )
+def _move_id(identifier: str, source_id: str, fork_id: str) -> str:
+    """Return the id of the source, or an id below it, as one of the fork; any other id unchanged."""
+    if identifier == source_id or identifier.startswith(f"{source_id}/"):
+        return f"{fork_id}{identifier.removeprefix(source_id)}"
+    return identifier

@@ -1,4 +1,4 @@
-"""What our journals have in common."""
+"""The base of the journals in this package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from attrs import define, field, frozen
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
-from agentloop.journal.chain import JournalFinding, VerifiedExecution, findings_in
+from agentloop.journal import forking
+from agentloop.journal.chain import JournalFinding, VerifiedExecution, find_damage
 from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
-from agentloop.journal.forking import fork as forked
 from agentloop.journal.redaction import Redaction
 from agentloop.values.records import ExecutionHead
 from agentloop.values.secrets import Secret
@@ -22,12 +22,12 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class Conversation(Value):
-    """What an agent was asked and did, over all its executions.
+    """All executions of one agent.
 
     Attributes:
         agent_id: the agent.
-        parent_agent_id: the agent whose tool call it serves; None for one of its own.
-        executions: its executions in the order of their numbers.
+        parent_agent_id: the agent whose tool call it serves; None for a top-level agent.
+        executions: its executions, ordered by number.
     """
 
     agent_id: str
@@ -35,65 +35,49 @@ class Conversation(Value):
     executions: tuple[ExecutionHead, ...] = field(converter=tuple[ExecutionHead, ...])
 
 
-def conversations_of(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:
-    """Group executions by their agents; a conversation stands where the first of its executions stood."""
-    of_agent: dict[str, list[ExecutionHead]] = {}
-    for head in heads:
-        of_agent.setdefault(head.agent_id, []).append(head)
-    return tuple([_conversation(sorted(group, key=_number)) for group in of_agent.values()])
-
-
-def _conversation(heads: list[ExecutionHead]) -> Conversation:
-    return Conversation(heads[0].agent_id, heads[0].parent_agent_id, heads)
-
-
-def _number(head: ExecutionHead) -> int:
-    return head.number
-
-
 class Journal(CanJournal, CanRedactRecords):
-    """A journal, with what follows from the contract.
+    """A journal with the operations that build on the contract: conversations, states, forks and verification.
 
     Args:
-        secrets: texts, or keys, that are masked wherever they stand in what is recorded.
-        secret_fields: fields that are masked: by their name wherever they stand, as `password`, or by a path, as
-            `card.number`, also inside of strings that hold JSON, as the arguments of a call. What was masked is gone: a
-            call with a masked argument is never run from the record.
+        secrets: texts, or keys, that are masked wherever they occur in records.
+        secret_fields: fields that are masked: by name wherever they occur, such as `password`, or by path, such as
+            `card.number`, also inside of strings that hold JSON, such as the arguments of a call. Masking is permanent: a call
+            with a masked argument is never run from the record.
 
     Raises:
-        ConfigurationError: when a secret is shorter than four characters.
+        ConfigurationError: a secret is shorter than four characters.
     """
 
     def __init__(self, *, secrets: Iterable[str | Secret] = (), secret_fields: Iterable[str] = ()) -> None:
         self._redaction = Redaction(secrets, secret_fields)
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of a record, plain JSON data, with what is secret masked; the same object when nothing is."""
+        """Return the body of a record, plain JSON data, with secrets masked; the same object when it holds none."""
         return self._redaction.redact(body)
 
     async def conversations(self, *, limit: int | None = None) -> Sequence[Conversation]:
-        """Return what is known of all agents; the agent whose last execution began last comes first.
+        """Return the conversations of all agents, ordered by their newest executions, newest first.
 
         Args:
-            limit: no more than so many.
+            limit: the maximum number of results.
         """
-        return conversations_of(await self.list())[:limit]
+        return _group_by_agent(await self.list())[:limit]
 
     async def conversation(self, agent_id: str) -> Conversation | None:
-        """Return what is known of an agent; None when it has no execution."""
-        return next(iter(conversations_of(await self.list(agent_id=agent_id))), None)
+        """Return the conversation of an agent; None when it has no execution."""
+        return next(iter(_group_by_agent(await self.list(agent_id=agent_id))), None)
 
     async def state(self, execution_id: str, at_step: int | None = None) -> AgentState:
-        """Return the state of an execution after a step, as it was then.
+        """Return the state of an execution as it was after a step.
 
         Args:
             execution_id: the execution.
-            at_step: the step; 0 for the state that it began with, None for the newest that is recorded.
+            at_step: the number of the step; 0 for the initial state, None for the newest one.
 
         Raises:
-            UnknownExecution: when no execution of this id is recorded.
-            JournalError: when it has no such step.
-            JournalCorrupt: when its records are not as they were written.
+            UnknownExecution: no execution of this id is recorded.
+            JournalError: the execution has no such step.
+            JournalCorrupt: its records are damaged.
         """
         return await state_at(self, execution_id, at_step)
 
@@ -105,52 +89,53 @@ class Journal(CanJournal, CanRedactRecords):
         effects: ForkPolicy | str = ForkPolicy.REUSE,
         fork_id: str | None = None,
     ) -> str:
-        """Begin an execution with the state that another one had after a step; `await loop.recover(fork)` goes on with it.
+        """Start an execution from the state that another one had after a step; `await loop.recover(fork)` runs it.
 
         Args:
-            execution_id: the execution to fork; it is only read, and may be in progress.
-            at_step: the step; 0 for its beginning. Where calls of the step wait for decisions, those of the fork do too.
-            effects: what becomes of calls that are not `pure`, in the fork and in the agents that serve its calls: `reuse`,
+            execution_id: the execution to fork; it is only read, and may be running.
+            at_step: the number of the step; 0 for the initial state. Where calls of the step wait for decisions, those of the
+                fork wait, too.
+            effects: what happens to calls that are not `pure`, in the fork and in the agents that serve its calls: `reuse`,
                 `simulate` or `forbid`; see `ForkPolicy`.
-            fork_id: the id of the fork; `<execution_id>/fork-1` or the next that is free when left out.
+            fork_id: the id of the fork; by default `<execution_id>/fork-1`, or the next free number.
 
         Returns:
             The id of the fork.
 
         Raises:
-            UnknownExecution: when no execution of this id is recorded.
-            JournalError: when it has no such step.
-            JournalConflict: when an execution of the fork's id is recorded.
-            JournalCorrupt: when its records are not as they were written.
-            ValueError: when there is no such policy.
+            UnknownExecution: no execution of this id is recorded.
+            JournalError: the execution has no such step.
+            JournalConflict: an execution with the id of the fork exists.
+            JournalCorrupt: the records of the execution are damaged.
+            ValueError: there is no such policy.
         """
-        return await forked(self, execution_id, at_step, effects=effects, fork_id=fork_id)
+        return await forking.fork(self, execution_id, at_step, effects=effects, fork_id=fork_id)
 
     async def verify(self, execution_id: str | None = None) -> tuple[JournalFinding, ...]:
-        """Return what is not as it was written; nothing when all is well.
+        """Return every part of the journal that is not as it was written; empty when the journal is intact.
 
-        A record that was changed, dropped, also at the end, put elsewhere, or taken from another execution is found. What
-        somebody changed who then made all the hashes after it anew, with the head, is not: who fears that keeps the last hashes elsewhere.
+        Finds records that were changed, dropped (at the end, too), moved, or taken from another execution. It cannot find a
+        change by someone who also recomputed all later hashes and the head; to detect that, store the last hashes elsewhere.
 
         Args:
-            execution_id: look at this execution only.
+            execution_id: check only this execution.
         """
-        verified = [one async for one in self.verify_each(execution_id)]
-        return tuple([finding for one in verified for finding in one.findings])
+        verified = [execution async for execution in self.verify_each(execution_id)]
+        return tuple([finding for execution in verified for finding in execution.findings])
 
     async def verify_each(self, execution_id: str | None = None) -> AsyncIterator[VerifiedExecution]:
-        """Look at one execution after the other, and give what was found in each as soon as it is known.
+        """Verify one execution after the other, and yield each result as soon as it is known.
 
         Args:
-            execution_id: look at this execution only.
+            execution_id: check only this execution.
         """
-        for one in await self._execution_ids() if execution_id is None else [execution_id]:
-            yield await self._verified(one)
-        beside = tuple(await self._findings_beside(execution_id))
-        if beside:
-            yield VerifiedExecution(execution_id or "", 0, beside)
+        for checked_id in await self._execution_ids() if execution_id is None else [execution_id]:
+            yield await self._verify_execution(checked_id)
+        findings = tuple(await self._check_storage(execution_id))
+        if findings:
+            yield VerifiedExecution(execution_id or "", 0, findings)
 
-    async def _verified(self, execution_id: str) -> VerifiedExecution:
+    async def _verify_execution(self, execution_id: str) -> VerifiedExecution:
         try:
             before = await self.head(execution_id)
             records = await self.read(execution_id)
@@ -158,31 +143,36 @@ class Journal(CanJournal, CanRedactRecords):
         except (JournalCorrupt, SchemaTooNew) as error:
             sequence = error.sequence if isinstance(error, JournalCorrupt) else 0
             return VerifiedExecution(execution_id, 0, [JournalFinding(execution_id, sequence, str(error))])
-        return VerifiedExecution(execution_id, len(records), findings_in(execution_id, records, before, after))
+        return VerifiedExecution(execution_id, len(records), find_damage(execution_id, records, before, after))
 
     async def _execution_ids(self) -> Sequence[str]:
-        """Return the ids of all executions; a journal that can tell them although it cannot read all heads overrides it."""
+        """Return the ids of all executions; override it where they can be read without reading all heads."""
         return [head.execution_id for head in await self.list()]
 
-    async def _findings_beside(self, execution_id: str | None) -> Iterable[JournalFinding]:  # noqa: ARG002  # a journal with more to look at overrides it
-        """Find what is wrong beside records and heads."""
+    async def _check_storage(self, execution_id: str | None) -> Iterable[JournalFinding]:  # noqa: ARG002  # for overrides
+        """Return damage outside of the records; override it where the storage can be checked."""
         return ()
 
 
-def newest_first(heads: Iterable[ExecutionHead]) -> Sequence[ExecutionHead]:
-    """Order executions as `CanJournal.list` gives them: the one that began last first."""
-    return sorted(heads, key=_age, reverse=True)
-
-
-def _age(head: ExecutionHead) -> tuple[object, ...]:
-    return head.started_at, head.number, head.execution_id
+def _group_by_agent(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:
+    """Return the conversations that executions belong to, each at the position of its first execution."""
+    by_agent: dict[str, list[ExecutionHead]] = {}
+    for head in heads:
+        by_agent.setdefault(head.agent_id, []).append(head)
+    return tuple(
+        [
+            Conversation(group[0].agent_id, group[0].parent_agent_id, sorted(group, key=lambda head: head.number))
+            for group in by_agent.values()
+        ]
+    )
 
 
 @define(eq=False)
 class HeldClaims:
-    """Knows who may append: not a writer whose claim was ended while it went on.
+    """The claims that were made through one journal, and those that `aclose` ended while their writers were running.
 
-    A new claim on the same execution makes appending possible again; then the chain tells an old writer from the new one.
+    A writer whose claim was ended must not append. After a new claim on the same execution appending is possible again; the
+    chain then distinguishes the old writer from the new one.
     """
 
     _held: dict[str, Claim] = field(factory=dict)
@@ -192,20 +182,20 @@ class HeldClaims:
         return execution_id in self._held
 
     def add(self, execution_id: str, claim: Claim) -> None:
-        """Note a claim that was made.
+        """Add a new claim.
 
         Args:
-            execution_id: what is claimed.
+            execution_id: the claimed execution.
             claim: the claim.
         """
         self._held[execution_id] = claim
         self._ended.pop(execution_id, None)
 
-    def leave(self, execution_id: str, claim: Claim) -> bool:
-        """Note that a claim was given back; say whether it was still held.
+    def remove(self, execution_id: str, claim: Claim) -> bool:
+        """Remove a released claim; return whether it was still held.
 
         Args:
-            execution_id: what was claimed.
+            execution_id: the claimed execution.
             claim: the claim.
         """
         for claims in (self._ended, self._held):
@@ -214,19 +204,19 @@ class HeldClaims:
                 return claims is self._held
         return False
 
-    def end(self) -> None:
-        """End all that are held."""
+    def end_all(self) -> None:
+        """End all held claims."""
         self._ended |= self._held
         self._held.clear()
 
     def check(self, execution_id: str) -> None:
-        """Check that the claim on an execution was not ended while its writer went on.
+        """Check that the claim on an execution was not ended while its writer was running.
 
         Raises:
-            JournalError: when it was.
+            JournalError: it was.
         """
         if execution_id in self._ended:
             raise JournalError(
-                f"the journal was closed while execution {execution_id} was driven on, which ended its claim; close a journal "
-                "after its runs, and go on with this one by `loop.recover`"
+                f"the journal was closed while execution {execution_id} was running, which ended its claim; close a journal "
+                "after its executions, and resume this one with `loop.recover`"
             )

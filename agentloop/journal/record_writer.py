@@ -1,4 +1,4 @@
-"""Puts records at the end of an execution's chain, those that come together as one group."""
+"""The writer of an execution's records, which appends concurrent records in groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalError
 from agentloop.journal.chain import chain_record
-from agentloop.journal.redaction import masked_text
+from agentloop.journal.redaction import mask_text
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.state import AgentState
@@ -19,31 +19,34 @@ from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock
 
 REDACTED = "redacted"
-"""The entry of a body in which something secret was masked."""
+"""The key that marks the body of a record in which a secret was masked."""
+
+_INPUT_LENGTH = 200
+"""The number of characters of the input that a head shows."""
 
 
 @define(eq=False)
 class RecordWriter:
-    """The one writer of an execution's records. It lives as long as the run.
+    """The only writer of an execution's records. It lives as long as the run.
 
-    What is put while a group is being written is the next group, so that calls which begin together are written together.
+    Records that are put while a group is being written form the next group, so calls that start together are written together.
 
     Attributes:
-        journal: where the records go.
-        head: what a list shows of the execution, as of the last record put.
-        clock: tells when records are made.
+        journal: the journal to append to.
+        head: the summary of the execution, including records that are not written yet.
+        clock: the source of the records' times.
     """
 
     journal: CanJournal
     head: ExecutionHead
     clock: Clock
     _queue: list[JournalRecord] = field(factory=list)
-    _lasting: int = field(init=False)
+    _durable_count: int = field(init=False)
     _task: asyncio.Task[None] | None = None
     _error: BaseException | None = None
 
     def __attrs_post_init__(self) -> None:
-        self._lasting = self.head.record_count
+        self._durable_count = self.head.record_count
 
     def put(
         self,
@@ -53,13 +56,13 @@ class RecordWriter:
         status: ExecutionStatus | None = None,
         step_count: int | None = None,
     ) -> None:
-        """Make the next record; it lasts after the next `flush`.
+        """Add a record to the queue; it is durable after the next `flush`.
 
         Args:
-            kind: what it tells.
-            body: what it tells, as plain JSON data.
-            status: where the execution stands now, if that changes.
-            step_count: how many steps are complete now, if that changes.
+            kind: the kind of the record.
+            body: its content, as plain JSON data.
+            status: the new status of the execution, if it changes.
+            step_count: the new number of complete steps, if it changes.
         """
         if isinstance(self.journal, CanRedactRecords):
             redacted = self.journal.redact(body)
@@ -84,59 +87,57 @@ class RecordWriter:
         )
 
     async def flush(self) -> None:
-        """Wait until everything that was put so far lasts.
+        """Wait until all records that were put so far are durable.
 
         Raises:
-            JournalError: when it cannot be written; from then on nothing can.
+            JournalError: they cannot be written; nothing can be written after that.
         """
-        wanted = self.head.record_count
-        while self._lasting < wanted:
+        target = self.head.record_count
+        while self._durable_count < target:
             if self._error is not None:
                 raise self._error
+            # Shielded: a caller that is cancelled must not cancel the write of the others' records.
             await asyncio.shield(self.flush_soon())
 
     def flush_soon(self) -> asyncio.Task[None]:
-        """Begin to write what was put, unless something is being written; return the task that writes."""
+        """Start writing the queue, unless a write is running; return the task that writes."""
         if self._task is None:
             self._task = asyncio.create_task(self._write(), name=f"agentloop journal {self.head.execution_id}")
         return self._task
 
     async def aclose(self) -> None:
-        """Wait until what was put lasts, or could not be written."""
+        """Wait until all records are durable, or could not be written."""
         if self._task is not None:
             await asyncio.wait((self._task,))
         if self._queue and self._error is None:
             await self.flush()
 
     async def _write(self) -> None:
-        await asyncio.sleep(0)  # what other tasks put before their turn is over goes with it
+        await asyncio.sleep(0)  # other tasks that are ready put their records into the same group
         group, self._queue = self._queue, []
         try:
             await self.journal.append(self.head, group)
-        except BaseException as error:  # noqa: BLE001  # raised by `flush` to those who wait, and to all that come after
-            self._error = _as_ours(error, self.head.execution_id)
+        except BaseException as error:  # noqa: BLE001  # `flush` raises it to current and later callers
+            self._error = _as_journal_error(error, self.head.execution_id)
         else:
-            self._lasting = group[-1].sequence
+            self._durable_count = group[-1].sequence
         finally:
             self._task = None
 
 
-def _as_ours(error: BaseException, execution_id: str) -> BaseException:
+def _as_journal_error(error: BaseException, execution_id: str) -> BaseException:
     """Return the error that a run raises when its journal raised this one."""
     if isinstance(error, JournalError) or not isinstance(error, Exception):
         return error
     raised = JournalError(
-        f"execution {execution_id} cannot be written down: its journal raised {type(error).__name__}: {error}"
+        f"execution {execution_id} cannot be recorded: its journal raised {type(error).__name__}: {error}"
     )
     raised.__cause__ = error
     return raised
 
 
-_SHOWN_CHARACTERS = 200
-
-
-def new_head(state: AgentState, at: datetime, journal: CanJournal) -> ExecutionHead:
-    """Return what is known of an execution that begins with this state, as the journal may hold it."""
+def create_head(state: AgentState, at: datetime, journal: CanJournal) -> ExecutionHead:
+    """Return the summary of an execution that starts with a state, with secrets masked as the journal masks them."""
     return ExecutionHead(
         execution_id=state.execution_id,
         agent_id=state.agent_id,
@@ -144,12 +145,14 @@ def new_head(state: AgentState, at: datetime, journal: CanJournal) -> ExecutionH
         number=state.execution_count,
         status=state.status,
         step_count=state.step_count,
-        input=masked_text(_input_of(state), journal)[:_SHOWN_CHARACTERS],
+        # Masked before it is cut: a secret that the cut divides would not be recognized.
+        input=mask_text(_input_of(state), journal)[:_INPUT_LENGTH],
         started_at=at,
         updated_at=at,
     )
 
 
 def _input_of(state: AgentState) -> str:
-    asked = next((message for message in reversed(state.messages) if message.role == "user"), None)
-    return asked.text if asked is not None else ""
+    """Return the text of the last user message."""
+    question = next((message for message in reversed(state.messages) if message.role == "user"), None)
+    return question.text if question is not None else ""

@@ -12,11 +12,11 @@ from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSet
 from agentloop.errors import AskedAnew, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.chain import verify_records
-from agentloop.journal.deltas import ConversationPlaces, request_delta, state_delta
-from agentloop.journal.fold import FoldedExecution, downtime, fold_records, with_downtime
+from agentloop.journal.deltas import MessageIndex, request_delta, state_delta
+from agentloop.journal.fold import FoldedExecution, add_downtime, downtime, fold_records
 from agentloop.journal.fork_effects import ForkEffects
-from agentloop.journal.record_writer import RecordWriter, new_head
-from agentloop.journal.redaction import is_equal_after_masking, refusal
+from agentloop.journal.record_writer import RecordWriter, create_head
+from agentloop.journal.redaction import is_equal_after_masking, refuse_masked_call
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
@@ -63,7 +63,7 @@ class ExecutionRecorder(ExecutionLog):
     _inferences: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
     _attachments: dict[str, dict[str, Any]] = field(factory=dict)
-    _places: ConversationPlaces = field(factory=ConversationPlaces)
+    _conversation: MessageIndex = field(factory=MessageIndex)
 
     @classmethod
     async def reopen(
@@ -169,11 +169,11 @@ class ExecutionRecorder(ExecutionLog):
 
     def waiting_messages(self) -> Sequence[Message]:
         """Return the messages that were sent before an interruption and that no step had taken."""
-        return () if self.recorded is None else tuple(self.recorded.waiting)
+        return () if self.recorded is None else tuple(self.recorded.waiting_messages)
 
     def taken_messages(self) -> Sequence[Message]:
         """Return the messages that the interrupted step had taken."""
-        return () if self.recorded is None else tuple(self.recorded.taken)
+        return () if self.recorded is None else tuple(self.recorded.taken_messages)
 
     def record_sent(self, message: Message) -> None:
         """Record a message that was sent to the execution."""
@@ -218,7 +218,7 @@ class ExecutionRecorder(ExecutionLog):
     ) -> None:
         """Record the result of an inference; it is durable before the next call runs, or the execution ends."""
         kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
-        delta = request_delta(self._request, request, self._places.of)
+        delta = request_delta(self._request, request, self._conversation.position_of)
         # How the model receives a request depends on everything but the conversation, so it is rendered again only when the
         # delta holds more than new messages, and once after a restart.
         if "request" in delta or not self._is_rendering_recorded:
@@ -284,7 +284,7 @@ class ExecutionRecorder(ExecutionLog):
         self._state, self._request = self.recorded.state, self.recorded.request
         self._rendered = self.recorded.rendering
         if self.answers is None and "fork" in self.recorded.origin:
-            self.answers = await ForkEffects.loaded(self.journal, execution_id, self.recorded.origin["fork"])
+            self.answers = await ForkEffects.load(self.journal, execution_id, self.recorded.origin["fork"])
 
     async def _read_newest(self, state: AgentState) -> None:
         """Read an execution that is resumed from a state of the caller's, which must be the newest one in the journal."""
@@ -300,12 +300,12 @@ class ExecutionRecorder(ExecutionLog):
         head = self._open_writer.head
         if head.status is ExecutionStatus.IN_PROGRESS:
             self._downtime = downtime(head.updated_at, self.clock.now())
-            self._state = with_downtime(self.state, self._downtime)
+            self._state = add_downtime(self.state, self._downtime)
 
     def _record_start(self, state: AgentState) -> None:
-        head = new_head(state, self.clock.now(), self.journal)
+        head = create_head(state, self.clock.now(), self.journal)
         self._writer = RecordWriter(self.journal, head, self.clock)
-        origin = {**self.origin, "fork": self.answers.told} if isinstance(self.answers, ForkEffects) else self.origin
+        origin = {**self.origin, "fork": self.answers.origin} if isinstance(self.answers, ForkEffects) else self.origin
         self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin})
         self._advance(state)
 
@@ -316,7 +316,7 @@ class ExecutionRecorder(ExecutionLog):
         self._open_writer.put(RecordKind.EXECUTION_RECOVERED, {"downtime": self._downtime})
         # Not `_advance`: what is recorded of the interrupted step is reused by the run that starts here.
         self._state, self._step = state, _current_step(state)
-        self._places.move(state.messages)
+        self._conversation.update(state.messages)
 
     def _put_delta(self, kind: RecordKind, state: AgentState) -> None:
         body = {"step": state.step_count, "delta": state_delta(self._state, state)}
@@ -329,14 +329,14 @@ class ExecutionRecorder(ExecutionLog):
             self.recorded.settle(state)
         self._state, self._inferences, self._step = state, 0, _current_step(state)
         self._intents = {}
-        self._places.move(state.messages)
+        self._conversation.update(state.messages)
 
     def _earlier_call(self, key: str) -> RecordedCall | None:
         return self.recorded.calls.get(key) if self.recorded is not None else None
 
     async def _answer(self, intent: CallIntent, *, delegates: bool) -> RecordedCall | None:
         """Return the result of a call that must not run, and record it; None when its tool has to run."""
-        if self.recorded is not None and self.recorded.redacted and (refused := refusal(intent)) is not None:
+        if self.recorded is not None and self.recorded.redacted and (refused := refuse_masked_call(intent)) is not None:
             return refused
         answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
         if answer is None:

@@ -148,7 +148,7 @@ async def test_forbid_blocks_calls_with_an_effect_and_tells_the_model() -> None:
     ended = await world.loop(journal).recover(fork)
     assert world.of(fork) == ["look 1", "look 2"]
     assert [status for status, _ in outcomes(ended, 3)][:3] == [ToolStatus.BLOCKED] * 3
-    assert "may have no effects" in ended.steps[1].executions[0].error_message
+    assert "may not have effects" in ended.steps[1].executions[0].error_message
 
 
 @pytest.mark.parametrize("effects", list(ForkPolicy))

@@ -151,9 +151,9 @@ class SharesNumbers(MemoryJournal):
     """Breaks law 16: an agent has two executions of one number."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
-        self._numbers.clear()
-        self._numbers.update({(one.agent_id, one.number): one.execution_id for one in self._heads.values()})
-        self._numbers[head.agent_id, head.number] = head.execution_id
+        self._ids_by_number.clear()
+        self._ids_by_number.update({(one.agent_id, one.number): one.execution_id for one in self._heads.values()})
+        self._ids_by_number[head.agent_id, head.number] = head.execution_id
         await super().append(head, records)
 
 
@@ -161,7 +161,7 @@ class ClaimsTwice(MemoryJournal):
     """Breaks law 16: two writers have a claim."""
 
     async def claim(self, execution_id: str) -> Claim:
-        self._claimed = HeldClaims()
+        self._claims = HeldClaims()
         return await super().claim(execution_id)
 
 

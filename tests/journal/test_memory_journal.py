@@ -186,9 +186,9 @@ async def test_an_id_that_is_no_text_of_utf_8_is_refused(make: Callable[[], Jour
     """Any journal says so when it is claimed and when something is appended, and has written nothing."""
     journal = make()
     for name, of_agent in (("\ud800", "ada"), ("e", "\ud800")):
-        with pytest.raises(JournalError, match=r"ud800' cannot be written down"):
+        with pytest.raises(JournalError, match=r"ud800' cannot be recorded"):
             await begin(journal, name, of_agent, 1, minute=0)
-    with pytest.raises(JournalError, match=r"ud800' cannot be written down"):
+    with pytest.raises(JournalError, match=r"ud800' cannot be recorded"):
         await journal.claim("\ud800")
     with pytest.raises(JournalError, match="ud800"):
         await loop_of(journal=journal).execute("Go on.", execution_id="\ud800")
@@ -213,7 +213,7 @@ async def test_who_had_a_claim_when_the_journal_was_closed_appends_no_more(make:
     other = await appended(journal, "unclaimed", "{}")
     await journal.aclose()
     for _ in range(2):
-        with pytest.raises(JournalError, match="the journal was closed while execution e was driven on"):
+        with pytest.raises(JournalError, match="the journal was closed while execution e was running"):
             await appended(journal, "e", "{}", after=records)
         await journal.aclose()
     await appended(journal, "unclaimed", "{}", after=other)

@@ -1,4 +1,4 @@
-"""The journal in a file: what is spilled, threads, event loops, and what is listed."""
+"""The journal in a file: what is split_body, threads, event loops, and what is listed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from agentloop.errors import JournalConflict
 from agentloop.journal import SqliteJournal
-from agentloop.journal.sqlite.claims import ByteLocks, Claims, OpenFileLocks, ProcessLocks
-from agentloop.journal.sqlite.rows import spilled, whole
+from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
+from agentloop.journal.sqlite.rows import join_body, split_body
 from agentloop.values.json import format_json
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import ROOT
@@ -38,8 +38,8 @@ TEXTS = st.lists(PIECES, max_size=40).map("".join)
 )
 def test_what_is_spilled_comes_back(body: str, most: int) -> None:
     """Any text is put together again as it was, and what stays in the row is no longer than allowed."""
-    parts = spilled(body, most)
-    assert whole(parts.rest, parts.cuts, parts.spills) == body
+    parts = split_body(body, most)
+    assert join_body(parts.rest, parts.cuts, parts.spills) == body
     assert len(parts.rest) <= most
     assert all(
         hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest() == at for at, data in parts.spills.items()
@@ -169,7 +169,7 @@ async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
     """A hundred executions that append at once take a few transactions, not a hundred."""
     journal = SqliteJournal(tmp_path / "j.db")
     commits: list[str] = []
-    await journal._writer.do(lambda connection: connection.set_trace_callback(commits.append))
+    await journal._writer.run(lambda connection: connection.set_trace_callback(commits.append))
     await asyncio.gather(*[appended(journal, f"e{number}", "{}") for number in range(100)])
     assert commits.count("COMMIT") < 10
     assert len(await journal.list()) == 100
@@ -181,7 +181,7 @@ async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     await appended(journal, "e", "{}")
     asked: list[str] = []
-    await journal._reader.do(lambda connection: connection.set_trace_callback(asked.append))
+    await journal._reader.run(lambda connection: connection.set_trace_callback(asked.append))
     await journal.list(limit=5)
     await journal.list(status=ExecutionStatus.IN_PROGRESS, limit=5)
     await journal.list(agent_id="agent of e", limit=5)
@@ -216,7 +216,7 @@ async def test_purging_takes_what_is_over_and_unclaimed(tmp_path: Path) -> None:
 async def test_two_kinds_of_locks(tmp_path: Path, kind: type[ByteLocks]) -> None:
     """With either kind, objects of a process exclude each other, each keeps what it has, and closing gives back all."""
     path = tmp_path / "claims"
-    first, second = Claims(path, kind), Claims(path, kind)
+    first, second = ClaimFile(path, kind), ClaimFile(path, kind)
     claims = [first.claim("a"), second.claim("b")]
     for one, execution_id in ((first, "a"), (first, "b"), (second, "a")):
         with pytest.raises(JournalConflict, match="another writer of this process"):

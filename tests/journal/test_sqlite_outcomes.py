@@ -23,7 +23,7 @@ from agentloop.errors import (
 )
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
-from agentloop.journal.sqlite.statements import translated
+from agentloop.journal.sqlite.statements import translate_error
 from tests.journal.records import appended, head_after, records_of
 
 
@@ -36,7 +36,7 @@ def sql(path: Path, *statements: str) -> None:
 
 async def in_writer(journal: SqliteJournal, statement: str) -> None:
     """Set an option on the connection that writes."""
-    await journal._writer.do(lambda connection: connection.execute(statement).fetchall())
+    await journal._writer.run(lambda connection: connection.execute(statement).fetchall())
 
 
 async def test_a_full_disk(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
     await in_writer(journal, "PRAGMA max_page_count = 60")
     more = records_of("e", *[f'{{"text": "{"x" * 10_000}"}}'] * 100, after=records)
     others = [asyncio.ensure_future(appended(journal, f"other {number}", "{}")) for number in range(5)]
-    with pytest.raises(JournalFull, match="make room"):
+    with pytest.raises(JournalFull, match="free some space"):
         await journal.append(head_after(more), more)
     await asyncio.gather(*others)
     assert list(await journal.read("e")) == records
@@ -90,9 +90,9 @@ async def test_records_that_do_not_belong_together_are_refused(tmp_path: Path) -
         await journal.append(head_after(records), [])
     with pytest.raises(ContractViolation, match="not chained"):
         await journal.append(head_after(records), [records[0], records[2]])
-    with pytest.raises(ContractViolation, match="is not of execution"):
+    with pytest.raises(ContractViolation, match="does not belong to execution"):
         await journal.append(head_after(records_of("f", "{}", "{}", "{}")), records)
-    with pytest.raises(ContractViolation, match="the last record"):
+    with pytest.raises(ContractViolation, match="the last appended record"):
         await journal.append(head_after(records[:2]), records)
     assert not await journal.list()
     await journal.aclose()
@@ -190,7 +190,7 @@ async def test_a_database_of_something_else(tmp_path: Path) -> None:
     sql(path, "CREATE TABLE customers (name TEXT)")
     before = path.read_bytes()
     journal = SqliteJournal(path)
-    with pytest.raises(JournalError, match="something else"):
+    with pytest.raises(JournalError, match="not a journal"):
         await appended(journal, "e", "{}")
     await journal.aclose()
     assert path.read_bytes() == before
@@ -214,7 +214,7 @@ async def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     await appended(journal, "e", "{}")
     await in_writer(journal, "PRAGMA query_only = 1")
-    with pytest.raises(JournalError, match="may not be written"):
+    with pytest.raises(JournalError, match="read-only"):
         await appended(journal, "f", "{}")
     await journal.aclose()
 
@@ -284,7 +284,7 @@ def test_every_error_of_sqlite_has_a_meaning(code: int, kind: type[JournalError]
     """Codes with details mean what their kind means, unless they mean more; the cause and the file are told."""
     error = sqlite3.OperationalError("why")
     error.sqlite_errorcode = code
-    raised = translated(error, "runs.db")
+    raised = translate_error(error, "runs.db")
     assert type(raised) is kind
     assert "runs.db" in str(raised)
     assert "why" in str(raised)

@@ -97,7 +97,7 @@ async def test_many_that_find_it_locked_wait_once(tmp_path: Path) -> None:
     journal = SqliteJournal(path, busy_timeout=0.2)
     await appended(journal, "e", "{}")
     begun: list[str] = []
-    await journal._writer.do(lambda connection: connection.set_trace_callback(begun.append))
+    await journal._writer.run(lambda connection: connection.set_trace_callback(begun.append))
     begun.clear()
     with process(path, "lock") as holder:
         assert line(holder) == "locked"

@@ -1,11 +1,11 @@
-"""Claims on executions that end with the process that has them, however it ends.
+"""Claims on executions that end with their process, however it ends.
 
-A claim is a lock on one byte of a file beside the database. The system takes it back when the file is closed, also by
-`kill -9`. Which byte is told by the hash of the execution's id, one of 2^61: with a million executions claimed at once, two share a
-byte with a probability of one to four million; the second would be refused as if it were claimed.
+A claim is a lock on one byte of a file next to the database. The operating system releases it when the file is closed, also
+after `kill -9`. The byte is one of 2^61, chosen by the hash of the execution's id: with a million executions claimed at the same
+time, the probability that two share a byte is one in four million; the second would be refused as if it were claimed.
 
-The beginning of the file says who has a claim, for messages only: a place for each of some thousand executions, by the same
-hash.
+The beginning of the file names the holders of claims, for messages only: it has slots for some thousand executions, chosen by
+the same hash.
 """
 
 from __future__ import annotations
@@ -23,258 +23,267 @@ from typing import ClassVar
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalError
-from agentloop.journal.chain import already_claimed, check_id
+from agentloop.journal.chain import check_id, claim_conflict
 from agentloop.journal.journal import HeldClaims
 
 if sys.platform != "win32":
     import fcntl
 
-_HELD = {errno.EACCES, errno.EAGAIN}
-_FLOCK = struct.Struct("hhqqi4x")
-"""`struct flock` of Linux: type, whence, start, length, process."""
-
-
-class _File:
-    """An open file with the bytes of it that are locked through it."""
-
-    def __init__(self, path: Path) -> None:
-        self.number: int = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.locked: set[int] = set()
-        self.users = 0
-
-
-class ByteLocks(ABC):
-    """Locks on bytes of one file; none of them is waited for.
-
-    Args:
-        path: the file; it is made when it is not there.
-
-    Raises:
-        OSError: when it cannot be opened.
-    """
-
-    _file: _File
-
-    @abstractmethod
-    def __init__(self, path: Path) -> None: ...
-
-    @abstractmethod
-    def lock(self, byte: int) -> bool:
-        """Lock a byte; say whether it could be, which it cannot while anybody else has it, or this object."""
-
-    @abstractmethod
-    def unlock(self, byte: int) -> None:
-        """Give a byte back that was locked."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return what stands somewhere in the file."""
-        return os.pread(self._file.number, length, offset)
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Write somewhere in the file."""
-        os.pwrite(self._file.number, data, offset)
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give back all bytes."""
-
-
-class OpenFileLocks(ByteLocks):
-    """Locks that belong to the open file: other objects of this process are kept out like other processes (Linux)."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = _File(path)
-
-    def lock(self, byte: int) -> bool:
-        """Lock a byte."""
-        if byte in self._file.locked or not _set(self._file.number, fcntl.F_WRLCK, byte):
-            return False
-        self._file.locked.add(byte)
-        return True
-
-    def unlock(self, byte: int) -> None:
-        """Give a byte back."""
-        self._file.locked.remove(byte)
-        _set(self._file.number, fcntl.F_UNLCK, byte)
-
-    def close(self) -> None:
-        """Give back all bytes; they end with the file."""
-        os.close(self._file.number)
-
-
-def _set(file: int, kind: int, byte: int) -> bool:
-    try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
-    except OSError as error:
-        if error.errno in _HELD:
-            return False
-        raise
-    return True
-
-
-class ProcessLocks(ByteLocks):
-    """Locks that belong to the process, as POSIX has them: its objects share a file and what is locked in it.
-
-    A process loses all its locks on a file as soon as it closes it anywhere; so the last object closes it.
-    """
-
-    _files: ClassVar[dict[str, _File]] = {}
-    _guard: ClassVar[Lock] = Lock()
-
-    def __init__(self, path: Path) -> None:
-        self._name = os.path.realpath(path)
-        with self._guard:
-            if self._name not in self._files:
-                self._files[self._name] = _File(path)
-            self._file = self._files[self._name]
-            self._file.users += 1
-        self._mine: set[int] = set()
-
-    def lock(self, byte: int) -> bool:
-        """Lock a byte."""
-        with self._guard:
-            if byte in self._file.locked:
-                return False
-            try:
-                fcntl.lockf(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            except OSError as error:
-                if error.errno in _HELD:
-                    return False
-                raise
-            self._file.locked.add(byte)
-            self._mine.add(byte)
-            return True
-
-    def unlock(self, byte: int) -> None:
-        """Give a byte back."""
-        with self._guard:
-            self._mine.remove(byte)
-            self._file.locked.remove(byte)
-            fcntl.lockf(self._file.number, fcntl.LOCK_UN, 1, byte)
-
-    def close(self) -> None:
-        """Give back all bytes of this object; the last one closes the file."""
-        for byte in tuple(self._mine):
-            self.unlock(byte)
-        with self._guard:
-            self._file.users -= 1
-            if not self._file.users:
-                del self._files[self._name]
-                os.close(self._file.number)
-
-
-def byte_locks(path: Path) -> ByteLocks:
-    """Open the locks that this system has.
-
-    Raises:
-        OSError: when the file cannot be opened.
-        JournalError: when the system has no such locks.
-    """
-    if sys.platform == "win32":
-        raise JournalError("executions cannot be claimed on Windows: SqliteJournal needs the locks of POSIX or Linux")
-    return OpenFileLocks(path) if sys.platform == "linux" else ProcessLocks(path)
-
+# --- claims -----------------------------------------------------------------------------------------------------------
 
 _FIRST_BYTE = 1 << 62
-_PLACES = 4096
-_PLACE = struct.Struct("<16sq")
+"""The first byte that is locked, far behind the slots; locking bytes that do not exist is allowed."""
+_SLOT_COUNT = 4096
+_SLOT = struct.Struct("<16sq")
+"""A slot: the beginning of the hash of an execution's id, and the id of the process that claimed it."""
 
 
-class Claims:
-    """The claims of one journal.
+class ClaimFile:
+    """The claims that were made through one journal.
 
     Args:
-        path: the file of the locks; it is made when it is not there.
-        open_locks: opens it.
+        path: the lock file; it is created when it does not exist.
+        open_locks: opens the lock file.
     """
 
-    def __init__(self, path: Path, open_locks: Callable[[Path], ByteLocks] = byte_locks) -> None:
+    def __init__(self, path: Path, open_locks: Callable[[Path], ByteLocks] | None = None) -> None:
         self._path = path
-        self._open = open_locks
+        self._open_locks = open_locks or open_byte_locks
         self._locks: ByteLocks | None = None
         self._guard = Lock()
-        self._held = HeldClaims()
+        self._claims = HeldClaims()
 
     def claim(self, execution_id: str) -> FileClaim:
         """Claim an execution.
 
         Raises:
-            JournalConflict: when somebody alive has claimed it.
-            JournalError: when the file of the locks cannot be used, or the id cannot be written down.
+            JournalConflict: a live writer has claimed it.
+            JournalError: the lock file cannot be used, or the id cannot be encoded.
         """
         check_id(execution_id)
         digest = hashlib.sha256(execution_id.encode()).digest()
         byte = _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
         with self._guard:
             try:
-                locks = self._locks = self._locks or self._open(self._path)
+                locks = self._locks = self._locks or self._open_locks(self._path)
                 if not locks.lock(byte):
-                    raise already_claimed(execution_id, _holder(locks, digest))
-                locks.write(_offset(digest), _PLACE.pack(digest[:16], os.getpid()))
+                    raise claim_conflict(execution_id, _read_holder(locks, digest))
+                locks.write(_slot_offset(digest), _SLOT.pack(digest[:16], os.getpid()))
             except OSError as error:
-                raise JournalError(f"the file of the claims {self._path} cannot be used: {error}") from error
+                raise JournalError(f"the lock file {self._path} cannot be used: {error}") from error
             claim = FileClaim(self, locks, byte, execution_id)
-            self._held.add(execution_id, claim)
+            self._claims.add(execution_id, claim)
             return claim
 
     def check(self, execution_id: str) -> None:
-        """Check that the claim on an execution was not ended while its writer went on.
+        """Check that the claim on an execution was not ended while its writer was running.
 
         Raises:
-            JournalError: when it was.
+            JournalError: it was.
         """
         with self._guard:
-            self._held.check(execution_id)
+            self._claims.check(execution_id)
 
     def release(self, claim: FileClaim) -> None:
-        """Let others claim an execution again, unless all claims were ended since."""
+        """Release a claim, unless all claims were ended since."""
         with self._guard:
-            self._held.leave(claim.execution_id, claim)
+            self._claims.remove(claim.execution_id, claim)
             if claim.locks is self._locks:
                 claim.locks.unlock(claim.byte)
 
-    def end(self) -> None:
-        """Refuse what those who have claims append from now on; others cannot claim it yet."""
+    def end_all(self) -> None:
+        """Refuse appends under the present claims; other writers cannot claim their executions yet."""
         with self._guard:
-            self._held.end()
+            self._claims.end_all()
 
     def close(self) -> None:
-        """End all claims."""
+        """End all claims and close the lock file."""
         with self._guard:
-            self._held.end()
+            self._claims.end_all()
             locks, self._locks = self._locks, None
             if locks is not None:
                 locks.close()
 
 
 class FileClaim(Claim):
-    """A claim by a lock on a byte."""
+    """A claim that holds a lock on a byte."""
 
-    def __init__(self, claims: Claims, locks: ByteLocks, byte: int, execution_id: str) -> None:
-        self._claims: Claims | None = claims
+    def __init__(self, claims: ClaimFile, locks: ByteLocks, byte: int, execution_id: str) -> None:
+        self._claims: ClaimFile | None = claims
         self.locks: ByteLocks = locks
         self.byte: int = byte
         self.execution_id: str = execution_id
 
     async def release(self) -> None:
-        """Let others claim the execution; more than once does nothing."""
-        self.release_now()
+        """Release the lease. Idempotent."""
+        self.release_nowait()
 
-    def release_now(self) -> None:
-        """Do so without an event loop."""
+    def release_nowait(self) -> None:
+        """Release the lease without an event loop. Idempotent."""
         claims, self._claims = self._claims, None
         if claims is not None:
             claims.release(self)
 
 
-def _holder(locks: ByteLocks, digest: bytes) -> str:
-    """Say who has a claim, if the file tells."""
-    told = locks.read(_offset(digest), _PLACE.size)
-    if len(told) < _PLACE.size or told[:16] != digest[:16]:
+def _read_holder(locks: ByteLocks, digest: bytes) -> str:
+    """Return a description of the process that holds a claim; empty when its slot names another execution."""
+    slot = locks.read(_slot_offset(digest), _SLOT.size)
+    if len(slot) < _SLOT.size or slot[:16] != digest[:16]:
         return ""
-    (_, process) = _PLACE.unpack(told)
+    (_, process) = _SLOT.unpack(slot)
     return "another writer of this process" if process == os.getpid() else f"process {process}"
 
 
-def _offset(digest: bytes) -> int:
-    return int.from_bytes(digest[8:16]) % _PLACES * _PLACE.size
+def _slot_offset(digest: bytes) -> int:
+    return int.from_bytes(digest[8:16]) % _SLOT_COUNT * _SLOT.size
+
+
+# --- locks ------------------------------------------------------------------------------------------------------------
+
+_HELD_BY_OTHERS = {errno.EACCES, errno.EAGAIN}
+_FLOCK = struct.Struct("hhqqi4x")
+"""`struct flock` on Linux: type, whence, start, length, process."""
+
+
+def open_byte_locks(path: Path) -> ByteLocks:
+    """Open the lock file with the kind of locks that this system has.
+
+    Raises:
+        OSError: the file cannot be opened.
+        JournalError: the system has no such locks.
+    """
+    if sys.platform == "win32":
+        raise JournalError(
+            "SqliteJournal does not support Windows: claims on executions need the locks of POSIX or Linux"
+        )
+    return OpenFileLocks(path) if sys.platform == "linux" else ProcessLocks(path)
+
+
+class _LockFile:
+    """An open lock file, and the bytes that are locked through it."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor: int = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.locked: set[int] = set()
+        self.user_count = 0
+
+
+class ByteLocks(ABC):
+    """Locks on single bytes of a file, without waiting.
+
+    Args:
+        path: the file; it is created when it does not exist.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    _file: _LockFile
+
+    @abstractmethod
+    def __init__(self, path: Path) -> None: ...
+
+    @abstractmethod
+    def lock(self, byte: int) -> bool:
+        """Lock a byte; return False when another object or this one holds its lock."""
+
+    @abstractmethod
+    def unlock(self, byte: int) -> None:
+        """Unlock a byte that this object locked."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file; fewer than `length` at its end."""
+        return os.pread(self._file.descriptor, length, offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes into the file."""
+        os.pwrite(self._file.descriptor, data, offset)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Unlock all bytes that this object locked."""
+
+
+class OpenFileLocks(ByteLocks):
+    """Locks that belong to the open file, so that they exclude other objects of the same process, too (Linux)."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _LockFile(path)
+
+    def lock(self, byte: int) -> bool:
+        """Lock a byte."""
+        if byte in self._file.locked or not _set_open_file_lock(self._file.descriptor, fcntl.F_WRLCK, byte):
+            return False
+        self._file.locked.add(byte)
+        return True
+
+    def unlock(self, byte: int) -> None:
+        """Unlock a byte."""
+        self._file.locked.remove(byte)
+        _set_open_file_lock(self._file.descriptor, fcntl.F_UNLCK, byte)
+
+    def close(self) -> None:
+        """Close the file, which unlocks all bytes."""
+        os.close(self._file.descriptor)
+
+
+def _set_open_file_lock(descriptor: int, kind: int, byte: int) -> bool:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            return False
+        raise
+    return True
+
+
+class ProcessLocks(ByteLocks):
+    """Locks that belong to the process, as in POSIX: all objects of a process share one open file and its locks.
+
+    Closing the file anywhere in the process releases all its locks on the file, so the last object closes it.
+    """
+
+    _files: ClassVar[dict[str, _LockFile]] = {}
+    _guard: ClassVar[Lock] = Lock()
+
+    def __init__(self, path: Path) -> None:
+        self._name = os.path.realpath(path)
+        with self._guard:
+            if self._name not in self._files:
+                self._files[self._name] = _LockFile(path)
+            self._file = self._files[self._name]
+            self._file.user_count += 1
+        self._own_bytes: set[int] = set()
+
+    def lock(self, byte: int) -> bool:
+        """Lock a byte."""
+        with self._guard:
+            # The system grants a process a lock that it already holds.
+            if byte in self._file.locked:
+                return False
+            try:
+                fcntl.lockf(self._file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except OSError as error:
+                if error.errno in _HELD_BY_OTHERS:
+                    return False
+                raise
+            self._file.locked.add(byte)
+            self._own_bytes.add(byte)
+            return True
+
+    def unlock(self, byte: int) -> None:
+        """Unlock a byte."""
+        with self._guard:
+            self._own_bytes.remove(byte)
+            self._file.locked.remove(byte)
+            fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN, 1, byte)
+
+    def close(self) -> None:
+        """Unlock all bytes of this object; the last object closes the file."""
+        for byte in tuple(self._own_bytes):
+            self.unlock(byte)
+        with self._guard:
+            self._file.user_count -= 1
+            if not self._file.user_count:
+                del self._files[self._name]
+                os.close(self._file.descriptor)

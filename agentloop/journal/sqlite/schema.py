@@ -1,4 +1,4 @@
-"""The tables of a journal, and opening the file that holds them."""
+"""The tables of a journal file, and connections to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import frozen
 from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
 
 SCHEMA_VERSION = 1
-"""The version of the tables that are made now."""
+"""The version of the tables that this version of agentloop creates."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -52,41 +52,45 @@ CREATE TABLE spills (
     PRIMARY KEY (execution_id, digest)
 );
 """
-_PAUSE = 0.005
+_RETRY_INTERVAL = 0.005
+"""The time between attempts to turn on the write-ahead log, in seconds."""
+
+PRIMARY_CODE_MASK = 0xFF
+"""The bits of a SQLite error code without the extended part."""
 
 
 class JournalConnection(sqlite3.Connection):
-    """A connection that knows which file it has opened.
+    """A connection that knows which file it opened.
 
     Attributes:
-        opened: the path, and what the system knows the file by.
+        opened: the path, and the device and inode numbers of the file; None while it is being opened.
     """
 
     opened: tuple[Path, tuple[int, int] | None] | None = None
 
 
 @frozen(kw_only=True)
-class Opening:
-    """How the file of a journal is opened.
+class Connector:
+    """Opens connections to the file of a journal.
 
     Attributes:
         path: the file.
         synchronous: what a commit waits for: `full` or `normal`.
-        busy_timeout: how many seconds to wait for others.
+        busy_timeout: how long to wait for other connections, in seconds.
     """
 
     path: Path
     synchronous: str
     busy_timeout: float
 
-    def open(self) -> sqlite3.Connection:
-        """Open the file, in this thread or for another; make the tables if it is new.
+    def connect(self) -> sqlite3.Connection:
+        """Open the file, and create the tables if it is new. Another thread may use the connection.
 
         Raises:
-            sqlite3.Error: when it cannot be opened.
-            SchemaTooNew: when a newer agentloop made the tables.
-            JournalError: when it is a database of something else.
-        JournalCorrupt: when nothing tells the version of the tables.
+            sqlite3.Error: the file cannot be opened.
+            SchemaTooNew: a newer version of agentloop created the tables.
+            JournalError: the file is a database of something else.
+            JournalCorrupt: the version of the tables cannot be read.
         """
         connection = sqlite3.connect(
             self.path,
@@ -97,27 +101,29 @@ class Opening:
         )
         try:
             self._prepare(connection)
-            connection.opened = (self.path, _identity(self.path))
+            connection.opened = (self.path, _file_id(self.path))
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        version = _schema_version(connection)
+        version = _read_schema_version(connection)
         if version is None:
-            version = self._made(connection)
+            version = self._create_tables(connection)
         if version > SCHEMA_VERSION:
             raise SchemaTooNew(version, SCHEMA_VERSION)
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-        connection.execute("PRAGMA fullfsync = 1")  # on macOS, a disk is only asked to keep what it has with this
+        # On macOS, a plain fsync leaves data in the cache of the disk; elsewhere this has no effect.
+        connection.execute("PRAGMA fullfsync = 1")
 
-    def _made(self, connection: sqlite3.Connection) -> int:
-        """Make the tables, unless somebody else just did; return the version of those that are there."""
-        self._write_ahead(connection)
+    def _create_tables(self, connection: sqlite3.Connection) -> int:
+        """Create the tables, unless another connection just did; return their version."""
+        self._enable_write_ahead_log(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = _schema_version(connection)
+            # Read again: another process may have created the tables before this one got the lock.
+            version = _read_schema_version(connection)
             if version is None:
                 for statement in _TABLES.split(";"):
                     connection.execute(statement)
@@ -129,50 +135,55 @@ class Opening:
             raise
         return SCHEMA_VERSION if version is None else version
 
-    def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Turn the write-ahead log on, which the file then remembers; SQLite itself does not wait for others here."""
-        until = time.monotonic() + self.busy_timeout
+    def _enable_write_ahead_log(self, connection: sqlite3.Connection) -> None:
+        """Turn on the write-ahead log, a permanent property of the file.
+
+        SQLite does not apply its busy timeout to this statement, so this retries it.
+        """
+        deadline = time.monotonic() + self.busy_timeout
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                is_busy = error.sqlite_errorcode & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
                     raise
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_INTERVAL)
             else:
                 return
 
 
-def _schema_version(connection: sqlite3.Connection) -> int | None:
-    """Return the version of the tables; None when there are none at all."""
+def _read_schema_version(connection: sqlite3.Connection) -> int | None:
+    """Return the version of the tables; None when the file has no tables."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return None
     if not {"meta", "executions", "records"} <= tables:
-        raise JournalError("the file is a database of something else than a journal; nothing in it was changed")
-    found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
-    if found is None or not str(found[0]).isdecimal():
+        raise JournalError("the file is a database, but not a journal; it was not changed")
+    row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    if row is None or not str(row[0]).isdecimal():
         raise JournalCorrupt("the file is damaged: the version of its tables cannot be read")
-    return int(found[0])
+    return int(row[0])
 
 
-def check_in_place(connection: sqlite3.Connection) -> None:
-    """Check that the file that a connection writes is still where it was: what goes into a file without a name is lost.
+def check_file_in_place(connection: sqlite3.Connection) -> None:
+    """Check that the file of a connection is still at its path; what is written to a removed file is lost.
 
     Raises:
-        JournalError: when it was removed or replaced.
+        JournalError: the file was removed or replaced.
     """
     opened = connection.opened if isinstance(connection, JournalConnection) else None
-    if opened is not None and _identity(opened[0]) != opened[1]:
+    if opened is not None and _file_id(opened[0]) != opened[1]:
         raise JournalError(
             f"the file {opened[0]} was removed or replaced while it was open; nothing was written. Close the journal to "
-            "begin with the file that is there now"
+            "start with the file that is there now"
         )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode numbers of a file; None when it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
