@@ -78,7 +78,7 @@ async def test_a_masked_call_that_waits_is_resumed_from_its_state_or_edited() ->
     state = await loop.resume(waiting, {key: approve()})
     assert state.steps[0].executions[0].succeeded
     refused = await loop_for(World(), left, approval=True).resume("run", {key: approve()})
-    assert "was not written down" in refused.steps[0].executions[0].error_message
+    assert "was masked in the journal" in refused.steps[0].executions[0].error_message
     again = await journal.crashed_after(
         next(i for i, one in enumerate(journal.order, 1) if one.kind is RecordKind.EXECUTION_SUSPENDED)
     )
