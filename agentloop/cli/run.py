@@ -33,8 +33,7 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
 from agentloop.inference.model_rows import CapabilityRow
 from agentloop.inference.presets import PRESETS
-from agentloop.interception.budgets.budget import Budget
-from agentloop.interception.budgets.limits import TimeLimit
+from agentloop.interception.budgets.budget import Budget, TimeLimit
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal

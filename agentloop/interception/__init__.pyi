@@ -3,13 +3,12 @@ from agentloop.interception.budgets.account import BudgetAccount as BudgetAccoun
 from agentloop.interception.budgets.amounts import Amounts as Amounts
 from agentloop.interception.budgets.amounts import Limits as Limits
 from agentloop.interception.budgets.budget import Budget as Budget
+from agentloop.interception.budgets.budget import CostLimit as CostLimit
+from agentloop.interception.budgets.budget import TimeLimit as TimeLimit
+from agentloop.interception.budgets.budget import TokenLimit as TokenLimit
+from agentloop.interception.budgets.budget import ToolCallLimit as ToolCallLimit
 from agentloop.interception.budgets.leases import RunningBudget as RunningBudget
 from agentloop.interception.budgets.leases import current_budget as current_budget
-from agentloop.interception.budgets.limits import CostLimit as CostLimit
-from agentloop.interception.budgets.limits import StepLimit as StepLimit
-from agentloop.interception.budgets.limits import TimeLimit as TimeLimit
-from agentloop.interception.budgets.limits import TokenLimit as TokenLimit
-from agentloop.interception.budgets.limits import ToolCallLimit as ToolCallLimit
 from agentloop.interception.budgets.prices import Price as Price
 from agentloop.interception.budgets.prices import Prices as Prices
 from agentloop.interception.budgets.prices import PriceTable as PriceTable
@@ -35,7 +34,8 @@ from agentloop.interception.rules import Permissions as Permissions
 from agentloop.interception.rules import RequireApproval as RequireApproval
 from agentloop.interception.rules import Rule as Rule
 from agentloop.interception.stack import InterceptorStack as InterceptorStack
-from agentloop.interception.stops import Repeats as Repeats
+from agentloop.interception.stops import RepeatThresholds as RepeatThresholds
+from agentloop.interception.stops import StepLimit as StepLimit
 from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
 from agentloop.interception.stops import StopOnRepeatedCalls as StopOnRepeatedCalls
 from agentloop.interception.summarize import SummarizeHistory as SummarizeHistory

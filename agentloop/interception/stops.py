@@ -1,4 +1,4 @@
-"""A model that makes the same call again and again."""
+"""Interceptors that stop an execution: after too many steps, repeated calls, or a finish reason."""
 
 from __future__ import annotations
 
@@ -6,67 +6,102 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from attrs import evolve, field, frozen
+from attrs.validators import ge
 
 from agentloop.errors import MalformedArguments
-from agentloop.interception.budgets.budget import LIMIT_PRIORITY
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import key_place
 from agentloop.values.inference import FinishReason
 from agentloop.values.json import JsonObject, canonical
 from agentloop.values.parts import Text
-from agentloop.values.points import AfterStep, AfterToolUse
+from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep
 from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution
 
-_NOTICE = "[no progress: "
+LIMIT_PRIORITY = 1000
+"""Limits are outside of other interceptors, so that these do nothing for a step that is not made."""
 
-
-def _from_the_second(_: object, __: object, times: int | None) -> None:
-    if times is not None and times < 2:  # noqa: PLR2004  # a call that is made once is no repetition
-        raise ValueError(f"a call is repeated from its second time on, not from its {times}.")
+# --- steps ------------------------------------------------------------------------------------------------------
 
 
 @frozen
-class Repeats:
-    """How often a call may be repeated that brings nothing new.
+class StepLimit(Interceptor):
+    """Stops an execution that has made this many steps without a final answer (law 5).
 
     Attributes:
-        warn_at: the time at which the model is warned, and each after it; None never to warn.
-        stop_at: the time at which the execution is stopped; None never to stop.
+        steps: the maximum of steps of one execution.
+        priority: the position among other interceptors.
     """
 
-    warn_at: int | None = field(default=3, validator=_from_the_second)
-    stop_at: int | None = field(default=4, validator=_from_the_second)
+    steps: int = field(validator=ge(1))
+    priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        """Stop in place of a step that exceeds the limit."""
+        state, last = point.state, point.state.last_step
+        # Suspended calls are settled in the step that made them, so that is no new step.
+        if state.step_count < self.steps or (last is not None and last.open_turn is not None):
+            return point
+        return point.stop(
+            f"the limit of {self.steps} {'step' if self.steps == 1 else 'steps'} is reached",
+            reason=StopReason.STEP_LIMIT,
+            context=JsonObject(limit=self.steps, steps=state.step_count),
+        )
+
+
+# --- repeated calls ---------------------------------------------------------------------------------------------
+
+_NOTICE_PREFIX = "[no progress: "
+
+
+def _is_repetition(_: object, __: object, times: int | None) -> None:
+    if times is not None and times < 2:  # noqa: PLR2004  # the first call repeats nothing
+        raise ValueError(
+            f"a call is a repetition from its second time on, so the number must be at least 2, not {times}"
+        )
+
+
+@frozen
+class RepeatThresholds:
+    """How often a call may be repeated with the same result.
+
+    Attributes:
+        warn_at: the number of times from which on the model is warned; None for no warning.
+        stop_at: the number of times at which the execution stops; None for no stop.
+    """
+
+    warn_at: int | None = field(default=3, validator=_is_repetition)
+    stop_at: int | None = field(default=4, validator=_is_repetition)
 
 
 @frozen
 class StopOnRepeatedCalls(Interceptor):
     """Warns a model that makes the same call with the same result step after step, and then stops the execution.
 
-    The same call is the same tool with the same arguments, in whatever spelling; the same result is the same outcome, be it
-    a value or an error. Counted are the steps in a row that hold such a call, up to the newest: other calls beside it do not
-    matter, a step without it ends the row, and several in one step count once, since the model had not seen the result.
+    Calls are the same if they have the same tool and equal arguments; results are the same if they have the same outcome, be
+    it a value or an error. The count is of consecutive steps that contain such a call. Other calls in these steps do not
+    matter, and several equal calls in one step count once, because the model had not seen the result.
 
     Attributes:
-        warn_at: the time at which a notice is added to what the model is shown of the result; None never to warn.
-        stop_at: the time at which the execution stops; None never to stop.
-        tools: other numbers for tools, by name or pattern as in `poll_*`; the first that matches counts.
-        priority: where it stands among the interceptors.
+        warn_at: the number of times from which on a notice is added to the result that the model sees; None for no warning.
+        stop_at: the number of times at which the execution stops; None for no stop.
+        tools: other thresholds for tools, by name or pattern such as `poll_*`; the first match counts.
+        priority: the position among other interceptors.
     """
 
-    warn_at: int | None = field(default=3, validator=_from_the_second)
-    stop_at: int | None = field(default=4, validator=_from_the_second)
-    tools: Mapping[str, Repeats] = field(factory=dict, kw_only=True)
+    warn_at: int | None = field(default=3, validator=_is_repetition)
+    stop_at: int | None = field(default=4, validator=_is_repetition)
+    tools: Mapping[str, RepeatThresholds] = field(factory=dict, kw_only=True)
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""
-        repeats = self._repeats(point.call.name)
-        most = max(repeats.warn_at or 0, repeats.stop_at or 0)
-        times = _times(point, most) if most else 1
-        if repeats.warn_at is not None and times >= repeats.warn_at:
+        thresholds = self._thresholds(point.call.name)
+        max_count = max(thresholds.warn_at or 0, thresholds.stop_at or 0)
+        times = _count_repetitions(point, max_count) if max_count else 1
+        if thresholds.warn_at is not None and times >= thresholds.warn_at:
             point = point.with_execution(_with_notice(point.execution, times))
-        if repeats.stop_at is None or times < repeats.stop_at:
+        if thresholds.stop_at is None or times < thresholds.stop_at:
             return point
         name = point.call.name
         return point.stop(
@@ -75,68 +110,70 @@ class StopOnRepeatedCalls(Interceptor):
             context=JsonObject(tool=name, times=times),
         )
 
-    def _repeats(self, name: str) -> Repeats:
-        found = [repeats for pattern, repeats in self.tools.items() if fnmatchcase(name, pattern)]
-        return found[0] if found else Repeats(self.warn_at, self.stop_at)
+    def _thresholds(self, name: str) -> RepeatThresholds:
+        matches = [thresholds for pattern, thresholds in self.tools.items() if fnmatchcase(name, pattern)]
+        return matches[0] if matches else RepeatThresholds(self.warn_at, self.stop_at)
 
 
-def _times(point: AfterToolUse, most: int) -> int:
-    """Return in how many steps in a row the call was made with this result, this step included; counts no further than `most`."""
+def _count_repetitions(point: AfterToolUse, max_count: int) -> int:
+    """Return in how many consecutive steps, this one included, the call was made with this result; at most `max_count`."""
     place = key_place(point.execution.key)
-    own = place[0] if place is not None else point.state.step_count + 1
-    times = 1
+    step_number = place[0] if place is not None else point.state.step_count + 1
+    count = 1
     for step in reversed(point.state.steps):
-        if step.number >= own:
-            continue  # a step that waited for a decision is not a step before itself
-        if times >= most or not any(_same(point.execution, earlier) for earlier in step.executions):
+        if step.number >= step_number:
+            continue  # a resumed step is in the state already; it must not be compared with itself
+        if count >= max_count or not any(_is_same(point.execution, earlier) for earlier in step.executions):
             break
-        times += 1
-    return times
+        count += 1
+    return count
 
 
-def _same(one: ToolExecution, other: ToolExecution) -> bool:
+def _is_same(execution: ToolExecution, earlier: ToolExecution) -> bool:
     return (
-        one.name == other.name
-        and one.status is other.status
-        and one.error == other.error
-        and one.value == other.value
-        and _same_arguments(one.call, other.call)
-        and _shown(one) == _shown(other)
+        execution.name == earlier.name
+        and execution.status is earlier.status
+        and execution.error == earlier.error
+        and execution.value == earlier.value
+        and _has_same_arguments(execution.call, earlier.call)
+        and _parts_without_notice(execution) == _parts_without_notice(earlier)
     )
 
 
-def _same_arguments(one: ToolCall, other: ToolCall) -> bool:
-    if one.arguments_json == other.arguments_json:
+def _has_same_arguments(call: ToolCall, earlier: ToolCall) -> bool:
+    if call.arguments_json == earlier.arguments_json:
         return True
     try:
-        return canonical(one.arguments) == canonical(other.arguments)
+        return canonical(call.arguments) == canonical(earlier.arguments)
     except MalformedArguments:
         return False
 
 
-def _shown(execution: ToolExecution) -> tuple[ContentPart, ...]:
-    """Return what the model was shown, without a notice of ours."""
+def _parts_without_notice(execution: ToolExecution) -> tuple[ContentPart, ...]:
     parts = execution.parts
     last = parts[-1] if parts else None
-    return parts[:-1] if isinstance(last, Text) and last.text.startswith(_NOTICE) else parts
+    return parts[:-1] if isinstance(last, Text) and last.text.startswith(_NOTICE_PREFIX) else parts
 
 
 def _with_notice(execution: ToolExecution, times: int) -> ToolExecution:
     notice = (
-        f"{_NOTICE}this is the same result as before; {execution.name!r} was called {times} times in a row with these "
+        f"{_NOTICE_PREFIX}this is the same result as before; {execution.name!r} was called {times} times in a row with these "
         "arguments. Calling it again will not bring anything new: try something else, or answer with what you have]"
     )
     return evolve(execution, content=(*execution.parts, Text(notice)))
 
 
-class StopOnFinishReason(Interceptor):
-    """Stops an execution after a step whose model stopped writing for one of these reasons.
+# --- finish reasons ---------------------------------------------------------------------------------------------
 
-    The signal is soft: a requested continuation goes over it.
+
+class StopOnFinishReason(Interceptor):
+    """Stops an execution after a step whose response ended with one of these finish reasons.
+
+    The stop signal is soft: a requested continuation overrides it.
 
     Args:
-        reasons: the finish reasons to stop at; when none is given, `length` and `content_filter`.
-        priority: where it stands among the interceptors.
+        reasons: the finish reasons; by default `length` and `content_filter`.
+        priority: the position among other interceptors.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ from agentloop.events.bus import EventBus, joined
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
-from agentloop.interception.budgets.limits import StepLimit
 from agentloop.interception.stack import InterceptorStack
+from agentloop.interception.stops import StepLimit
 from agentloop.loop.event_stream import EventStream
 from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.loop.resources import OpenResources, hold_groups

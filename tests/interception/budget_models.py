@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from agentloop import AgentLoop, AgentState, Budget, ToolCallingDriver
-from agentloop.contracts import CanInfer
+from agentloop import AgentLoop, AgentState, ToolCallingDriver
+from agentloop.contracts import CanInfer, CanIntercept
 from agentloop.testing import CountingIds, Ledger, LoopClock, call, toys
 from agentloop.values import FinishReason, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
 
@@ -44,12 +44,12 @@ class Tireless(CanInfer):
         return InferenceResponse((Text("what I found"),), FinishReason.STOP, self.usage(request), self.model)
 
 
-def loop_of(model: CanInfer, *budgets: Budget, ledger: Ledger | None = None) -> AgentLoop:
+def loop_of(model: CanInfer, *interceptors: CanIntercept, ledger: Ledger | None = None) -> AgentLoop:
     """Make a loop with toys, in virtual time."""
     return AgentLoop(
         ToolCallingDriver(model),
         toys(ledger or Ledger()),
-        interceptors=budgets,
+        interceptors=interceptors,
         clock=LoopClock(),
         ids=CountingIds(),
     )

@@ -16,8 +16,8 @@ from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInfere
 from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
 from agentloop.interception import Amounts, BudgetAccount, Limits, Price, PriceTable, RunningBudget, current_budget
-from agentloop.interception.budgets.account import Spending
-from agentloop.interception.budgets.amounts import NOTHING
+from agentloop.interception.budgets.account import UsageMeter
+from agentloop.interception.budgets.amounts import NO_AMOUNTS
 from agentloop.testing import CountingIds, LoopClock, run_virtual
 from agentloop.values import (
     FinishReason,
@@ -66,7 +66,7 @@ class Watched:
 
     def check(self) -> None:
         for account in self.accounts:
-            used = account.spent + account.reserved
+            used = account.used + account.reserved
             for kind in KINDS:
                 limit = getattr(account.limits, kind)
                 assert limit is None or 0 <= getattr(used, kind) <= limit
@@ -76,20 +76,20 @@ class Watched:
 async def _does(work: Work, account: BudgetAccount, name: str, watched: Watched) -> Amounts:
     """Do the work on an account, and return what was really used."""
     state = AgentState.start("go", agent_id=name, clock=LoopClock()).with_execution_begun(name, LoopClock().now())
-    entry = account.entry(state, Spending)
-    used = NOTHING
+    entry = account.entry(state, UsageMeter)
+    used = NO_AMOUNTS
     for most, part in work.inferences:
         amounts = Amounts(tokens=most, cost=most * 7)
-        entry.hold = account.hold(amounts)
+        entry.reservation = account.reserve(amounts)
         watched.check()
-        if entry.hold is None:
+        if entry.reservation is None:
             continue
         await asyncio.sleep(part * 3)
         real = Amounts(tokens=int(most * part), cost=int(most * part) * 7)
         account.settle(entry, real)
         used += real
         watched.check()
-    running = RunningBudget(account, entry, lambda: account.left, lambda: None, lambda lent, _: _Lent(lent))
+    running = RunningBudget(account, entry, lambda: account.remaining, lambda: None, lambda lent, _: _Lent(lent))
     started = [_started(one, running, f"{name}.{number}", watched) for number, one in enumerate(work.started)]
     return sum(await asyncio.gather(*started), used)
 
@@ -119,8 +119,8 @@ def test_spent_and_reserved_never_exceed_the_budget(work: Work, tokens: int, cos
     watched.accounts.append(account)
     used = run_virtual(_does(work, account, "root", watched))
     watched.check()
-    assert account.spent == used
-    assert account.reserved == NOTHING
+    assert account.used == used
+    assert account.reserved == NO_AMOUNTS
 
 
 def test_threads_never_overdraw_an_account() -> None:
@@ -130,7 +130,7 @@ def test_threads_never_overdraw_an_account() -> None:
     def take() -> None:
         ready.wait()
         for _ in range(10):
-            held.append(account.hold(Amounts(tokens=3)))
+            held.append(account.reserve(Amounts(tokens=3)))
 
     threads = [threading.Thread(target=take) for _ in range(8)]
     for thread in threads:
@@ -138,7 +138,7 @@ def test_threads_never_overdraw_an_account() -> None:
     for thread in threads:
         thread.join()
     assert sum(one is not None for one in held) == 33
-    assert account.left.tokens == 1
+    assert account.remaining.tokens == 1
 
 
 class Ledger:
@@ -311,7 +311,9 @@ def test_a_lease_may_ask_for_amounts(asked: dict[str, Any]) -> None:
     account = BudgetAccount(Limits(tokens=80))
     state = AgentState.start("go").with_execution_begun("one", LoopClockless.now())
     budget = Budget(tokens=80, prices=TABLE)
-    running = RunningBudget(account, account.entry(state, Spending), lambda: account.left, lambda: 10.0, budget._leased)
+    running = RunningBudget(
+        account, account.entry(state, UsageMeter), lambda: account.remaining, lambda: 10.0, budget._create_lease
+    )
     with running.lease(**asked) as first, running.lease() as second:
         assert isinstance(first, Budget)
         assert isinstance(second, Budget)
@@ -319,7 +321,7 @@ def test_a_lease_may_ask_for_amounts(asked: dict[str, Any]) -> None:
         assert getattr(first, name) == amount
         assert (first.tokens or 0) + (second.tokens or 0) == 80
         assert second.seconds == 10.0
-    assert account.left.tokens == 80
+    assert account.remaining.tokens == 80
 
 
 class LoopClockless:

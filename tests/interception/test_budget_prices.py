@@ -12,7 +12,7 @@ from hypothesis import given
 from agentloop import AgentState, Budget, CostLimit, ScriptedInference
 from agentloop.errors import ConfigurationError
 from agentloop.interception import Price, PriceTable, PublishedPrices, token_account
-from agentloop.interception.budgets.amounts import DOLLAR
+from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import ASSUMED_PRICE
 from agentloop.testing import SCENARIOS, Ledger, Scenario, call, run_virtual, toys
 from agentloop.values import InferenceResponse, Text, Usage
@@ -23,8 +23,8 @@ def test_a_price_counts_each_kind_of_token_once() -> None:
     """Cached and cache-writing input are parts of the input, with prices of their own."""
     price = Price(input=3, output=15, cached_input=0.3, cache_write=3.75)
     cost = price.cost(Usage(1_000_000, 100_000, 400_000, 200_000, 0))
-    assert cost == round((0.4 * 3 + 0.4 * 0.3 + 0.2 * 3.75 + 0.1 * 15) * DOLLAR)
-    assert Price(input=3, output=15).cost(Usage(1_000_000, 0, 400_000)) == 3 * DOLLAR
+    assert cost == round((0.4 * 3 + 0.4 * 0.3 + 0.2 * 3.75 + 0.1 * 15) * COST_UNITS_PER_DOLLAR)
+    assert Price(input=3, output=15).cost(Usage(1_000_000, 0, 400_000)) == 3 * COST_UNITS_PER_DOLLAR
     assert price.cost(Usage(None, 5)) is None
 
 
@@ -52,7 +52,7 @@ def test_published_prices_are_those_of_the_package() -> None:
         )
         ours = price.cost(Usage(10_000, 700, 2_000, 0))
         assert ours is not None
-        assert ours / DOLLAR == pytest.approx(float(theirs.total_price))
+        assert ours / COST_UNITS_PER_DOLLAR == pytest.approx(float(theirs.total_price))
     assert prices.price("no such model") is None
 
 

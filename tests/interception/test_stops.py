@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolCall
-from agentloop.interception import Permissions, Repeats, StopOnRepeatedCalls
+from agentloop.interception import Permissions, RepeatThresholds, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
 from tests.interception.resilience.at_work import Worker, seen, use
@@ -130,7 +130,7 @@ def test_both_numbers_can_be_set_and_per_tool(
     warn_at: int | None, stop_at: int | None, own: tuple[int | None, int | None] | None
 ) -> None:
     """The warning comes at its number, the stop at its own, either not at all; a tool may have other numbers."""
-    tools = {"wo*": Repeats(*own)} if own is not None else {}
+    tools = {"wo*": RepeatThresholds(*own)} if own is not None else {}
     run = seen(Worker(), [StopOnRepeatedCalls(warn_at, stop_at, tools=tools)], *[[use(1)]] * 8)
     warn_at, stop_at = own if own is not None else (warn_at, stop_at)
     assert len(run.outcomes) == (stop_at or 8)

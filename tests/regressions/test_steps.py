@@ -1070,7 +1070,6 @@ def _desk(request: InferenceRequest) -> InferenceResponse:
     [lambda limit: limit(StepLimit)(50, tokens=1), lambda limit: limit(TimeLimit)(60, tokens=1)],
     ids=["steps", "time"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M19: a limit takes the parameters of other limits")
 def test_a_limit_takes_no_parameter_of_another_limit(make: Callable[[Callable[[Any], Any]], Any]) -> None:
     """A limit on steps or on time does not stop a run by its tokens."""
     assert isinstance(refusal(lambda: make(lambda limit: limit)), TypeError)

@@ -1,4 +1,4 @@
-"""The account of a budget: what was spent, and what is set aside for what is under way."""
+"""The account of a budget: what was used, and what is reserved for operations that are running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.interception.budgets.amounts import NOTHING, Amounts, Limits, refused, stop_by
+from agentloop.interception.budgets.amounts import NO_AMOUNTS, Amounts, Limits, agent_stop, unknown_usage_signal
 from agentloop.interception.budgets.prices import Price, Prices
 from agentloop.values.estimates import BYTES_PER_TOKEN, RequestSize, length, message_length
 from agentloop.values.inference import InferenceRequest, Usage
@@ -17,109 +17,117 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep
 from agentloop.values.stop import StopReason, StopSignal
 
-Unknown: TypeAlias = Literal["refuse", "estimate", "allow"]
+UnknownUsage: TypeAlias = Literal["refuse", "estimate", "allow"]
 """What to do about tokens that a provider does not report, and about models without a price: stop the execution; count an
 estimate; count nothing."""
 
+MIN_OUTPUT_TOKENS = 256
+"""With less, an inference is not worth its input: a call or an answer would be truncated."""
+
 
 @define(eq=False)
-class Spending:
-    """Counts the tokens and the money of one execution; steps that were counted are not looked at again.
+class UsageMeter:
+    """Counts the tokens and the cost of one execution; each step is counted once.
 
     Attributes:
-        unknown: what to do about what is not known.
-        prices: what models cost; None when money is of no interest.
-        model: the model whose price is taken where neither a request nor an answer names one that has a price.
+        unknown: what to do about unknown usage and prices.
+        prices: the prices of models; None when cost is not counted.
+        model: the model whose price is used where neither a request nor a response names one with a price.
         tokens: the tokens so far.
-        cost: the money so far, in parts of a dollar.
-        estimated: whether anything was unknown.
-        missing: what was not known first, in words; empty when all was.
+        cost: the cost so far, in cost units.
+        is_estimated: whether anything was unknown.
+        missing: the first thing that was unknown, in words; empty when nothing was.
     """
 
-    unknown: Unknown = "estimate"
+    unknown: UnknownUsage = "estimate"
     prices: Prices | None = None
     model: str = ""
     tokens: int = 0
     cost: int = 0
-    estimated: bool = False
+    is_estimated: bool = False
     missing: str = ""
-    _steps: int = 0
-    _history: int = 0
-    _beside: tuple[int, int, int] = (0, 0, 0)
+    _counted_steps: int = 0
+    _history_bytes: int = 0
+    _outside_steps: tuple[int, int, int] = (0, 0, 0)
+    """Requests, tokens and cost of the inferences between steps that were counted."""
 
     def count(self, state: AgentState) -> None:
         """Count what is new in a state of the execution."""
         execution = state.execution
         if execution is None:
             return
-        if not self._steps and execution.steps:
+        if not self._counted_steps and execution.steps:
             before = state.messages[: execution.history_length]
-            self._history = length(state.context.system_prompt) + sum(map(message_length, before))
-        for step in execution.steps[self._steps :]:
-            self._count(step)
-        self._steps = len(execution.steps)
-        self._count_beside(execution.totals.beside)
+            self._history_bytes = length(state.context.system_prompt) + sum(map(message_length, before))
+        for step in execution.steps[self._counted_steps :]:
+            self._count_step(step)
+        self._counted_steps = len(execution.steps)
+        self._count_outside_steps(execution.totals.beside)
 
-    def _count(self, step: AgentStep) -> None:
+    def _count_step(self, step: AgentStep) -> None:
         if not step.usage.requests:
             return
-        written = message_length(step.message) if step.message is not None else 0
-        tokens, cost = self.of(step.usage, step.model, self._history // BYTES_PER_TOKEN, written // BYTES_PER_TOKEN)
+        output_bytes = message_length(step.message) if step.message is not None else 0
+        tokens, cost = self.measure(
+            step.usage, step.model, self._history_bytes // BYTES_PER_TOKEN, output_bytes // BYTES_PER_TOKEN
+        )
         self.tokens += tokens
         self.cost += cost
-        self._history += written
+        self._history_bytes += output_bytes
 
-    def _count_beside(self, beside: Usage) -> None:
-        """Count the inferences between the steps, such as those for summaries: all of them anew when there are more."""
-        requests, tokens, cost = self._beside
-        if beside.requests == requests:
+    def _count_outside_steps(self, usage: Usage) -> None:
+        """Count the inferences between steps, such as those for summaries; their usage is a total, so it is replaced."""
+        requests, tokens, cost = self._outside_steps
+        if usage.requests == requests:
             return
-        self._beside = (beside.requests, *self.of(beside, "", self._history // BYTES_PER_TOKEN, 0))
-        self.tokens += self._beside[1] - tokens
-        self.cost += self._beside[2] - cost
+        self._outside_steps = (usage.requests, *self.measure(usage, "", self._history_bytes // BYTES_PER_TOKEN, 0))
+        self.tokens += self._outside_steps[1] - tokens
+        self.cost += self._outside_steps[2] - cost
 
-    def of(self, usage: Usage, model: str, read: int, wrote: int) -> tuple[int, int]:
-        """Return the tokens and the money that an inference used.
+    def measure(self, usage: Usage, model: str, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+        """Return the tokens and the cost of an inference.
 
         Args:
-            usage: what the provider reports.
+            usage: the usage that the provider reports.
             model: the model that answered.
-            read: about how many tokens it read, for when the provider does not say.
-            wrote: about how many tokens it wrote.
+            input_tokens: an estimate for a provider that does not report its input tokens.
+            output_tokens: an estimate for a provider that does not report its output tokens.
         """
         if usage.total_tokens is None:
-            self._miss("the provider does not report its tokens")
+            self._note_missing("the provider does not report its tokens")
             if self.unknown == "allow":
-                usage = evolve(usage, input_tokens=usage.input_tokens or 0, output_tokens=usage.output_tokens or 0)
-            else:
-                usage = evolve(
-                    usage,
-                    input_tokens=read if usage.input_tokens is None else usage.input_tokens,
-                    output_tokens=wrote if usage.output_tokens is None else usage.output_tokens,
-                )
+                input_tokens = output_tokens = 0
+            usage = evolve(
+                usage,
+                input_tokens=input_tokens if usage.input_tokens is None else usage.input_tokens,
+                output_tokens=output_tokens if usage.output_tokens is None else usage.output_tokens,
+            )
         price = self.price(model, usage.input_tokens or 0)
         return usage.total_tokens or 0, (price.cost(usage) or 0) if price is not None else 0
 
     def price(self, model: str, input_tokens: int) -> Price | None:
-        """Return the price of a model, or what is taken for it; None when it costs nothing that counts."""
+        """Return the price of a model, or the assumed one; None when nothing is to be counted."""
         if self.prices is None:
             return None
-        known = (self.prices.price(name, input_tokens) for name in (model, self.model) if name)
-        price = next((price for price in known if price is not None), None)
+        candidates = (self.prices.price(name, input_tokens) for name in (model, self.model) if name)
+        price = next((price for price in candidates if price is not None), None)
         if price is not None:
             return price
         if model or self.model:
-            self._miss(f"the price of the model {model or self.model!r} is not known")
+            self._note_missing(f"the price of the model {model or self.model!r} is not known")
         return None if self.unknown == "allow" else self.prices.assumed
 
-    def _miss(self, what: str) -> None:
-        self.estimated = True
-        self.missing = self.missing or what
+    def _note_missing(self, missing: str) -> None:
+        self.is_estimated = True
+        self.missing = self.missing or missing
+
+
+# --- the account ------------------------------------------------------------------------------------------------
 
 
 @define(eq=False)
-class Hold:
-    """Amounts that are set aside.
+class Reservation:
+    """Amounts that are set aside; compared by identity, so that each is released once.
 
     Attributes:
         amounts: how much.
@@ -129,156 +137,166 @@ class Hold:
 
 
 @define(eq=False)
-class Entry:
-    """What one execution spends from an account.
+class AccountEntry:
+    """What one execution uses of an account.
 
     Attributes:
-        spending: counts what its state says was used.
+        meter: counts the usage that the execution's state records.
         size: measures its requests.
-        own: what it used itself.
-        delegated: what was used by what it started, under leases that have ended.
-        lent: what was used by what its calls started, by their keys; of calls that have run now.
-        hold: what is set aside for its inference under way.
-        asked: the input tokens that the inference under way was estimated at.
-        measured: the same, by the length of the request alone.
-        asked_in: the number of the step of that inference; zero when it had no tools.
-        beyond: how many more tokens than by its length a request with tools has.
-        closing: the limit for which its next answer is the last.
-        restored: whether what a stored state says about ended leases was taken over.
+        used: what the execution has used itself.
+        delegated: what executions that it started have used, under leases that have ended.
+        delegated_by_call: the same by the key of the call that gave the lease, for calls that ran in this step.
+        reservation: what is reserved for its running inference.
+        input_estimate: the estimated input tokens of its running inference.
+        measured_input: the same by the length of the request alone.
+        measured_step: the number of that inference's step; zero when the request had no tools.
+        input_excess: how many more tokens than by its length the last request with tools had.
+        final_signal: the limit because of which its next answer is the last; None while there is room.
+        is_restored: whether the usage of ended leases was read from a stored state.
     """
 
-    spending: Spending
+    meter: UsageMeter
     size: RequestSize = field(factory=RequestSize)
-    own: Amounts = NOTHING
-    delegated: Amounts = NOTHING
-    lent: dict[str, Amounts] = field(factory=dict)
-    hold: Hold | None = None
-    asked: int = 0
-    measured: int = 0
-    asked_in: int = 0
-    beyond: int = 0
-    closing: StopSignal | None = None
-    restored: bool = False
+    used: Amounts = NO_AMOUNTS
+    delegated: Amounts = NO_AMOUNTS
+    delegated_by_call: dict[str, Amounts] = field(factory=dict)
+    reservation: Reservation | None = None
+    input_estimate: int = 0
+    measured_input: int = 0
+    measured_step: int = 0
+    input_excess: int = 0
+    final_signal: StopSignal | None = None
+    is_restored: bool = False
 
 
 class BudgetAccount:
-    """Keeps spent and set aside together within the limits; used from any thread.
+    """Keeps the sum of used and reserved amounts within limits. Thread-safe.
 
-    What an execution is found to have spent is written down as it is: only what is asked for beforehand can be refused.
+    Usage that has already happened is recorded even if it exceeds a limit; only reservations can be refused.
 
     Args:
-        limits: how much may be used by all executions together that share the account.
+        limits: how much all executions that share the account may use together.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._lock = threading.Lock()
-        self._entries: dict[str, Entry] = {}
-        self._holds: set[Hold] = set()
+        self._entries: dict[str, AccountEntry] = {}
+        self._reservations: set[Reservation] = set()
 
-    def entry(self, state: AgentState, spending: Callable[[], Spending]) -> Entry:
-        """Return the entry of the state's execution; opened with this count of its spending when there is none yet."""
+    def entry(self, state: AgentState, create_meter: Callable[[], UsageMeter]) -> AccountEntry:
+        """Return the entry of the state's execution; the first call creates it with a new meter."""
         with self._lock:
             entry = self._entries.get(state.execution_id)
             if entry is None:
-                entry = self._entries[state.execution_id] = Entry(spending())
+                entry = self._entries[state.execution_id] = AccountEntry(create_meter())
             return entry
 
-    def knows(self, execution_id: str) -> bool:
-        """Say whether an execution has drawn on the account."""
+    def has_entry(self, execution_id: str) -> bool:
+        """Return whether an execution has used the account."""
         with self._lock:
             return execution_id in self._entries
 
     @property
-    def spent(self) -> Amounts:
-        """What was used, by the executions and by what they started."""
+    def used(self) -> Amounts:
+        """What the executions and those that they started have used."""
         with self._lock:
-            return self._spent()
+            return self._used()
 
     @property
     def reserved(self) -> Amounts:
-        """What is set aside: for inferences under way, and for leases."""
+        """What is reserved for running inferences and for leases."""
         with self._lock:
-            return sum((hold.amounts for hold in self._holds), NOTHING)
+            return self._reserved()
 
     @property
-    def left(self) -> Limits:
-        """What is neither spent nor set aside."""
+    def remaining(self) -> Limits:
+        """What is neither used nor reserved."""
         with self._lock:
-            return self._left()
+            return self._remaining()
 
-    def hold(self, amounts: Amounts) -> Hold | None:
-        """Set these amounts aside, or return None when the limits do not allow it."""
+    def reserve(self, amounts: Amounts) -> Reservation | None:
+        """Reserve these amounts; None when they do not fit into the limits."""
         with self._lock:
-            if not self._left().allow(amounts):
+            if not self._remaining().allows(amounts):
                 return None
-            hold = Hold(amounts)
-            self._holds.add(hold)
-            return hold
+            reservation = Reservation(amounts)
+            self._reservations.add(reservation)
+            return reservation
 
-    def hold_up_to(self, limits: Limits) -> tuple[Hold, Limits]:
-        """Set aside as much of these limits as is left, and return it with the limits that it makes."""
+    def reserve_up_to(self, limits: Limits) -> tuple[Reservation, Limits]:
+        """Reserve as much of these limits as remains; return the reservation and the limits that it covers."""
         with self._lock:
-            tightened = self._left().tightened(limits)
-            hold = Hold(tightened.amounts)
-            self._holds.add(hold)
-            return hold, tightened
+            granted = self._remaining().tightened(limits)
+            reservation = Reservation(granted.amounts)
+            self._reservations.add(reservation)
+            return reservation, granted
 
-    def release(self, entry: Entry) -> None:
-        """Give back what is set aside for the inference of the execution under way, if anything is."""
+    def release(self, entry: AccountEntry) -> None:
+        """Release the reservation of the execution's running inference, if there is one."""
         with self._lock:
-            if entry.hold is not None:
-                self._holds.discard(entry.hold)
-                entry.hold = None
+            self._release(entry)
 
-    def take(self, entry: Entry, amounts: Amounts) -> bool:
-        """Write down that the execution uses these amounts, or return False when the limits do not allow it."""
+    def try_use(self, entry: AccountEntry, amounts: Amounts) -> bool:
+        """Add these amounts to what the execution has used; return False if they do not fit into the limits."""
         with self._lock:
-            if not self._left().allow(amounts):
+            if not self._remaining().allows(amounts):
                 return False
-            entry.own += amounts
+            entry.used += amounts
             return True
 
-    def book(self, entry: Entry, own: Amounts) -> None:
-        """Write down what the execution has used itself, in all, in place of what was known before."""
+    def set_used(self, entry: AccountEntry, used: Amounts) -> None:
+        """Replace the total of what the execution has used itself."""
         with self._lock:
-            entry.own = own
+            entry.used = used
 
-    def settle(self, entry: Entry, used: Amounts) -> None:
-        """Write down what an inference of the execution used, in place of what was set aside for it."""
+    def settle(self, entry: AccountEntry, used: Amounts) -> None:
+        """Replace the reservation of the execution's inference by what it has used."""
         with self._lock:
-            if entry.hold is not None:
-                self._holds.discard(entry.hold)
-                entry.hold = None
-            entry.own += used
+            self._release(entry)
+            entry.used += used
 
-    def settle_lease(self, entry: Entry, hold: Hold, used: Amounts, key: str = "") -> None:
-        """Write down what was used under a lease of the execution, and of a call, in place of what was set aside for it, once."""
+    def settle_lease(self, entry: AccountEntry, reservation: Reservation, used: Amounts, call_key: str = "") -> None:
+        """Replace the reservation of a lease by what was used under it. Idempotent.
+
+        Args:
+            entry: the entry of the execution that gave the lease.
+            reservation: the reservation of the lease.
+            used: what was used under the lease.
+            call_key: the key of the call that gave the lease.
+        """
         with self._lock:
-            if hold in self._holds:
-                self._holds.discard(hold)
+            if reservation in self._reservations:
+                self._reservations.discard(reservation)
                 entry.delegated += used
-                entry.lent[key] = entry.lent.get(key, NOTHING) + used
+                entry.delegated_by_call[call_key] = entry.delegated_by_call.get(call_key, NO_AMOUNTS) + used
 
-    def _spent(self) -> Amounts:
-        return sum((entry.own + entry.delegated for entry in self._entries.values()), NOTHING)
+    def _release(self, entry: AccountEntry) -> None:
+        if entry.reservation is not None:
+            self._reservations.discard(entry.reservation)
+            entry.reservation = None
 
-    def _left(self) -> Limits:
-        return self.limits.minus(sum((hold.amounts for hold in self._holds), self._spent()))
+    def _used(self) -> Amounts:
+        return sum((entry.used + entry.delegated for entry in self._entries.values()), NO_AMOUNTS)
+
+    def _reserved(self) -> Amounts:
+        return sum((reservation.amounts for reservation in self._reservations), NO_AMOUNTS)
+
+    def _remaining(self) -> Limits:
+        return self.limits.minus(self._used() + self._reserved())
 
 
-FEWEST_OUTPUT_TOKENS = 256
-"""With less, a step is not worth taking: a call or an answer would be cut."""
+# --- the reservation of an inference ----------------------------------------------------------------------------
 
 
 @frozen
 class Quote:
-    """The most that an inference may use.
+    """The maximum that an inference may use.
 
     Attributes:
-        input_tokens: about how many tokens it reads, rather too many than too few.
-        output_tokens: the most that it may write.
-        price: what they cost; None for nothing.
+        input_tokens: the estimated input tokens, rather too many than too few.
+        output_tokens: the maximum of its output tokens.
+        price: the price of the model; None when cost is not counted.
     """
 
     input_tokens: int
@@ -287,79 +305,81 @@ class Quote:
 
     @property
     def amounts(self) -> Amounts:
-        """Tokens and money, to be set aside."""
+        """The tokens and the cost to reserve."""
         cost = 0
         if self.price is not None:
-            cost = self.input_tokens * self.price.dearest_input_token + self.output_tokens * self.price.output_token
+            cost = self.input_tokens * self.price.max_input_token + self.output_tokens * self.price.output_token
         return Amounts(tokens=self.input_tokens + self.output_tokens, cost=cost)
 
-    def within(self, left: Limits) -> Quote:
-        """Return the quote with its output cut to what is left; it may become too little, or less than nothing."""
-        return evolve(self, output_tokens=min(self.output_tokens, *self._room(left).values()))
+    def capped(self, limits: Limits) -> Quote:
+        """Return the quote with its output capped to fit into the limits; the output may become negative."""
+        return evolve(self, output_tokens=min(self.output_tokens, *self._max_output_tokens(limits).values()))
 
-    def is_enough(self, wanted: int) -> bool:
-        """Say whether there is output left to be worth the asking, or all that was wanted."""
-        return self.output_tokens >= min(wanted, FEWEST_OUTPUT_TOKENS)
+    def is_sufficient(self, requested_tokens: int) -> bool:
+        """Return whether the output is large enough to send the request."""
+        return self.output_tokens >= min(requested_tokens, MIN_OUTPUT_TOKENS)
 
-    def short_of(self, left: Limits) -> StopReason:
-        """Say which limit leaves the least."""
-        room = self._room(left)
+    def tightest_limit(self, limits: Limits) -> StopReason:
+        """Return which of the limits leaves the fewest output tokens."""
+        room = self._max_output_tokens(limits)
         return min(room, key=lambda reason: room[reason])
 
-    def _room(self, left: Limits) -> dict[StopReason, int]:
-        """Return how many tokens may be written, by limit; the wish itself where there is none."""
+    def _max_output_tokens(self, limits: Limits) -> dict[StopReason, int]:
+        """Return the maximum of output tokens by limit; at least one entry."""
         room = {StopReason.TOKEN_LIMIT: self.output_tokens}
-        if left.tokens is not None:
-            room[StopReason.TOKEN_LIMIT] = left.tokens - self.input_tokens
-        if left.cost is not None and self.price is not None and self.price.output_token:
-            money = left.cost - self.input_tokens * self.price.dearest_input_token
-            room[StopReason.COST_LIMIT] = money // self.price.output_token
+        if limits.tokens is not None:
+            room[StopReason.TOKEN_LIMIT] = limits.tokens - self.input_tokens
+        if limits.cost is not None and self.price is not None and self.price.output_token:
+            output_cost = limits.cost - self.input_tokens * self.price.max_input_token
+            room[StopReason.COST_LIMIT] = output_cost // self.price.output_token
         return room
 
 
-def set_aside(
-    account: BudgetAccount, entry: Entry, point: BeforeInference, left: Limits, *, most: int
+def reserve_inference(
+    account: BudgetAccount, entry: AccountEntry, point: BeforeInference, limits: Limits, *, max_output_tokens: int
 ) -> InferenceRequest | StopReason:
-    """Set aside what a request may use, and return it as it may be made, or the limit that leaves too little for it.
+    """Reserve what a request may use.
 
     Args:
-        account: where it is set aside.
-        entry: the execution's part of the account.
-        point: the request, and the state, which knows the model that answered before.
-        left: how much it may use.
-        most: the most that it may write where it says nothing about that itself.
+        account: the account.
+        entry: the execution's entry in the account.
+        point: the request, and the state, which names the model that answered before.
+        limits: how much the request may use.
+        max_output_tokens: the maximum of its output tokens if it sets no `max_tokens`.
+
+    Returns:
+        The request, with `max_tokens` lowered if necessary; or the limit that leaves too little for it.
 
     Raises:
         AgentStop: when its price is not known and may not be estimated.
     """
-    request, spending = point.request, entry.spending
-    entry.asked = _input_tokens(entry, request, point.state)
-    price = spending.price(request.options.model or _last_model(point.state), entry.asked)
-    if spending.unknown == "refuse" and spending.missing:
+    request, meter = point.request, entry.meter
+    entry.input_estimate = _estimate_input(entry, request, point.state)
+    price = meter.price(request.options.model or _last_model(point.state), entry.input_estimate)
+    if meter.unknown == "refuse" and meter.missing:
         reason = StopReason.TOKEN_LIMIT if account.limits.cost is None else StopReason.COST_LIMIT
-        raise stop_by(refused(reason, spending.missing))
-    wanted = request.options.max_tokens or most
-    quote = Quote(entry.asked, wanted, price)
-    cut = quote.within(left)
-    entry.hold = account.hold(cut.amounts) if cut.is_enough(wanted) else None
-    if entry.hold is None:
-        return quote.short_of(left)
-    if cut.output_tokens >= wanted:
+        raise agent_stop(unknown_usage_signal(reason, meter.missing))
+    requested = request.options.max_tokens or max_output_tokens
+    quote = Quote(entry.input_estimate, requested, price)
+    capped = quote.capped(limits)
+    entry.reservation = account.reserve(capped.amounts) if capped.is_sufficient(requested) else None
+    if entry.reservation is None:
+        return quote.tightest_limit(limits)
+    if capped.output_tokens >= requested:
         return request
-    return request.with_options(evolve(request.options, max_tokens=cut.output_tokens))
+    return request.with_options(evolve(request.options, max_tokens=capped.output_tokens))
 
 
-def _input_tokens(entry: Entry, request: InferenceRequest, state: AgentState) -> int:
-    """Return about how many tokens a request has, with what the last one with tools had beyond its own estimate.
-
-    A driver or mode may describe the tools in words of its own, and a provider may count more than its length tells.
-    """
+def _estimate_input(entry: AccountEntry, request: InferenceRequest, state: AgentState) -> int:
+    """Estimate the input tokens of a request."""
+    # A driver or mode may describe the tools in its own words, and a provider may count more tokens than the length
+    # suggests: what the last request with tools had beyond its measured length is added to the next one.
     last = state.last_step
-    if last is not None and last.number == entry.asked_in and last.usage.requests == 1 and last.usage.input_tokens:
-        entry.beyond = max(0, last.usage.input_tokens - entry.measured)
-    entry.measured = entry.size.tokens(request)
-    entry.asked_in = state.step_count + 1 if request.tools else 0
-    return entry.measured + (entry.beyond if request.tools else 0)
+    if last is not None and last.number == entry.measured_step and last.usage.requests == 1 and last.usage.input_tokens:
+        entry.input_excess = max(0, last.usage.input_tokens - entry.measured_input)
+    entry.measured_input = entry.size.tokens(request)
+    entry.measured_step = state.step_count + 1 if request.tools else 0
+    return entry.measured_input + (entry.input_excess if request.tools else 0)
 
 
 def _last_model(state: AgentState) -> str:

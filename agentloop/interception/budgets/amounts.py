@@ -1,36 +1,35 @@
-"""What executions use up, in whole numbers, so that sums are exact."""
+"""Amounts that executions use, their limits, and the signals for a limit; whole numbers, so that sums are exact."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 from attrs import frozen
 
 from agentloop.values.json import JsonObject
-from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
-from agentloop.values.time_and_ids import Clock
 
-DOLLAR = 10**12
-"""Money is counted in parts of a dollar so small that the price of every token is a whole number of them."""
+COST_UNITS_PER_DOLLAR = 10**12
+"""Money is counted in units so small that the price of every token is a whole number of them."""
 
 
-def parts_of_dollar(dollars: float) -> int:
-    """Return an amount of money in whole parts."""
-    return round(dollars * DOLLAR)
+def cost_units(dollars: float) -> int:
+    """Return an amount of money in whole cost units."""
+    return round(dollars * COST_UNITS_PER_DOLLAR)
+
+
+# --- amounts and limits -----------------------------------------------------------------------------------------
 
 
 @frozen
 class Amounts:
-    """How much was used, or is set aside.
+    """How much was used, or is reserved.
 
     Attributes:
         steps: steps of the loop.
         tool_calls: calls that were allowed to run.
         tokens: input and output together.
-        cost: money, in parts of a dollar; see `DOLLAR`.
+        cost: money in cost units; see `COST_UNITS_PER_DOLLAR`.
     """
 
     steps: int = 0
@@ -46,8 +45,8 @@ class Amounts:
             self.cost + other.cost,
         )
 
-    def without(self, other: Amounts) -> Amounts:
-        """Return what is left without these, never below zero."""
+    def minus(self, other: Amounts) -> Amounts:
+        """Return the difference, at least zero of each kind."""
         return Amounts(
             max(self.steps - other.steps, 0),
             max(self.tool_calls - other.tool_calls, 0),
@@ -58,21 +57,21 @@ class Amounts:
     @property
     def dollars(self) -> float:
         """The money in dollars."""
-        return self.cost / DOLLAR
+        return self.cost / COST_UNITS_PER_DOLLAR
 
 
-NOTHING = Amounts()
+NO_AMOUNTS = Amounts()
 
 
 @frozen
 class Limits:
-    """How much may be used; None is no limit. What is left of limits has the same form.
+    """How much may be used; None is no limit. The remainder of limits has the same form.
 
     Attributes:
         steps: steps of the loop.
         tool_calls: calls that run.
         tokens: input and output together.
-        cost: money, in parts of a dollar.
+        cost: money in cost units; see `COST_UNITS_PER_DOLLAR`.
     """
 
     steps: int | None = None
@@ -81,15 +80,15 @@ class Limits:
     cost: int | None = None
 
     def minus(self, amounts: Amounts) -> Limits:
-        """Return what is left after these amounts; below zero when they were too much."""
-        return self._with(amounts, lambda limit, amount: limit - amount)
+        """Return what remains after these amounts; negative if they exceed a limit."""
+        return self._combined(amounts, lambda limit, amount: limit - amount)
 
     def plus(self, amounts: Amounts) -> Limits:
         """Return the limits raised by these amounts."""
-        return self._with(amounts, lambda limit, amount: limit + amount)
+        return self._combined(amounts, lambda limit, amount: limit + amount)
 
     def tightened(self, other: Limits) -> Limits:
-        """Return the lower of two limits of each kind, never below zero."""
+        """Return the lower of both limits of each kind, at least zero."""
         return Limits(
             _lower(self.steps, other.steps),
             _lower(self.tool_calls, other.tool_calls),
@@ -99,81 +98,42 @@ class Limits:
 
     def share(self, share: float) -> Limits:
         """Return this share of each limit, rounded down."""
-        return self._with(NOTHING, lambda limit, _: int(limit * share))
+        return self._combined(NO_AMOUNTS, lambda limit, _: int(limit * share))
 
-    def allow(self, amounts: Amounts) -> bool:
-        """Say whether these amounts keep every limit; what is not asked for is not held against its limit."""
-        left = self.minus(amounts)
+    def allows(self, amounts: Amounts) -> bool:
+        """Return whether these amounts fit; a limit that is exceeded already refuses only amounts of its own kind."""
+        rest = self.minus(amounts)
         return not (
-            (amounts.steps and _below_zero(left.steps))
-            or (amounts.tool_calls and _below_zero(left.tool_calls))
-            or (amounts.tokens and _below_zero(left.tokens))
-            or (amounts.cost and _below_zero(left.cost))
+            (amounts.steps and _is_negative(rest.steps))
+            or (amounts.tool_calls and _is_negative(rest.tool_calls))
+            or (amounts.tokens and _is_negative(rest.tokens))
+            or (amounts.cost and _is_negative(rest.cost))
         )
 
     @property
     def amounts(self) -> Amounts:
-        """The limits as amounts, nothing where there is no limit."""
+        """The limits as amounts, zero where there is no limit."""
         return Amounts(self.steps or 0, self.tool_calls or 0, self.tokens or 0, self.cost or 0)
 
-    def _with(self, amounts: Amounts, change: Callable[[int, int], int]) -> Limits:
+    def _combined(self, amounts: Amounts, combine: Callable[[int, int], int]) -> Limits:
         return Limits(
-            None if self.steps is None else change(self.steps, amounts.steps),
-            None if self.tool_calls is None else change(self.tool_calls, amounts.tool_calls),
-            None if self.tokens is None else change(self.tokens, amounts.tokens),
-            None if self.cost is None else change(self.cost, amounts.cost),
+            None if self.steps is None else combine(self.steps, amounts.steps),
+            None if self.tool_calls is None else combine(self.tool_calls, amounts.tool_calls),
+            None if self.tokens is None else combine(self.tokens, amounts.tokens),
+            None if self.cost is None else combine(self.cost, amounts.cost),
         )
 
 
-def _lower(left: int | None, right: int | None) -> int | None:
-    given = [limit for limit in (left, right) if limit is not None]
-    return max(min(given), 0) if given else None
+def _lower(first: int | None, second: int | None) -> int | None:
+    limits = [limit for limit in (first, second) if limit is not None]
+    return max(min(limits), 0) if limits else None
 
 
-def _below_zero(left: int | None) -> bool:
-    return left is not None and left < 0
+def _is_negative(rest: int | None) -> bool:
+    return rest is not None and rest < 0
 
 
-def reached(
-    reason: StopReason, limit: float, *, last: bool = False, estimated: bool = False, **counts: int
-) -> StopSignal:
-    """Return the signal for a limit.
-
-    Args:
-        reason: which limit.
-        limit: how much it allows; money in dollars, time in seconds.
-        last: whether it is so near that the last answer is due.
-        estimated: whether the counts are estimates.
-        **counts: how far the execution has come, by name.
-    """
-    number = str(limit) if isinstance(limit, int) else f"{limit:g}"
-    amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
-    used = _used(reason, counts, estimated=estimated)
-    message = f"the limit of {amount} is {'nearly ' if last else ''}reached{used}"
-    known: dict[str, object] = {"estimated": estimated} if reason in _MEASURED else {}
-    if "cost" in counts:
-        return StopSignal(reason, message, context=JsonObject(limit=limit, cost=counts["cost"] / DOLLAR, **known))
-    return StopSignal(reason, message, context=JsonObject(limit=limit, **counts, **known))
-
-
-def refused(reason: StopReason, missing: str) -> StopSignal:
-    """Return the signal for what cannot be counted and may not be estimated."""
-    return StopSignal(reason, f"{missing}, so the limit cannot be kept", context=JsonObject(missing=missing))
-
-
-def stop_by(signal: StopSignal) -> AgentStop:
-    """Return the exception that stops an execution by this signal."""
-    return AgentStop(signal.message, reason=signal.reason, context=signal.context)
-
-
-def _used(reason: StopReason, counts: dict[str, int], *, estimated: bool) -> str:
-    about = "about " if estimated else ""
-    if reason is StopReason.TOKEN_LIMIT:
-        return f": {about}{counts['tokens']} used"
-    if reason is StopReason.COST_LIMIT:
-        return f": {about}{counts['cost'] / DOLLAR:.4g} used"
-    return ""
-
+# --- signals ----------------------------------------------------------------------------------------------------
 
 _UNITS = {
     StopReason.STEP_LIMIT: "step",
@@ -182,79 +142,46 @@ _UNITS = {
     StopReason.COST_LIMIT: "dollar",
     StopReason.TIME_LIMIT: "second",
 }
-_MEASURED = frozenset({StopReason.TOKEN_LIMIT, StopReason.COST_LIMIT})
+_ESTIMABLE = frozenset({StopReason.TOKEN_LIMIT, StopReason.COST_LIMIT})
 
 
-T = TypeVar("T")
+def limit_signal(
+    reason: StopReason, limit: float, *, is_near: bool = False, is_estimated: bool = False, **counts: int
+) -> StopSignal:
+    """Return the signal for a limit that is reached.
 
-
-class TimeIsUp(Exception):  # internal to budgets; becomes an outcome or a reason to stop
-    """What ran was cut off."""
-
-
-@frozen
-class TimeSpan:
-    """The time of an execution, from its beginning; what it was suspended for does not count.
-
-    Attributes:
-        seconds: how long it is; None for no end.
-        share: the share of it that is kept back for the last answer.
-        clock: tells the time.
+    Args:
+        reason: which limit.
+        limit: how much it allows; money in dollars, time in seconds.
+        is_near: whether the limit is only so near that the next answer is the last.
+        is_estimated: whether the counts are estimates.
+        **counts: how much was used, by name; `cost` in cost units.
     """
-
-    seconds: float | None
-    share: float
-    clock: Clock
-
-    def left(self, state: AgentState) -> float | None:
-        """Return the seconds left, below zero when it is over; None for no end."""
-        execution = state.execution
-        if self.seconds is None or execution is None:
-            return self.seconds
-        passed = (self.clock.now() - execution.started_at).total_seconds()
-        return self.seconds - (passed - execution.waited_seconds)
-
-    def left_for_tools(self, state: AgentState) -> float | None:
-        """Return the seconds left without those that are kept back."""
-        left = self.left(state)
-        return None if left is None or self.seconds is None else left - self.seconds * self.share
-
-    def is_over(self, state: AgentState) -> bool:
-        """Say whether no time is left."""
-        left = self.left(state)
-        return left is not None and left <= 0
-
-    def is_over_for_tools(self, state: AgentState) -> bool:
-        """Say whether only the time that is kept back is left."""
-        left = self.left_for_tools(state)
-        return left is not None and left <= 0
-
-    @property
-    def signal(self) -> StopSignal:
-        """The reason to stop when the time is up."""
-        return reached(StopReason.TIME_LIMIT, self.seconds or 0.0)
+    number = str(limit) if isinstance(limit, int) else f"{limit:g}"
+    amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
+    usage = _format_usage(reason, counts, is_estimated=is_estimated)
+    message = f"the limit of {amount} is {'nearly ' if is_near else ''}reached{usage}"
+    estimated: dict[str, object] = {"estimated": is_estimated} if reason in _ESTIMABLE else {}
+    if "cost" in counts:
+        dollars = counts["cost"] / COST_UNITS_PER_DOLLAR
+        return StopSignal(reason, message, context=JsonObject(limit=limit, cost=dollars, **estimated))
+    return StopSignal(reason, message, context=JsonObject(limit=limit, **counts, **estimated))
 
 
-def seconds_run(state: AgentState) -> float:
-    """Return how long the execution ran until its state last changed, without what it was suspended for."""
-    execution = state.execution
-    if execution is None:
-        return 0.0
-    return (state.updated_at - execution.started_at).total_seconds() - execution.waited_seconds
+def unknown_usage_signal(reason: StopReason, missing: str) -> StopSignal:
+    """Return the signal for a limit that cannot be enforced, because usage is unknown and may not be estimated."""
+    return StopSignal(reason, f"{missing}, so the limit cannot be enforced", context=JsonObject(missing=missing))
 
 
-async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
-    """Await the work, for this many seconds at the most; None for no end.
+def agent_stop(signal: StopSignal) -> AgentStop:
+    """Return the exception that stops an execution with this signal."""
+    return AgentStop(signal.message, reason=signal.reason, context=signal.context)
 
-    Raises:
-        TimeIsUp: when it was cut off.
-    """
-    if seconds is None:
-        return await work()
-    try:
-        async with asyncio.timeout(max(seconds, 0)) as limit:
-            return await work()
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise TimeIsUp from None
+
+def _format_usage(reason: StopReason, counts: dict[str, int], *, is_estimated: bool) -> str:
+    about = "about " if is_estimated else ""
+    if reason is StopReason.TOKEN_LIMIT:
+        return f": {about}{counts['tokens']} used"
+    if reason is StopReason.COST_LIMIT:
+        return f": {about}{counts['cost'] / COST_UNITS_PER_DOLLAR:.4g} used"
+    return ""

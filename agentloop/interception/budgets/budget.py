@@ -1,76 +1,117 @@
-"""What an execution may use up, and everything that it starts."""
+"""Limits on what an execution may use: `Budget` for several at once, and a class for each alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from abc import abstractmethod
+from typing import Self, TypeVar
 
 from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, in_, lt, optional
+from attrs.validators import ge, gt, in_, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import CallLog
+from agentloop.interception.budgets.account import BudgetAccount, UnknownUsage
+from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
+from agentloop.interception.budgets.prices import Prices, PublishedPrices
+from agentloop.interception.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS, BudgetRun, BudgetTerms
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.inference import InferenceResponse
-from agentloop.values.points import (
-    AfterInference,
-    AfterStep,
-    AfterToolUse,
-    AroundInference,
-    AroundToolUse,
-    BeforeInference,
-    BeforeStep,
-    BeforeToolUse,
-    ProceedInference,
-    ProceedToolUse,
-)
+from agentloop.interception.stops import LIMIT_PRIORITY
+from agentloop.values.points import AroundPoint, Proceed, StatePoint
 from agentloop.values.state import AgentState
-from agentloop.values.time_and_ids import Clock, SystemClock
-from agentloop.values.tool_calls import ToolExecution
 
-if TYPE_CHECKING:
-    from agentloop.interception.budgets.account import BudgetAccount
-    from agentloop.interception.budgets.prices import Prices
-    from agentloop.interception.budgets.run import BudgetRun
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
+
+_on_unknown_usage = in_(("refuse", "estimate", "allow"))
 
 
-LIMIT_PRIORITY = 1000
-"""Limits stand outside of other interceptors, so that nothing is done for a step that is not taken."""
+def _or_published(prices: Prices | None) -> Prices:
+    return PublishedPrices() if prices is None else prices
 
 
 @frozen(kw_only=True, repr=False)
-class Budget(Interceptor, CanAcceptExecutionScope):
-    """Limits what an execution uses up, together with what it starts under a lease; see `current_budget`.
+class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
+    """The base class of the budget and of the limits: enforces its terms in each execution by itself.
 
-    Before an inference, the most that it may use is set aside, and afterwards what it did use is written down: an inference
-    that does not fit is not made. How many tokens a request has is estimated by its length, rather too high than too low; where
-    a provider counts more, that is what can go over. What was used is read from the state, so it is not forgotten when a state is stored and
-    gone on with. When what is left falls into the reserve, the model is asked for a last answer without tools, and the
+    Attributes:
+        priority: the position among other interceptors.
+    """
+
+    priority: int = LIMIT_PRIORITY
+    _run: BudgetRun | None = field(default=None, eq=False)
+    _terms: BudgetTerms = field(init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_terms", self._build_terms())
+
+    @abstractmethod
+    def _build_terms(self) -> BudgetTerms:
+        """Return what is limited, and how."""
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The names of the points at which the terms are enforced."""
+        return self._terms.points
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy with an account of its own and the clock of the loop."""
+        return evolve(self, run=self._start(scope))
+
+    def handle(self, point: S) -> MaybeAwaitable[S]:
+        """Enforce the terms at a point."""
+        return self._current_run.handle(point)
+
+    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
+        """Enforce the terms around an inference or a tool call."""
+        return await self._current_run.around(point, proceed)
+
+    @property
+    def _current_run(self) -> BudgetRun:
+        return self._start(ExecutionScope()) if self._run is None else self._run
+
+    def _start(self, scope: ExecutionScope) -> BudgetRun:
+        account = BudgetAccount(self._terms.limits)
+        return BudgetRun(name=self.name, terms=self._terms, account=account, clock=scope.clock)
+
+    def __repr__(self) -> str:
+        shown = [(item, getattr(self, item.name)) for item in fields(type(self)) if item.eq and item.name != "prices"]
+        arguments = [f"{item.name}={value!r}" for item, value in shown if value != item.default]
+        return f"{self.name}({', '.join(arguments)})"
+
+
+@frozen(kw_only=True, repr=False)
+class Budget(BudgetInterceptor):
+    """Limits what an execution uses, together with the executions that it starts under a lease; see `current_budget`.
+
+    Before an inference, the maximum of what it may use is reserved, and afterwards replaced by its usage: an inference that
+    does not fit is not made. The input tokens of a request are estimated by its length, rather too high than too low; only
+    where a provider counts more can the limit be exceeded. Usage is read from the state, so it is kept when a state is stored
+    and resumed. When what remains falls below the reserve, the model is asked for a last answer without tools, and the
     execution then stops with the reason of the limit and the answer in its state.
 
     Attributes:
-        steps: the most steps; the last of them is for the last answer. The `max_steps` of the loop stands beside it, and
-            knows no last answer.
-        tool_calls: the most tool calls. Every call that a model makes counts, whatever comes of it; those too many do not run.
-        tokens: the most tokens, input and output together.
-        cost: the most dollars.
-        seconds: the most seconds, from the beginning of the execution. Calls are cut off so that the last answer still has
-            its time.
-        wrap_up: the share of tokens, money and time that is kept back for the last answer; zero for a stop without one.
-        strict: whether tokens and money are set aside before an inference. If not, the inference that crosses the limit is
-            finished and kept.
-        unknown: what to do about tokens that a provider does not report and models whose price is not known: `refuse` to go
-            on, `estimate` them, or `allow` them without counting.
-        prices: what models cost; those that providers publish when left out (needs the extra `prices`).
-        model: the model that is asked, where requests do not name one, or answers name it so that it has no price; else it
-            is known from the first answer on.
-        max_output_tokens: the most that a model is taken to write where the request sets no `max_tokens`. Only when less is
-            left, the request is given that as its `max_tokens`.
-        priority: where it stands among the interceptors.
+        steps: the maximum of steps; the last of them is for the last answer. The `max_steps` of the loop is a separate limit
+            without a last answer.
+        tool_calls: the maximum of tool calls. Every call of the model counts, whatever its outcome; those that exceed the limit
+            do not run.
+        tokens: the maximum of tokens, input and output together.
+        cost: the maximum of dollars.
+        seconds: the maximum of seconds, from the start of the execution. Calls are cancelled early enough to leave time for
+            the last answer.
+        wrap_up: the share of tokens, money and time that is reserved for the last answer; zero for a stop without one.
+        strict: whether tokens and money are reserved before an inference. If not, the inference that crosses the limit is
+            finished, and its answer used.
+        unknown: what to do about tokens that a provider does not report and models without a known price: `refuse` to
+            continue, `estimate` them, or `allow` them without counting.
+        prices: the prices of models; by default the published prices (needs the extra `prices`).
+        model: the model to assume where requests do not name one, or where a response names it in a form that has no price;
+            otherwise it is known from the first response on.
+        max_output_tokens: the maximum of output tokens to assume where the request sets no `max_tokens`. The request is given
+            a `max_tokens` only if less remains.
 
     Raises:
-        ConfigurationError: when money is limited, no prices are given, and the extra `prices` is not installed.
+        ConfigurationError: when cost is limited without prices, and the extra `prices` is not installed.
     """
 
     steps: int | None = field(default=None, validator=optional(ge(0)))
@@ -80,140 +121,140 @@ class Budget(Interceptor, CanAcceptExecutionScope):
     seconds: float | None = field(default=None, validator=optional(ge(0)))
     wrap_up: float = field(default=0.1, validator=[ge(0), lt(1)])
     strict: bool = True
-    unknown: Literal["refuse", "estimate", "allow"] = field(
-        default="estimate", validator=in_(("refuse", "estimate", "allow"))
-    )
+    unknown: UnknownUsage = field(default="estimate", validator=_on_unknown_usage)
     prices: Prices | None = None
     model: str = ""
-    max_output_tokens: int = field(default=16_384, validator=ge(1))
-    priority: int = LIMIT_PRIORITY
-    _run: BudgetRun | None = field(default=None, repr=False, eq=False)
-    _lent: BudgetAccount | None = field(default=None, repr=False, eq=False)
-    lends: ClassVar[bool] = True
-
-    def __attrs_post_init__(self) -> None:
-        self._known_prices()
+    max_output_tokens: int = field(default=DEFAULT_MAX_OUTPUT_TOKENS, validator=ge(1))
+    _lent: BudgetAccount | None = field(default=None, eq=False)
 
     @property
     def points(self) -> frozenset[str]:
-        """The names of the points that these limits need."""
-        timed, wraps = self.seconds is not None, self.wrap_up > 0
-        needed = {
-            "before_step": True,
-            "before_inference": self._reserves or wraps,
-            "around_inference": self._reserves or timed,
-            "after_inference": self._reserves or wraps,
-            "before_tool_use": self.tool_calls is not None or timed or wraps,
-            "around_tool_use": timed or self.lends,
-            "after_tool_use": timed,
-            "after_step": wraps or self.lends,
-        }
-        return frozenset(name for name, is_needed in needed.items() if is_needed)
-
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy with an account of its own, or the one that was lent, and the clock of the loop."""
-        return evolve(self, run=self._begun(scope.clock, scope.log))
-
-    def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Stop instead of taking one step too many, or find that the last answer is due."""
-        return self._running.before_step(point)
-
-    def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Set aside what the inference may use, and ask for the last answer when that is due.
-
-        Raises:
-            AgentStop: when too little is left.
-        """
-        return self._running.before_inference(point)
-
-    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
-        """Cut the inference off when its time is up, and give back what was set aside when it fails.
-
-        Raises:
-            AgentStop: when it was cut off.
-        """
-        return await self._running.around_inference(point, proceed)
-
-    def after_inference(self, point: AfterInference) -> AfterInference:
-        """Write down what the inference used, and keep the last answer free of calls."""
-        return self._running.after_inference(point)
-
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Block a call too many, and one for which no time is left."""
-        return self._running.before_tool_use(point)
-
-    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Cut the call off when the time for tools is up; lend to what it starts."""
-        return await self._running.around_tool_use(point, proceed)
-
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Stop when a call was cut off at the end, or the end has come meanwhile."""
-        return self._running.after_tool_use(point)
-
-    def after_step(self, point: AfterStep) -> AfterStep:
-        """Stop after the last answer; keep in the state what leases have used."""
-        return self._running.after_step(point)
+        """The names of the points at which the terms are enforced, or leases are given and recorded."""
+        return self._terms.points | {"around_tool_use", "after_step"}
 
     def count_ended(self, state: AgentState) -> None:
-        """Count, on the account that was lent, what an execution has used, unless it drew on it."""
-        self._running.count_ended(state)
+        """Count what an ended execution has used on the account of a lease, unless it used the account itself."""
+        self._current_run.count_ended(state)
 
-    @property
-    def _reserves(self) -> bool:
-        return self.strict and (self.tokens is not None or self.cost is not None)
-
-    @property
-    def _running(self) -> BudgetRun:
-        return self._begun(SystemClock()) if self._run is None else self._run
-
-    def _known_prices(self) -> Prices | None:
-        if self.cost is None or self.prices is not None:
-            return self.prices
-        from agentloop.interception.budgets.prices import PublishedPrices
-
-        return PublishedPrices()
-
-    def _begun(self, clock: Clock, log: CallLog | None = None) -> BudgetRun:
-        from agentloop.interception.budgets.account import BudgetAccount
-        from agentloop.interception.budgets.amounts import Limits, TimeSpan, parts_of_dollar
-        from agentloop.interception.budgets.run import BudgetRun, BudgetTerms
-
-        cost = None if self.cost is None else parts_of_dollar(self.cost)
-        limits = Limits(self.steps, self.tool_calls, self.tokens, cost)
-        terms = BudgetTerms(
+    def _build_terms(self) -> BudgetTerms:
+        return BudgetTerms(
+            steps=self.steps,
+            tool_calls=self.tool_calls,
+            tokens=self.tokens,
+            cost=self.cost,
+            seconds=self.seconds,
             wrap_up=self.wrap_up,
-            reserves=self._reserves,
+            reserves=self.strict and (self.tokens is not None or self.cost is not None),
             unknown=self.unknown,
-            prices=None if self.cost is None else self._known_prices(),
+            prices=None if self.cost is None else _or_published(self.prices),
             model=self.model,
             max_output_tokens=self.max_output_tokens,
         )
+
+    def _start(self, scope: ExecutionScope) -> BudgetRun:
+        # A replayed execution uses nothing, so it must not be counted on the account that was lent.
+        is_replay = isinstance(scope.log, CanObserveReplay)
+        account = BudgetAccount(self._terms.limits) if self._lent is None or is_replay else self._lent
         return BudgetRun(
             name=self.name,
-            terms=terms,
-            account=BudgetAccount(limits) if self._lent is None or isinstance(log, CanObserveReplay) else self._lent,
-            time=TimeSpan(self.seconds, self.wrap_up, clock),
-            lends=self.lends,
-            make=self._leased,
-            log=log,
+            terms=self._terms,
+            account=account,
+            clock=scope.clock,
+            create_lease=self._create_lease,
+            log=scope.log,
         )
 
-    def _leased(self, lent: BudgetAccount, seconds: float | None) -> CanIntercept:
-        from agentloop.interception.budgets.amounts import DOLLAR
-
+    def _create_lease(self, lent: BudgetAccount, seconds: float | None) -> CanIntercept:
         limits = lent.limits
         return evolve(
             self,
             steps=limits.steps,
             tool_calls=limits.tool_calls,
             tokens=limits.tokens,
-            cost=None if limits.cost is None else limits.cost / DOLLAR,
+            cost=None if limits.cost is None else limits.cost / COST_UNITS_PER_DOLLAR,
             seconds=seconds,
             run=None,
             lent=lent,
         )
 
-    def __repr__(self) -> str:
-        given = [(one.name, getattr(self, one.name)) for one in fields(type(self)) if one.eq and one.name != "prices"]
-        plain = {one.name: one.default for one in fields(type(self))}
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in given if value != plain[name])})"
+
+@frozen(repr=False)
+class TimeLimit(BudgetInterceptor):
+    """Stops an execution that takes longer, also during an inference or a tool call.
+
+    A cancelled inference is not in the state. Cancelled calls end as timed out, and the other calls of their batch keep their
+    outcomes.
+
+    Attributes:
+        seconds: the maximum of seconds of one execution, from its start.
+    """
+
+    seconds: float = field(validator=gt(0))
+
+    def _build_terms(self) -> BudgetTerms:
+        return BudgetTerms(seconds=self.seconds)
+
+
+@frozen(repr=False)
+class TokenLimit(BudgetInterceptor):
+    """Stops an execution that has used this many tokens, input and output together.
+
+    The inference that crosses the limit is finished, and its answer used; a `Budget` would not make it. If a provider reports
+    no usage, the tokens are estimated by the length of the conversation.
+
+    Attributes:
+        tokens: the maximum of tokens of one execution.
+    """
+
+    tokens: int = field(validator=ge(1))
+
+    def _build_terms(self) -> BudgetTerms:
+        return BudgetTerms(tokens=self.tokens)
+
+
+@frozen(repr=False)
+class CostLimit(BudgetInterceptor):
+    """Stops an execution before an inference that may cost more than what remains of this many dollars.
+
+    Attributes:
+        cost: the maximum of dollars of one execution.
+        prices: the prices of models; by default the published prices (needs the extra `prices`).
+        unknown: what to do about unknown usage and prices; as for `Budget`.
+        model: the model to assume where requests do not name one; as for `Budget`.
+        max_output_tokens: the maximum of output tokens to assume where the request sets no `max_tokens`.
+
+    Raises:
+        ConfigurationError: when there are no prices, and the extra `prices` is not installed.
+    """
+
+    cost: float = field(validator=gt(0))
+    prices: Prices | None = field(default=None, kw_only=True)
+    unknown: UnknownUsage = field(default="estimate", validator=_on_unknown_usage, kw_only=True)
+    model: str = field(default="", kw_only=True)
+    max_output_tokens: int = field(default=DEFAULT_MAX_OUTPUT_TOKENS, validator=ge(1), kw_only=True)
+
+    def _build_terms(self) -> BudgetTerms:
+        return BudgetTerms(
+            cost=self.cost,
+            reserves=True,
+            unknown=self.unknown,
+            prices=_or_published(self.prices),
+            model=self.model,
+            max_output_tokens=self.max_output_tokens,
+        )
+
+
+@frozen(repr=False)
+class ToolCallLimit(BudgetInterceptor):
+    """Stops an execution whose model makes more tool calls; those that exceed the limit do not run.
+
+    Every call of the model counts, whatever its outcome. A batch that exceeds the limit runs up to it.
+
+    Attributes:
+        tool_calls: the maximum of calls of one execution.
+    """
+
+    tool_calls: int = field(validator=ge(0))
+
+    def _build_terms(self) -> BudgetTerms:
+        return BudgetTerms(tool_calls=self.tool_calls)

@@ -1,4 +1,4 @@
-"""Parts of a running budget, lent to what an execution starts."""
+"""Leases: parts of a running budget that are lent to the executions a tool starts."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from contextvars import ContextVar
 from attrs import asdict, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.interception.budgets.account import BudgetAccount, Entry
-from agentloop.interception.budgets.amounts import NOTHING, Amounts, Limits, parts_of_dollar, seconds_run
+from agentloop.interception.budgets.account import AccountEntry, BudgetAccount
+from agentloop.interception.budgets.amounts import NO_AMOUNTS, Amounts, Limits, cost_units
 from agentloop.values.state import AgentState
 
 
-def _nothing(_: AgentState) -> Amounts:
-    return NOTHING
+def _no_usage(_: AgentState) -> Amounts:
+    return NO_AMOUNTS
 
 
-def _unnoted(_: Amounts) -> None:
-    """Note nothing."""
+def _discard(_: Amounts) -> None:
+    """Record nothing."""
 
 
 @frozen
 class RunningBudget:
-    """The budget of an execution under way. A tool gets it by `current_budget()`.
+    """The budget of a running execution. A tool gets it from `current_budget()`.
 
     Attributes:
-        account: what was spent and what is set aside.
-        entry: the execution's own part of it.
-        left: what may still be lent: what is left without what is kept for the last answer.
-        seconds: the time left for tools; None for no limit.
-        make: makes the interceptor for an execution that draws on an account.
-        used: tells what an execution has used so far, as its state says.
-        key: the call that is running.
-        note: is told what leases of the call have used, in all.
+        account: what was used and what is reserved.
+        entry: the execution's entry in the account.
+        remaining: returns what may still be lent, without the reserve for the last answer.
+        remaining_seconds: returns the time that is left for tools; None for no limit.
+        create_lease: creates the interceptor for an execution that uses an account, for so many seconds.
+        usage_of: returns what an execution has used so far, according to its state.
+        call_key: the key of the running call.
+        record_usage: records what was used under the leases of the call, in all.
     """
 
     account: BudgetAccount
-    entry: Entry
-    left: Callable[[], Limits]
-    seconds: Callable[[], float | None]
-    make: Callable[[BudgetAccount, float | None], CanIntercept]
-    used: Callable[[AgentState], Amounts] = _nothing
-    key: str = ""
-    note: Callable[[Amounts], None] = _unnoted
+    entry: AccountEntry
+    remaining: Callable[[], Limits]
+    remaining_seconds: Callable[[], float | None]
+    create_lease: Callable[[BudgetAccount, float | None], CanIntercept]
+    usage_of: Callable[[AgentState], Amounts] = _no_usage
+    call_key: str = ""
+    record_usage: Callable[[Amounts], None] = _discard
 
     @contextmanager
     def lease(
@@ -58,51 +58,65 @@ class RunningBudget:
         seconds: float | None = None,
         resuming: AgentState | None = None,
     ) -> Iterator[CanIntercept]:
-        """Lend a part of what is left, until the block ends; what was not used then comes back.
+        """Lend a part of what remains until the block ends; what was not used is then returned.
 
             with budget.lease(0.5) as lease:
                 state = await child.with_interceptors(lease).execute("…")
 
-        What is lent is set aside at once, so leases that run side by side never use more than there is. Where less is left
-        than is asked for, that is lent.
+        The lease is reserved at once, so concurrent leases never use more than the budget. If less remains than is
+        requested, the lease is that much smaller.
 
         Args:
-            share: the most of what is left, of every kind.
-            steps: the most steps.
-            tool_calls: the most tool calls.
-            tokens: the most tokens.
-            cost: the most dollars.
-            seconds: the most seconds.
-            resuming: the state of a suspended execution that goes on under this lease: what it has used was written down at
-                the end of the lease that it had then, and is not counted again.
+            share: the maximum share of what remains, of every kind.
+            steps: the maximum of steps.
+            tool_calls: the maximum of tool calls.
+            tokens: the maximum of tokens.
+            cost: the maximum of dollars.
+            seconds: the maximum of seconds.
+            resuming: the state of a suspended execution that continues under this lease. Its usage so far was recorded at
+                the end of its previous lease and is not counted again.
 
         Returns:
-            A context manager that gives an interceptor for the loop that draws on the lease.
+            A context manager that yields an interceptor for the loop that uses the lease.
         """
-        asked = Limits(steps, tool_calls, tokens, None if cost is None else parts_of_dollar(cost))
-        hold, limits = self.account.hold_up_to(self.left().share(share).tightened(asked))
-        before, passed = (NOTHING, 0.0) if resuming is None else (self.used(resuming), seconds_run(resuming))
-        lent = BudgetAccount(limits.plus(before))
-        left = self.seconds()
-        given = [max(one, 0.0) + passed for one in (left, seconds) if one is not None]
+        requested = Limits(steps, tool_calls, tokens, None if cost is None else cost_units(cost))
+        reservation, granted = self.account.reserve_up_to(self.remaining().share(share).tightened(requested))
+        used_before = NO_AMOUNTS if resuming is None else self.usage_of(resuming)
+        seconds_before = 0.0 if resuming is None else _seconds_run(resuming)
+        lent = BudgetAccount(granted.plus(used_before))
+        deadlines = [
+            max(limit, 0.0) + seconds_before for limit in (self.remaining_seconds(), seconds) if limit is not None
+        ]
         try:
-            yield self.make(lent, min(given, default=None))
+            yield self.create_lease(lent, min(deadlines, default=None))
         finally:
-            self.account.settle_lease(self.entry, hold, (lent.spent + lent.reserved).without(before), self.key)
-            self.note(self.entry.lent.get(self.key, NOTHING))
+            # A reservation that is still open belongs to an inference that was interrupted: it may have been charged.
+            used = (lent.used + lent.reserved).minus(used_before)
+            self.account.settle_lease(self.entry, reservation, used, self.call_key)
+            self.record_usage(self.entry.delegated_by_call.get(self.call_key, NO_AMOUNTS))
 
+
+def _seconds_run(state: AgentState) -> float:
+    """Return how long the execution ran until its state last changed, without the time it was suspended."""
+    execution = state.execution
+    if execution is None:
+        return 0.0
+    return (state.updated_at - execution.started_at).total_seconds() - execution.waited_seconds
+
+
+# --- the current budget -----------------------------------------------------------------------------------------
 
 _CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)
 
 
 def current_budget() -> RunningBudget | None:
-    """Return the budget of the execution whose tool runs here; None outside of tools and without a `Budget`."""
+    """Return the budget of the execution whose tool is running; None outside of tools and without a `Budget`."""
     return _CURRENT.get()
 
 
 @contextmanager
-def lending(budget: RunningBudget) -> Iterator[None]:
-    """Let what runs inside draw on this budget."""
+def set_current_budget(budget: RunningBudget) -> Iterator[None]:
+    """Make this the current budget of the block."""
     token = _CURRENT.set(budget)
     try:
         yield
@@ -110,27 +124,29 @@ def lending(budget: RunningBudget) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+# --- the usage of ended leases, in the state --------------------------------------------------------------------
+
 _KEY = "agentloop.budget"
 
 
-def delegated(state: AgentState, budget: str) -> Amounts:
-    """Return what the state says that leases of its execution have used.
+def delegated_usage(state: AgentState, budget: str) -> Amounts:
+    """Return what was used under ended leases of the state's execution.
 
     Args:
         state: the state.
         budget: the name of the budget that gave the leases.
     """
-    written = state.context.metadata.get(_KEY, {})
-    if written.get("execution") != state.execution_id or budget not in written:
-        return NOTHING
-    return Amounts(**written[budget])
+    stored = state.context.metadata.get(_KEY, {})
+    if stored.get("execution") != state.execution_id or budget not in stored:
+        return NO_AMOUNTS
+    return Amounts(**stored[budget])
 
 
-def with_delegated(state: AgentState, budget: str, amounts: Amounts) -> AgentState:
-    """Return the state with what leases of its execution have used."""
-    if amounts == delegated(state, budget):
+def with_delegated_usage(state: AgentState, budget: str, amounts: Amounts) -> AgentState:
+    """Return the state with what was used under ended leases of its execution."""
+    if amounts == delegated_usage(state, budget):
         return state
-    written = state.context.metadata.get(_KEY, {})
-    others = written if written.get("execution") == state.execution_id else {}
+    stored = state.context.metadata.get(_KEY, {})
+    others = stored if stored.get("execution") == state.execution_id else {}
     entry = {**others, "execution": state.execution_id, budget: asdict(amounts)}
     return state.with_metadata(**{_KEY: entry})

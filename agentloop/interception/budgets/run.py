@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import ceil
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from attrs import asdict, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import CallLog
-from agentloop.interception.budgets.account import BudgetAccount, Entry, Spending, Unknown, set_aside
+from agentloop.interception.budgets.account import (
+    AccountEntry,
+    BudgetAccount,
+    UnknownUsage,
+    UsageMeter,
+    reserve_inference,
+)
 from agentloop.interception.budgets.amounts import (
-    DOLLAR,
+    COST_UNITS_PER_DOLLAR,
     Amounts,
     Limits,
-    TimeIsUp,
-    TimeSpan,
-    reached,
-    refused,
-    stop_by,
-    within,
+    agent_stop,
+    cost_units,
+    limit_signal,
+    unknown_usage_signal,
 )
-from agentloop.interception.budgets.leases import RunningBudget, delegated, lending, with_delegated
+from agentloop.interception.budgets.leases import (
+    RunningBudget,
+    delegated_usage,
+    set_current_budget,
+    with_delegated_usage,
+)
 from agentloop.interception.budgets.prices import Prices
+from agentloop.interception.interceptor import Interceptor
 from agentloop.values.decisions import PendingCall
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ToolChoice
@@ -44,61 +55,358 @@ from agentloop.values.points import (
 )
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason, StopSignal
+from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
+CreateLease: TypeAlias = Callable[[BudgetAccount, float | None], CanIntercept]
+"""Creates the interceptor for an execution that uses an account, for so many seconds."""
 
-def is_settling(state: AgentState) -> bool:
-    """Say whether the next step only settles calls that waited for a decision: no new step, and no inference."""
+DEFAULT_MAX_OUTPUT_TOKENS = 16_384
+
+
+@frozen(kw_only=True)
+class BudgetTerms:
+    """What a budget limits, and how.
+
+    Attributes:
+        steps: the maximum of steps; None for no limit. So for the other limits.
+        tool_calls: the maximum of tool calls.
+        tokens: the maximum of tokens.
+        cost: the maximum of dollars.
+        seconds: the maximum of seconds.
+        wrap_up: the share of tokens, money and time that is reserved for a last answer; zero for a stop without one.
+        reserves: whether tokens and money are reserved before an inference.
+        unknown: what to do about unknown usage and prices.
+        prices: the prices of models; None when cost is not limited.
+        model: the model to assume where a request does not name one.
+        max_output_tokens: the maximum of output tokens to assume where a request does not set it.
+    """
+
+    steps: int | None = None
+    tool_calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+    wrap_up: float = 0.0
+    reserves: bool = False
+    unknown: UnknownUsage = "estimate"
+    prices: Prices | None = None
+    model: str = ""
+    max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
+
+    @property
+    def limits(self) -> Limits:
+        """The limits without that of time."""
+        cost = None if self.cost is None else cost_units(self.cost)
+        return Limits(self.steps, self.tool_calls, self.tokens, cost)
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The names of the points at which the terms are enforced."""
+        has_time, wraps_up = self.seconds is not None, self.wrap_up > 0
+        required = {
+            "before_step": True,
+            "before_inference": self.reserves or wraps_up,
+            "around_inference": self.reserves or has_time,
+            "after_inference": self.reserves or wraps_up,
+            "before_tool_use": self.tool_calls is not None or has_time or wraps_up,
+            "around_tool_use": has_time,
+            "after_tool_use": has_time,
+            "after_step": wraps_up,
+        }
+        return frozenset(name for name, is_required in required.items() if is_required)
+
+
+@frozen(kw_only=True, eq=False)
+class BudgetRun(Interceptor):
+    """A budget at work in one execution.
+
+    Attributes:
+        name: the name of the budget.
+        terms: what it limits, and how.
+        account: what was used and what is reserved.
+        clock: the clock of the loop.
+        create_lease: creates the interceptor for an execution that uses a lease; None if the budget gives no leases.
+        log: records the usage of leases with the calls that gave them; None without a journal.
+    """
+
+    name: str
+    terms: BudgetTerms
+    account: BudgetAccount
+    clock: Clock
+    create_lease: CreateLease | None = None
+    log: CallLog | None = None
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        """Stop in place of a step that exceeds a limit, or find that the next answer is the last."""
+        state = point.state
+        if self._time.is_over(state):
+            return _stop(point, self._time.signal)
+        if _is_settling(state):
+            return point
+        entry = self._entry(state)
+        self._update_used(entry, state)
+        signal = self._reserve.exceeded_signal(self.account, entry)
+        if signal is None and not self.account.try_use(entry, Amounts(steps=1)):
+            signal = self._reserve.signal(StopReason.STEP_LIMIT, self.account, entry)
+        if signal is not None:
+            return _stop(point, signal)
+        entry.final_signal = self._final_signal(entry, state)
+        return point
+
+    def after_step(self, point: AfterStep) -> AfterStep:
+        """Stop after the last answer; record the usage of leases in the state."""
+        entry = self._entry(point.state)
+        self._add_recorded_leases(entry, point.state)
+        if self.create_lease is not None:
+            point = point.with_state(with_delegated_usage(point.state, self.name, entry.delegated))
+        return point if entry.final_signal is None else _stop(point, entry.final_signal)
+
+    def count_ended(self, state: AgentState) -> None:
+        """Count what an ended execution has used, unless it used the account itself."""
+        if self.account.has_entry(state.execution_id):
+            return
+        entry = self._entry(state)
+        self.account.set_used(entry, self._usage_of_settling(entry.meter, state))
+
+    def _add_recorded_leases(self, entry: AccountEntry, state: AgentState) -> None:
+        """Add the leases of calls whose recorded outcome was reused: those calls did not run, and gave no lease now."""
+        lending_keys, entry.delegated_by_call = set(entry.delegated_by_call), {}
+        step = state.last_step
+        if self.log is None or self.create_lease is None or step is None:
+            return
+        for key in [execution.key for execution in step.executions] + [call.key for call in step.pending]:
+            recorded = None if key in lending_keys else self.log.attachment(key, self.name)
+            if recorded is not None:
+                entry.delegated += Amounts(**recorded)
+
+    def _update_used(self, entry: AccountEntry, state: AgentState) -> None:
+        """Set the account to what the state says was used; no inference is running."""
+        self.account.release(entry)
+        meter = entry.meter
+        if self._has_token_or_cost_limit:
+            meter.count(state)
+        calls = state.tool_call_count
+        remaining = self.account.remaining.tool_calls
+        allowed = calls if remaining is None else min(calls, max(remaining, 0) + entry.used.tool_calls)
+        self.account.set_used(entry, Amounts(state.step_count, allowed, meter.tokens, meter.cost))
+
+    def _final_signal(self, entry: AccountEntry, state: AgentState) -> StopSignal | None:
+        signal = self._reserve.near_signal(self.account, entry, state)
+        if not self.terms.wrap_up or not self._time.is_over_for_tools(state):
+            return signal
+        time_signal = self._time.signal
+        return time_signal if signal is None or signal.reason.weight < time_signal.reason.weight else signal
+
+    # --- inferences -----------------------------------------------------------------------------------------------
+
+    def before_inference(self, point: BeforeInference) -> BeforeInference:
+        """Reserve what the inference may use, and request the last answer if a limit is near.
+
+        Raises:
+            AgentStop: when too little remains.
+        """
+        entry = self._entry(point.state)
+        if not self.terms.reserves:
+            return point if entry.final_signal is None else point.with_request(_last_request(point.request))
+        self.account.release(entry)
+        if entry.final_signal is None:
+            result = self._reserve_inference(entry, point, self.account.remaining.minus(self._reserve.amounts))
+            if isinstance(result, InferenceRequest):
+                return point.with_request(result)
+            entry.final_signal = self._reserve.signal(result, self.account, entry, is_near=True)
+            if not self.terms.wrap_up:
+                raise agent_stop(entry.final_signal)
+        point = point.with_request(_last_request(point.request))
+        result = self._reserve_inference(entry, point, self.account.remaining)
+        if isinstance(result, InferenceRequest):
+            return point.with_request(result)
+        raise agent_stop(self._reserve.signal(result, self.account, entry, is_near=True))
+
+    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        """Cancel the inference when its time is up, and release its reservation when it fails.
+
+        Raises:
+            AgentStop: when it was cancelled.
+        """
+        try:
+            return await _run_within(self._time.remaining(point.state), proceed)
+        except BaseException as error:
+            self.account.release(self._entry(point.state))
+            if isinstance(error, _TimeIsUpError):
+                raise agent_stop(self._time.signal) from None
+            raise
+
+    def after_inference(self, point: AfterInference) -> AfterInference:
+        """Replace the reservation by the usage, and remove tool calls from the last answer."""
+        entry = self._entry(point.state)
+        response = point.response
+        if self.terms.reserves:
+            output_estimate = parts_length(response.parts) // BYTES_PER_TOKEN
+            tokens, cost = entry.meter.measure(response.usage, response.model, entry.input_estimate, output_estimate)
+            self.account.settle(entry, Amounts(tokens=tokens, cost=cost))
+        return point if entry.final_signal is None else point.with_response(_last_response(response))
+
+    def _reserve_inference(
+        self, entry: AccountEntry, point: BeforeInference, limits: Limits
+    ) -> InferenceRequest | StopReason:
+        return reserve_inference(self.account, entry, point, limits, max_output_tokens=self.terms.max_output_tokens)
+
+    # --- tool calls -----------------------------------------------------------------------------------------------
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Block a call that exceeds the limit of calls, or for which no time is left."""
+        entry = self._entry(point.state)
+        if entry.final_signal is not None:
+            return point.block(entry.final_signal.message)
+        if self._time.is_over_for_tools(point.state):
+            return point.block(self._time.signal.message)
+        # A resumed call keeps its number, so it is not counted twice.
+        number = _calls_before_step(point.state) + point.index + 1
+        added = number - entry.used.tool_calls
+        limit = self.account.limits.tool_calls
+        if limit is None or added <= 0 or self.account.try_use(entry, Amounts(tool_calls=added)):
+            return point
+        signal = limit_signal(StopReason.TOOL_CALL_LIMIT, limit, call=number)
+        return (point if self.terms.wrap_up else _stop(point, signal)).block(signal.message)
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        """Cancel the call when the time for tools is up; let it lend parts of the budget."""
+        if self.create_lease is None:
+            return await self._run_in_time(point, proceed)
+        with set_current_budget(self._running_budget(point.state, point.key, self.create_lease)):
+            return await self._run_in_time(point, proceed)
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        """Stop if the time is up."""
+        return _stop(point, self._time.signal) if self._time.is_over(point.state) else point
+
+    async def _run_in_time(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        try:
+            return await _run_within(self._time.remaining_for_tools(point.state), proceed)
+        except _TimeIsUpError:
+            return point.fail(self._time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
+
+    def _running_budget(self, state: AgentState, call_key: str, create_lease: CreateLease) -> RunningBudget:
+        reserved = self._reserve.amounts
+        return RunningBudget(
+            self.account,
+            self._entry(state),
+            remaining=lambda: self.account.remaining.minus(reserved),
+            remaining_seconds=lambda: self._time.remaining_for_tools(state),
+            create_lease=create_lease,
+            usage_of=self._usage_of,
+            call_key=call_key,
+            record_usage=partial(self._record_lease, call_key),
+        )
+
+    def _record_lease(self, call_key: str, used: Amounts) -> None:
+        """Store what the leases of a call have used with its outcome."""
+        if self.log is not None:
+            self.log.attach(call_key, self.name, asdict(used))
+
+    # --- shared ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _reserve(self) -> _Reserve:
+        return _Reserve(self.account.limits, self.terms.wrap_up)
+
+    @property
+    def _time(self) -> _TimeSpan:
+        return _TimeSpan(self.terms.seconds, self.terms.wrap_up, self.clock)
+
+    @property
+    def _has_token_or_cost_limit(self) -> bool:
+        limits = self.account.limits
+        return limits.tokens is not None or limits.cost is not None
+
+    def _entry(self, state: AgentState) -> AccountEntry:
+        """Return the execution's entry; a new one takes over what the state says about ended leases."""
+        entry = self.account.entry(state, self._create_meter)
+        if not entry.is_restored:
+            entry.is_restored, entry.delegated = True, delegated_usage(state, self.name)
+            if _is_settling(state):
+                self.account.set_used(entry, self._usage_of_settling(entry.meter, state))
+        return entry
+
+    def _create_meter(self) -> UsageMeter:
+        return UsageMeter(self.terms.unknown, self.terms.prices, self.terms.model)
+
+    def _usage_of(self, state: AgentState) -> Amounts:
+        return self._usage_of_settling(self._create_meter(), state) + delegated_usage(state, self.name)
+
+    def _usage_of_settling(self, meter: UsageMeter, state: AgentState) -> Amounts:
+        """Return what an execution that settles suspended calls has used itself."""
+        if self._has_token_or_cost_limit:
+            meter.count(state)
+        return Amounts(state.step_count, _admitted_call_count(state), meter.tokens, meter.cost)
+
+
+def _stop(point: S, signal: StopSignal) -> S:
+    return point.stop(signal.message, reason=signal.reason, context=signal.context)
+
+
+# --- what the state says ----------------------------------------------------------------------------------------
+
+
+def _is_settling(state: AgentState) -> bool:
+    """Return whether the next step only settles suspended calls: it is no new step, and has no inference."""
     last = state.last_step
     return last is not None and last.open_turn is not None
 
 
-def calls_before(state: AgentState) -> int:
+def _calls_before_step(state: AgentState) -> int:
     """Return how many calls the steps before the current one made."""
     last = state.last_step
     open_calls = len(last.open_turn.slots) if last is not None and last.open_turn is not None else 0
     return state.tool_call_count - open_calls
 
 
-def calls_admitted(state: AgentState) -> int:
-    """Return how many calls were made, without those at the end of an open turn that only wait for their turn."""
+def _admitted_call_count(state: AgentState) -> int:
+    """Return how many calls were admitted: all but the last ones of an open turn that only wait for the calls before them."""
     last = state.last_step
     slots = last.open_turn.slots if last is not None and last.open_turn is not None else ()
     admitted = [
-        place
-        for place, slot in enumerate(slots, start=1)
+        number
+        for number, slot in enumerate(slots, start=1)
         if not (isinstance(slot, PendingCall) and slot.waits_for and not slot.begun)
     ]
-    return calls_before(state) + max(admitted, default=0)
+    return _calls_before_step(state) + max(admitted, default=0)
 
+
+# --- the last answer --------------------------------------------------------------------------------------------
 
 NOTICE = (
     "This is your last answer: the budget of this task is nearly used up, and no more tools can be called. Answer now with "
     "what you have found so far, and say what is left undone."
 )
-"""What a model is told with the last request; it is not part of the conversation."""
+"""The last message of the last request; it is not part of the conversation."""
 
 
-def last_request(request: InferenceRequest) -> InferenceRequest:
-    """Return the request without tools, with the notice at its end."""
-    told = request.with_messages(*request.messages, Message.user(NOTICE))
-    return told.with_tools().with_tool_choice(ToolChoice.none())
+def _last_request(request: InferenceRequest) -> InferenceRequest:
+    """Return the request without tools, and with the notice."""
+    request = request.with_messages(*request.messages, Message.user(NOTICE))
+    return request.with_tools().with_tool_choice(ToolChoice.none())
 
 
-def last_response(response: InferenceResponse) -> InferenceResponse:
-    """Return the answer without calls that it makes all the same, if there is anything else in it."""
+def _last_response(response: InferenceResponse) -> InferenceResponse:
+    """Return the response without tool calls, unless it has nothing else."""
     if not response.text or not response.tool_calls:
         return response
     return response.with_parts(*[part for part in response.parts if not isinstance(part, ToolCall)])
 
 
 @frozen
-class Reserve:
-    """What is kept back, of limits.
+class _Reserve:
+    """The part of limits that is reserved for the last answer.
 
     Attributes:
         limits: the limits.
-        share: the share of tokens, money and time that is kept back; zero for nothing, and no last answer.
+        share: the share of tokens, money and time that is reserved; zero for no last answer.
     """
 
     limits: Limits
@@ -106,288 +414,118 @@ class Reserve:
 
     @property
     def amounts(self) -> Amounts:
-        """The tokens and the money that are kept back."""
+        """The tokens and the money that are reserved."""
         return Amounts(tokens=self._part(self.limits.tokens), cost=self._part(self.limits.cost))
 
-    def reached(self, account: BudgetAccount, entry: Entry) -> StopSignal | None:
-        """Return the signal for tokens or money that are used up, or cannot be counted and may not be estimated."""
-        spending, left = entry.spending, account.left
-        for reason, amount in ((StopReason.COST_LIMIT, left.cost), (StopReason.TOKEN_LIMIT, left.tokens)):
+    def exceeded_signal(self, account: BudgetAccount, entry: AccountEntry) -> StopSignal | None:
+        """Return the signal when tokens or money are used up, or are unknown and may not be estimated."""
+        meter, remaining = entry.meter, account.remaining
+        for reason, amount in ((StopReason.COST_LIMIT, remaining.cost), (StopReason.TOKEN_LIMIT, remaining.tokens)):
             if amount is None:
                 continue
-            if spending.unknown == "refuse" and spending.missing:
-                return refused(reason, spending.missing)
+            if meter.unknown == "refuse" and meter.missing:
+                return unknown_usage_signal(reason, meter.missing)
             if amount <= 0:
                 return self.signal(reason, account, entry)
         return None
 
-    def nearly_reached(self, account: BudgetAccount, entry: Entry, state: AgentState) -> StopSignal | None:
-        """Return the signal for the limit so near that the next answer has to be the last; time is not looked at."""
+    def near_signal(self, account: BudgetAccount, entry: AccountEntry, state: AgentState) -> StopSignal | None:
+        """Return the signal for a limit so near that the next answer has to be the last; time is not considered."""
         if not self.share:
             return None
-        left, kept = account.left, self.amounts
-        if left.cost is not None and left.cost <= kept.cost:
-            return self.signal(StopReason.COST_LIMIT, account, entry, last=True)
-        if left.tokens is not None and left.tokens <= kept.tokens:
-            return self.signal(StopReason.TOKEN_LIMIT, account, entry, last=True)
-        if left.steps is not None and left.steps <= 0:
-            return self.signal(StopReason.STEP_LIMIT, account, entry, last=True)
-        if left.tool_calls is not None and state.tool_call_count > entry.own.tool_calls:
+        remaining, reserved = account.remaining, self.amounts
+        if remaining.cost is not None and remaining.cost <= reserved.cost:
+            return self.signal(StopReason.COST_LIMIT, account, entry, is_near=True)
+        if remaining.tokens is not None and remaining.tokens <= reserved.tokens:
+            return self.signal(StopReason.TOKEN_LIMIT, account, entry, is_near=True)
+        if remaining.steps is not None and remaining.steps <= 0:
+            return self.signal(StopReason.STEP_LIMIT, account, entry, is_near=True)
+        if remaining.tool_calls is not None and state.tool_call_count > entry.used.tool_calls:
             return self.signal(StopReason.TOOL_CALL_LIMIT, account, entry)
         return None
 
-    def signal(self, reason: StopReason, account: BudgetAccount, entry: Entry, *, last: bool = False) -> StopSignal:
-        """Return the signal for one of the limits that are counted."""
-        limits, spent, estimated = self.limits, account.spent, entry.spending.estimated
+    def signal(
+        self, reason: StopReason, account: BudgetAccount, entry: AccountEntry, *, is_near: bool = False
+    ) -> StopSignal:
+        """Return the signal for one of the limits, with what was used."""
+        limits, used, is_estimated = self.limits, account.used, entry.meter.is_estimated
         if reason is StopReason.COST_LIMIT:
-            return reached(reason, (limits.cost or 0) / DOLLAR, last=last, estimated=estimated, cost=spent.cost)
+            dollars = (limits.cost or 0) / COST_UNITS_PER_DOLLAR
+            return limit_signal(reason, dollars, is_near=is_near, is_estimated=is_estimated, cost=used.cost)
         if reason is StopReason.TOKEN_LIMIT:
-            return reached(reason, limits.tokens or 0, last=last, estimated=estimated, tokens=spent.tokens)
+            tokens = limits.tokens or 0
+            return limit_signal(reason, tokens, is_near=is_near, is_estimated=is_estimated, tokens=used.tokens)
         if reason is StopReason.STEP_LIMIT:
-            return reached(reason, limits.steps or 0, last=last, steps=spent.steps)
-        return reached(reason, limits.tool_calls or 0, last=last, calls=spent.tool_calls)
+            return limit_signal(reason, limits.steps or 0, is_near=is_near, steps=used.steps)
+        return limit_signal(reason, limits.tool_calls or 0, is_near=is_near, calls=used.tool_calls)
 
     def _part(self, limit: int | None) -> int:
         return 0 if limit is None else ceil(round(limit * self.share, 6))
 
 
-S = TypeVar("S", bound=StatePoint)
+# --- time -------------------------------------------------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class BudgetTerms:
-    """How a budget is kept.
-
-    Attributes:
-        wrap_up: the share that is kept back for the last answer.
-        reserves: whether tokens and money are set aside before an inference.
-        unknown: what to do about what is not known.
-        prices: what models cost; None when money is of no interest.
-        model: the model that is asked where the request does not name one.
-        max_output_tokens: the most that a model is taken to write where the request does not say.
-    """
-
-    wrap_up: float
-    reserves: bool
-    unknown: Unknown
-    prices: Prices | None
-    model: str
-    max_output_tokens: int
+class _TimeIsUpError(Exception):
+    """An operation was cancelled because its time is up."""
 
 
-@frozen(kw_only=True, eq=False)
-class BudgetRun:
-    """A budget at work in one execution: what it does at each point.
+@frozen
+class _TimeSpan:
+    """The time of an execution from its beginning, without the time it was suspended.
 
     Attributes:
-        name: the name of the budget.
-        terms: how it is kept.
-        account: what was spent and what is set aside.
-        time: how long the execution may take.
-        lends: whether what the execution starts can draw on it.
-        make: makes the interceptor for an execution that draws on an account that was lent, with so many seconds.
-        log: what the execution writes down; None for nothing.
+        seconds: the limit; None for no limit.
+        share: the share of it that is reserved for the last answer.
+        clock: the clock of the loop.
     """
 
-    name: str
-    terms: BudgetTerms
-    account: BudgetAccount
-    time: TimeSpan
-    lends: bool
-    make: Callable[[BudgetAccount, float | None], CanIntercept]
-    log: CallLog | None = None
+    seconds: float | None
+    share: float
+    clock: Clock
 
-    # --- steps ----------------------------------------------------------------------------------------------------
+    def remaining(self, state: AgentState) -> float | None:
+        """Return the remaining seconds, negative when the time is up; None for no limit."""
+        execution = state.execution
+        if self.seconds is None or execution is None:
+            return self.seconds
+        passed = (self.clock.now() - execution.started_at).total_seconds()
+        return self.seconds - (passed - execution.waited_seconds)
 
-    def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Stop instead of taking one step too many, or find that the last answer is due."""
-        state = point.state
-        if self.time.is_over(state):
-            return _stopped(point, self.time.signal)
-        if is_settling(state):
-            return point
-        entry = self._opened(state)
-        self._book(entry, state)
-        signal = self._reserve.reached(self.account, entry)
-        if signal is None and not self.account.take(entry, Amounts(steps=1)):
-            signal = self._reserve.signal(StopReason.STEP_LIMIT, self.account, entry)
-        if signal is not None:
-            return _stopped(point, signal)
-        entry.closing = self._closing(entry, state)
-        return point
+    def remaining_for_tools(self, state: AgentState) -> float | None:
+        """Return the remaining seconds without those that are reserved."""
+        remaining = self.remaining(state)
+        return None if remaining is None or self.seconds is None else remaining - self.seconds * self.share
 
-    def after_step(self, point: AfterStep) -> AfterStep:
-        """Stop after the last answer; keep in the state what leases have used."""
-        entry = self._opened(point.state)
-        self._count_recorded(entry, point.state)
-        made = point.with_state(with_delegated(point.state, self.name, entry.delegated)) if self.lends else point
-        return made if entry.closing is None else _stopped(made, entry.closing)
+    def is_over(self, state: AgentState) -> bool:
+        """Return whether no time remains."""
+        remaining = self.remaining(state)
+        return remaining is not None and remaining <= 0
 
-    def _count_recorded(self, entry: Entry, state: AgentState) -> None:
-        """Count what calls of the step have lent whose recorded end was used again, and which have lent nothing now."""
-        ran, entry.lent = entry.lent, {}
-        step = state.last_step
-        if self.log is None or not self.lends or step is None:
-            return
-        for key in [one.key for one in step.executions] + [one.key for one in step.pending]:
-            known = None if key in ran else self.log.attachment(key, self.name)
-            if known is not None:
-                entry.delegated += Amounts(**known)
-
-    def count_ended(self, state: AgentState) -> None:
-        """Count what an execution has used, unless it drew on the account."""
-        if self.account.knows(state.execution_id):
-            return
-        entry = self._opened(state)
-        self.account.book(entry, self._own(entry.spending, state))
-
-    def _note(self, key: str, used: Amounts) -> None:
-        """Let what a call has lent be kept with its end."""
-        if self.log is not None:
-            self.log.attach(key, self.name, asdict(used))
-
-    def _book(self, entry: Entry, state: AgentState) -> None:
-        """Write down what the state says was used; nothing of an inference is under way."""
-        self.account.release(entry)
-        spending = entry.spending
-        if self.account.limits.tokens is not None or self.account.limits.cost is not None:
-            spending.count(state)
-        calls = state.tool_call_count
-        free = self.account.left.tool_calls
-        allowed = calls if free is None else min(calls, max(free, 0) + entry.own.tool_calls)
-        self.account.book(entry, Amounts(state.step_count, allowed, spending.tokens, spending.cost))
-
-    def _closing(self, entry: Entry, state: AgentState) -> StopSignal | None:
-        signal = self._reserve.nearly_reached(self.account, entry, state)
-        if not self.terms.wrap_up or not self.time.is_over_for_tools(state):
-            return signal
-        late = self.time.signal
-        return late if signal is None or signal.reason.weight < late.reason.weight else signal
-
-    # --- inferences -----------------------------------------------------------------------------------------------
-
-    def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Set aside what the inference may use, and ask for the last answer when that is due.
-
-        Raises:
-            AgentStop: when too little is left.
-        """
-        entry = self._opened(point.state)
-        if not self.terms.reserves:
-            return point if entry.closing is None else point.with_request(last_request(point.request))
-        self.account.release(entry)
-        if entry.closing is None:
-            kept = self.account.left.minus(self._reserve.amounts)
-            found = set_aside(self.account, entry, point, kept, most=self.terms.max_output_tokens)
-            if isinstance(found, InferenceRequest):
-                return point.with_request(found)
-            entry.closing = self._reserve.signal(found, self.account, entry, last=True)
-            if not self.terms.wrap_up:
-                raise stop_by(entry.closing)
-        point = point.with_request(last_request(point.request))
-        found = set_aside(self.account, entry, point, self.account.left, most=self.terms.max_output_tokens)
-        if isinstance(found, InferenceRequest):
-            return point.with_request(found)
-        raise stop_by(self._reserve.signal(found, self.account, entry, last=True))
-
-    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
-        """Cut the inference off when its time is up, and give back what was set aside when it fails.
-
-        Raises:
-            AgentStop: when it was cut off.
-        """
-        try:
-            return await within(self.time.left(point.state), proceed)
-        except BaseException as error:
-            entry = self._opened(point.state)
-            self.account.release(entry)
-            if isinstance(error, TimeIsUp):
-                raise stop_by(self.time.signal) from None
-            raise
-
-    def after_inference(self, point: AfterInference) -> AfterInference:
-        """Write down what the inference used, and keep the last answer free of calls."""
-        entry = self._opened(point.state)
-        response = point.response
-        if self.terms.reserves:
-            wrote = parts_length(response.parts) // BYTES_PER_TOKEN
-            tokens, cost = entry.spending.of(response.usage, response.model, entry.asked, wrote)
-            self.account.settle(entry, Amounts(tokens=tokens, cost=cost))
-        return point if entry.closing is None else point.with_response(last_response(response))
-
-    # --- tool calls -----------------------------------------------------------------------------------------------
-
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Block a call too many, and one for which no time is left."""
-        entry = self._opened(point.state)
-        if entry.closing is not None:
-            return point.block(entry.closing.message)
-        if self.time.is_over_for_tools(point.state):
-            return point.block(self.time.signal.message)
-        number = calls_before(point.state) + point.index + 1
-        more = number - entry.own.tool_calls
-        if self.account.limits.tool_calls is None or more <= 0 or self.account.take(entry, Amounts(tool_calls=more)):
-            return point
-        signal = reached(StopReason.TOOL_CALL_LIMIT, self.account.limits.tool_calls, call=number)
-        return (point if self.terms.wrap_up else _stopped(point, signal)).block(signal.message)
-
-    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Cut the call off when the time for tools is up; lend to what it starts."""
-        if not self.lends:
-            return await self._in_time(point, proceed)
-        with lending(self._running(point.state, point.key)):
-            return await self._in_time(point, proceed)
-
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Stop when a call was cut off at the end, or the end has come meanwhile."""
-        return _stopped(point, self.time.signal) if self.time.is_over(point.state) else point
-
-    async def _in_time(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        try:
-            return await within(self.time.left_for_tools(point.state), proceed)
-        except TimeIsUp:
-            return point.fail(self.time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
-
-    def _running(self, state: AgentState, key: str) -> RunningBudget:
-        entry = self._opened(state)
-        kept = self._reserve.amounts
-        return RunningBudget(
-            self.account,
-            entry,
-            left=lambda: self.account.left.minus(kept),
-            seconds=lambda: self.time.left_for_tools(state),
-            make=self.make,
-            used=self._used,
-            key=key,
-            note=partial(self._note, key),
-        )
-
-    def _used(self, state: AgentState) -> Amounts:
-        spending = Spending(self.terms.unknown, self.terms.prices, self.terms.model)
-        return self._own(spending, state) + delegated(state, self.name)
-
-    def _own(self, spending: Spending, state: AgentState) -> Amounts:
-        """Count what an execution that settles calls has used itself."""
-        if self.account.limits.tokens is not None or self.account.limits.cost is not None:
-            spending.count(state)
-        return Amounts(state.step_count, calls_admitted(state), spending.tokens, spending.cost)
-
-    # --- what they have in common ---------------------------------------------------------------------------------
+    def is_over_for_tools(self, state: AgentState) -> bool:
+        """Return whether only the reserved time remains."""
+        remaining = self.remaining_for_tools(state)
+        return remaining is not None and remaining <= 0
 
     @property
-    def _reserve(self) -> Reserve:
-        return Reserve(self.account.limits, self.terms.wrap_up)
-
-    def _opened(self, state: AgentState) -> Entry:
-        """Return the execution's part of the account; what its state remembers of leases is written down."""
-        terms = self.terms
-        entry = self.account.entry(state, lambda: Spending(terms.unknown, terms.prices, terms.model))
-        if not entry.restored:
-            entry.restored, entry.delegated = True, delegated(state, self.name)
-            if is_settling(state):
-                self.account.book(entry, self._own(entry.spending, state))
-        return entry
+    def signal(self) -> StopSignal:
+        """The signal when the time is up."""
+        return limit_signal(StopReason.TIME_LIMIT, self.seconds or 0.0)
 
 
-def _stopped(point: S, signal: StopSignal) -> S:
-    return point.stop(signal.message, reason=signal.reason, context=signal.context)
+async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T]]) -> T:
+    """Await the operation for at most so many seconds; None for no limit.
+
+    Raises:
+        _TimeIsUpError: when it was cancelled.
+    """
+    if seconds is None:
+        return await operation()
+    try:
+        async with asyncio.timeout(max(seconds, 0)) as timeout:
+            return await operation()
+    except TimeoutError:
+        # A timeout inside of the operation is its own error.
+        if not timeout.expired():
+            raise
+        raise _TimeIsUpError from None

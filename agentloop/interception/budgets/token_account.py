@@ -1,4 +1,4 @@
-"""What an execution's tokens went to."""
+"""An estimate of what an execution's tokens were used for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from attrs import define, evolve, frozen
 
-from agentloop.interception.budgets.amounts import NOTHING, Amounts
+from agentloop.interception.budgets.amounts import NO_AMOUNTS, Amounts
 from agentloop.interception.budgets.prices import Price, Prices
 from agentloop.values.estimates import BYTES_PER_TOKEN, call_length, length, part_length, tools_length
 from agentloop.values.inference import Usage
@@ -18,27 +18,27 @@ from agentloop.values.tool_calls import ToolExchange, ToolSpec
 
 @frozen
 class TokenAccount:
-    """What an execution's tokens and money went to: an estimate.
+    """An estimate of what an execution's tokens and money were used for.
 
-    Providers report one number for all that a model reads. It is divided by the share of each part in the bytes of the
-    request, so the parts add up to what was reported; how exact they are depends on how evenly the parts are made into
-    tokens. What a compiler left out or an interceptor changed in a request is not known here.
+    Providers report one number for the whole input. It is divided in proportion to the bytes of each part of the request,
+    so the parts add up to the reported number; their accuracy depends on how evenly the text is tokenized. Parts that a
+    compiler removed or an interceptor changed in a request are not known here.
 
     Attributes:
         system_prompt: the instructions.
         tools: the descriptions of the tools.
-        history: what users and the model said, calls included.
-        tool_results: what tools gave back.
-        answer: what the model wrote, reasoning and calls included.
-        reported: whether the provider reported the tokens of every inference; else they are estimated by length.
-        priced: whether every model had a price; else the money is estimated, or left out when there were no prices at all.
+        history: messages of users and of the model, calls included.
+        tool_results: the results of tools.
+        answer: the output of the model, reasoning and calls included.
+        reported: whether the provider reported the tokens of every inference; otherwise they are estimated by length.
+        priced: whether every model had a price; otherwise the money is estimated, or zero without any prices.
     """
 
-    system_prompt: Amounts = NOTHING
-    tools: Amounts = NOTHING
-    history: Amounts = NOTHING
-    tool_results: Amounts = NOTHING
-    answer: Amounts = NOTHING
+    system_prompt: Amounts = NO_AMOUNTS
+    tools: Amounts = NO_AMOUNTS
+    history: Amounts = NO_AMOUNTS
+    tool_results: Amounts = NO_AMOUNTS
+    answer: Amounts = NO_AMOUNTS
     reported: bool = True
     priced: bool = True
 
@@ -48,42 +48,42 @@ class TokenAccount:
         return self.system_prompt + self.tools + self.history + self.tool_results + self.answer
 
     def explain(self) -> str:
-        """Return the parts with their tokens, and their dollars where there are any, for a person to read."""
+        """Return a table of the parts with their tokens, and their dollars if there are any."""
         total = self.total
-        lines = [f"{'' if self.reported else 'about '}{total.tokens:,} tokens{_dollars(total)}, divided by length:"]
+        lines = [f"{'' if self.reported else 'about '}{total.tokens:,} tokens{_format_cost(total)}, divided by length:"]
         for name in ("system_prompt", "tools", "history", "tool_results", "answer"):
             part: Amounts = getattr(self, name)
             share = part.tokens / total.tokens if total.tokens else 0.0
-            lines.append(f"  {name.replace('_', ' '):<14}{part.tokens:>10,}  {share:>4.0%}{_dollars(part)}")
+            lines.append(f"  {name.replace('_', ' '):<14}{part.tokens:>10,}  {share:>4.0%}{_format_cost(part)}")
         return "\n".join(lines)
 
 
 def token_account(state: AgentState, *, tools: Iterable[ToolSpec] = (), prices: Prices | None = None) -> TokenAccount:
-    """Divide what the current execution has used among the parts of its requests and its answers.
+    """Divide the usage of the current execution among the parts of its requests and its answers.
 
     Args:
         state: a state of the execution.
-        tools: the tools that were on offer, as in `loop.tools.specs`; a state does not hold them.
-        prices: what models cost; without them, only tokens are counted.
+        tools: the tools that were offered, as in `loop.tools.specs`; a state does not contain them.
+        prices: the prices of models; without them, only tokens are counted.
     """
     execution = state.execution
     if execution is None:
         return TokenAccount()
-    read = _Read(length(state.context.system_prompt), tools_length(tuple(tools)))
+    input_bytes = _InputBytes(length(state.context.system_prompt), tools_length(tuple(tools)))
     for message in state.messages[: execution.history_length]:
-        read.add(message)
+        input_bytes.add(message)
     account = TokenAccount()
     for step in execution.steps:
         if step.usage.requests:
-            account = _with_step(account, step, read, prices)
+            account = _with_step(account, step, input_bytes, prices)
         if step.message is not None:
-            read.add(step.message)
+            input_bytes.add(step.message)
     return account
 
 
 @define(eq=False)
-class _Read:
-    """The bytes that a model reads."""
+class _InputBytes:
+    """The size of the parts of a request."""
 
     system_prompt: int
     tools: int
@@ -103,32 +103,28 @@ class _Read:
         return self.system_prompt + self.tools + self.history + self.tool_results
 
 
-def _with_step(account: TokenAccount, step: AgentStep, read: _Read, prices: Prices | None) -> TokenAccount:
+def _with_step(account: TokenAccount, step: AgentStep, input_bytes: _InputBytes, prices: Prices | None) -> TokenAccount:
     usage = step.usage
-    wrote = sum(map(_written, step.message.parts)) if step.message is not None else 0
-    known = evolve(
-        usage,
-        input_tokens=read.total // BYTES_PER_TOKEN if usage.input_tokens is None else usage.input_tokens,
-        output_tokens=wrote // BYTES_PER_TOKEN if usage.output_tokens is None else usage.output_tokens,
-    )
-    found = prices.price(step.model, known.input_tokens or 0) if prices is not None else None
-    price = found or (prices.assumed if prices is not None else None)
-    tokens = _divided(known.input_tokens or 0, read)
-    money = _divided(_cost(price, evolve(known, output_tokens=0)), read)
-    written = Amounts(
-        tokens=known.output_tokens or 0, cost=_cost(price, Usage(0, known.output_tokens, requests=usage.requests))
-    )
-    system, offered, history, results = (
-        Amounts(tokens=one, cost=cost) for one, cost in zip(tokens, money, strict=True)
+    output_bytes = sum(map(_output_bytes, step.message.parts)) if step.message is not None else 0
+    input_tokens = input_bytes.total // BYTES_PER_TOKEN if usage.input_tokens is None else usage.input_tokens
+    output_tokens = output_bytes // BYTES_PER_TOKEN if usage.output_tokens is None else usage.output_tokens
+    known_price = prices.price(step.model, input_tokens) if prices is not None else None
+    price = known_price or (prices.assumed if prices is not None else None)
+    # Cached input is part of `usage`, so the input is priced with it and the output alone.
+    input_cost = _cost(price, evolve(usage, input_tokens=input_tokens, output_tokens=0))
+    output_cost = _cost(price, Usage(0, output_tokens, requests=usage.requests))
+    system_prompt, tools, history, tool_results = (
+        Amounts(tokens=tokens, cost=cost)
+        for tokens, cost in zip(_divide(input_tokens, input_bytes), _divide(input_cost, input_bytes), strict=True)
     )
     return TokenAccount(
-        account.system_prompt + system,
-        account.tools + offered,
+        account.system_prompt + system_prompt,
+        account.tools + tools,
         account.history + history,
-        account.tool_results + results,
-        account.answer + written,
+        account.tool_results + tool_results,
+        account.answer + Amounts(tokens=output_tokens, cost=output_cost),
         reported=account.reported and usage.total_tokens is not None,
-        priced=account.priced and found is not None,
+        priced=account.priced and known_price is not None,
     )
 
 
@@ -136,18 +132,19 @@ def _cost(price: Price | None, usage: Usage) -> int:
     return (price.cost(usage) or 0) if price is not None else 0
 
 
-def _divided(amount: int, read: _Read) -> tuple[int, int, int, int]:
-    """Divide an amount by bytes; what rounding leaves goes to the history."""
-    total = read.total
+def _divide(amount: int, input_bytes: _InputBytes) -> tuple[int, int, int, int]:
+    """Divide an amount in proportion to bytes; the remainder of rounding is added to the history."""
+    total = input_bytes.total
     if not total:
         return 0, 0, amount, 0
-    system, tools, results = (amount * part // total for part in (read.system_prompt, read.tools, read.tool_results))
-    return system, tools, amount - system - tools - results, results
+    sizes = (input_bytes.system_prompt, input_bytes.tools, input_bytes.tool_results)
+    system_prompt, tools, tool_results = (amount * size // total for size in sizes)
+    return system_prompt, tools, amount - system_prompt - tools - tool_results, tool_results
 
 
-def _written(part: object) -> int:
+def _output_bytes(part: object) -> int:
     return call_length(part.call) if isinstance(part, ToolExchange) else part_length(part)
 
 
-def _dollars(amounts: Amounts) -> str:
+def _format_cost(amounts: Amounts) -> str:
     return f"  ${amounts.dollars:,.4f}" if amounts.cost else ""
