@@ -219,8 +219,10 @@ def test_models_without_tools_but_with_schemas_are_structured() -> None:
     ],
 )
 def test_the_table_includes_parallel_calls_and_structured_output(
-    name: str, parallel: bool, structured: str | None
-) -> None:  # noqa: FBT001  # a column
+    name: str,
+    parallel: bool,  # noqa: FBT001  # a column of the table
+    structured: str | None,
+) -> None:
     """Parallel calls and structured output are those that the publisher documents."""
     result = capabilities(name)
     assert (result.parallel_tool_calls, result.structured_output) == (parallel, structured)

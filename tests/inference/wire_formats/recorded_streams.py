@@ -1,4 +1,4 @@
-"""Recorded exchanges, and ways to read their streams."""
+"""Recorded exchanges of services with the formats of OpenAI, and helpers to decode and compare them."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
 from agentloop.values import InferenceDelta, InferenceResponse
 
 Exchange = Mapping[str, Any]
-Told = tuple[list[InferenceDelta], InferenceResponse | InferenceError]
+Decoded = tuple[list[InferenceDelta], InferenceResponse | InferenceError]
 
 
-def rows(corpus: Path, *names: str) -> Iterator[Exchange]:
-    """Go through the recorded exchanges of these files."""
+def load_exchanges(corpus: Path, *names: str) -> Iterator[Exchange]:
+    """Yield the recorded exchanges of these files."""
     for name in names:
         with (corpus / "exchanges" / name).open() as lines:
             yield from map(json.loads, lines)
 
 
-def is_judged(exchange: Exchange) -> bool:
-    """Say whether it is known what an exchange means."""
+def has_expectation(exchange: Exchange) -> bool:
+    """Return whether the recording contains an undisputed expectation."""
     expect = exchange["expect"]
     return bool(expect) and not expect.get("disputed") and "unusual" not in expect
 
 
-def read(form: WireFormat, raw: bytes, step: int = 0, headers: Mapping[str, str] | None = None) -> Told:
-    """Read a stream in pieces of this many bytes; whole for 0."""
-    decoder, found = form.stream_decoder(headers or {}), []
+def decode_stream(
+    wire_format: WireFormat, raw: bytes, step: int = 0, headers: Mapping[str, str] | None = None
+) -> Decoded:
+    """Decode a stream in chunks of this many bytes, or in one chunk for 0."""
+    decoder, deltas = wire_format.stream_decoder(headers or {}), []
     try:
-        for place in range(0, len(raw), step or max(1, len(raw))):
-            found += decoder.feed(raw[place : place + (step or len(raw))])
-        return found, decoder.close()
+        for start in range(0, len(raw), step or max(1, len(raw))):
+            deltas += decoder.feed(raw[start : start + (step or len(raw))])
+        return deltas, decoder.close()
     except InferenceError as error:
-        return found, error
+        return deltas, error
 
 
-def outcome(name: str, exchange: Exchange) -> InferenceResponse | InferenceError:
-    """Read the answer of an exchange, whether it came whole or as a stream."""
+def decode_exchange(name: str, exchange: Exchange) -> InferenceResponse | InferenceError:
+    """Decode the response of an exchange, which is complete or a stream."""
     response = exchange["response"]
     headers = {key.lower(): value for key, value in response["headers"].items()}
     if "raw" in response and response["status"] == 200:
-        return read(wire_format(name), response["raw"].encode(), 0, headers)[1]
+        return decode_stream(wire_format(name), response["raw"].encode(), 0, headers)[1]
     body = response["raw"] if "raw" in response else json.dumps(response["body"], ensure_ascii=False)
     try:
         return wire_format(name).decode_response(response["status"], headers, body.encode())
@@ -52,24 +54,28 @@ def outcome(name: str, exchange: Exchange) -> InferenceResponse | InferenceError
         return error
 
 
-def differences(name: str, exchange: Exchange) -> Iterator[str]:
-    """Compare what was read with what the provider's own package read."""
-    expect, found = exchange["expect"], outcome(name, exchange)
-    if isinstance(found, InferenceError) or "raises" in expect:
+def differences(format_name: str, exchange: Exchange) -> Iterator[str]:
+    """Yield the differences between the decoded response and the one that the provider's package decoded."""
+    expect, decoded = exchange["expect"], decode_exchange(format_name, exchange)
+    if isinstance(decoded, InferenceError) or "raises" in expect:
         status = expect.get("status")
-        if not isinstance(found, InferenceError) or "raises" not in expect or status not in {None, found.status}:
-            yield f"{found!r} instead of {expect}"
+        if not isinstance(decoded, InferenceError) or "raises" not in expect or status not in {None, decoded.status}:
+            yield f"{decoded!r} instead of {expect}"
         return
     usage = expect.get("usage") or {}
     compared = {
-        "text": (found.text, expect["text"] or expect["refusal"] or ""),
-        "reasoning": (found.reasoning, expect["reasoning"] or ""),
-        "calls": ([*map(_call, found.tool_calls)], [*map(_expected_call, expect["tool_calls"] or ())]),
-        "input tokens": (found.usage.input_tokens, usage.get("input_tokens", found.usage.input_tokens)),
-        "output tokens": (found.usage.output_tokens, usage.get("output_tokens", found.usage.output_tokens)),
-        "finish reason": (found.provider_finish_reason or "", expect["finish"] or ""),
+        "text": (decoded.text, expect["text"] or expect["refusal"] or ""),
+        "reasoning": (decoded.reasoning, expect["reasoning"] or ""),
+        "calls": ([*map(_call, decoded.tool_calls)], [*map(_expected_call, expect["tool_calls"] or ())]),
+        "input tokens": (decoded.usage.input_tokens, usage.get("input_tokens", decoded.usage.input_tokens)),
+        "output tokens": (decoded.usage.output_tokens, usage.get("output_tokens", decoded.usage.output_tokens)),
+        "finish reason": (decoded.provider_finish_reason or "", expect["finish"] or ""),
     }
-    yield from (f"{what}: {got!r} instead of {wanted!r}" for what, (got, wanted) in compared.items() if got != wanted)
+    yield from (
+        f"{name}: {actual!r} instead of {expected!r}"
+        for name, (actual, expected) in compared.items()
+        if actual != expected
+    )
 
 
 def _call(call: Any) -> tuple[str, str, Any]:
@@ -81,19 +87,19 @@ def _expected_call(call: Mapping[str, Any]) -> tuple[str, str, Any]:
 
 
 def _parsed(arguments: str | None) -> Any:
-    """Parse arguments as far as they are JSON; none are an empty object."""
+    """Return the arguments parsed if they are JSON; an empty object if there are none."""
     try:
         return json.loads(arguments or "{}") or {}
     except ValueError:
         return arguments
 
 
-def spoken(deltas: list[InferenceDelta], kind: str) -> str:
-    """Join the deltas of a kind."""
+def joined_text(deltas: list[InferenceDelta], kind: str) -> str:
+    """Return the joined texts of the deltas of this kind."""
     return "".join(delta.text for delta in deltas if delta.kind == kind)
 
 
-def meaning(told: Told) -> object:
-    """Return what two readings of one stream have in common, however it was cut: of an error, what it says."""
-    deltas, found = told
-    return (type(found), str(found)) if isinstance(found, InferenceError) else (deltas, found)
+def comparable(decoded: Decoded) -> object:
+    """Return what is equal for all chunkings of a stream: deltas and response, or the type and message of the error."""
+    deltas, result = decoded
+    return (type(result), str(result)) if isinstance(result, InferenceError) else (deltas, result)

@@ -1,4 +1,4 @@
-"""Ids of calls on their way back to a provider."""
+"""Tests of the ids of calls that are sent back to a provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.inference.generated_requests import execution_of, tool_exchanges
 
 
 def exchanges(*ids: str) -> list[ToolExchange]:
-    """Make a turn of calls with these ids."""
+    """Return a turn of calls with these ids."""
     calls = [ToolCall(call_id, "add") for call_id in ids]
     return [ToolExchange(call, execution_of(call)) for call in calls]
 
@@ -29,14 +29,14 @@ def exchanges(*ids: str) -> list[ToolExchange]:
         (["a", "a", "a_1", "a_1_1", ""], ["a", "a_1_1_1", "a_1", "a_1_1", "call_4"]),
     ],
 )
-def test_the_ids_of_the_model_are_kept_and_the_others_made_from_the_position(ids: list[str], sent: list[str]) -> None:
-    """A model's own id goes back as it came; one is made only where there is none, or the same once more."""
+def test_ids_of_the_model_are_kept_and_others_derived_from_the_position(ids: list[str], sent: list[str]) -> None:
+    """Only a missing or repeated id is replaced."""
     assert unique_call_ids(exchanges(*ids)) == sent
 
 
 @given(st.lists(tool_exchanges(), max_size=8))
-def test_ids_of_a_turn_are_different_and_not_empty(turn: list[ToolExchange]) -> None:
-    """Whatever a model gave, each call of a turn goes back under an id of its own, and its first own ids are kept."""
+def test_ids_of_a_turn_are_unique_and_not_empty(turn: list[ToolExchange]) -> None:
+    """The ids of the model remain in use, each for one call."""
     ids = unique_call_ids(turn)
     assert len(set(ids)) == len(turn)
     assert all(ids)

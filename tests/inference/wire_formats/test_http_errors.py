@@ -1,4 +1,4 @@
-"""Typed errors from HTTP statuses, headers and bodies."""
+"""Tests of typed errors for HTTP statuses, headers and bodies."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ NOT_TOO_LONG = [
 
 
 def body(message: str, **entries: object) -> bytes:
-    """Spell an error as most providers do."""
+    """Return an error body as most providers send it."""
     return json.dumps({"error": {"message": message, **entries}}).encode()
 
 
 @pytest.mark.parametrize("message", TOO_LONG)
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_conversation_that_is_too_long_is_recognized_in_the_words_of_any_provider(message: str, status: int) -> None:
-    """Providers say it in many ways; a program has to act on one."""
+def test_a_too_long_conversation_is_recognized_by_the_message_of_any_provider(message: str, status: int) -> None:
+    """The providers' different messages all raise `ContextLengthExceeded`."""
     assert type(status_error(status, {}, body(message))) is ContextLengthExceeded
     assert type(reported_error(json.loads(body(message)), 200, {})) is ContextLengthExceeded
 
 
-def test_a_conversation_that_is_too_long_is_recognized_by_its_code() -> None:
-    """The code says it where the message does not."""
+def test_a_too_long_conversation_is_recognized_by_its_code() -> None:
+    """The error code decides where the message does not."""
     assert type(status_error(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
 
 
 @pytest.mark.parametrize("message", NOT_TOO_LONG)
-def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
-    """Not everything that is too much is too much conversation."""
+def test_other_limits_are_not_mistaken_for_the_context_length(message: str) -> None:
+    """Messages about other limits raise `BadRequest`."""
     assert type(status_error(400, {}, body(message))) is BadRequest
 
 
 @pytest.mark.parametrize(
-    "told",
+    "data",
     [
         {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***yz."},
         {"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.", "status": "INVALID"}},
@@ -78,13 +78,13 @@ def test_other_limits_are_not_taken_for_the_context(message: str) -> None:
         {"error": "No API key provided"},
     ],
 )
-def test_a_refused_key_is_recognized_under_another_status(told: object) -> None:
-    """Some providers refuse a key with status 400; it is still the key that is refused."""
-    assert type(status_error(400, {}, json.dumps(told).encode())) is AuthenticationError
+def test_a_refused_key_is_recognized_with_status_400(data: object) -> None:
+    """Some providers refuse a key with status 400."""
+    assert type(status_error(400, {}, json.dumps(data).encode())) is AuthenticationError
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         ({"error": {"message": "m", "type": "t", "code": "c"}}, "m (c)"),
         ({"error": {"message": "m", "type": "t", "code": None}}, "m (t)"),
@@ -106,14 +106,14 @@ def test_a_refused_key_is_recognized_under_another_status(told: object) -> None:
         (None, "null"),
     ],
 )
-def test_the_message_is_found_where_providers_put_it(data: object, told: str) -> None:
-    """Message and code come from wherever they are, and the body itself is shown when there is none."""
+def test_the_message_is_found_where_providers_put_it(data: object, message: str) -> None:
+    """Message and code are read from all known places; without them, the error quotes the body."""
     error = status_error(400, {}, json.dumps(data).encode())
-    assert str(error) == f"the provider responded with HTTP 400: {told}"
+    assert str(error) == f"the provider responded with HTTP 400: {message}"
 
 
 @pytest.mark.parametrize(
-    ("page", "told"),
+    ("page", "message"),
     [
         (b"", "nothing"),
         (b"  \n ", "nothing"),
@@ -123,29 +123,29 @@ def test_the_message_is_found_where_providers_put_it(data: object, told: str) ->
         (b"\xff\xfe", "��"),
     ],
 )
-def test_a_body_that_is_not_json_is_shown_on_one_line(page: bytes, told: str) -> None:
-    """Pages of gateways are named, other text is shown, and all of it on one line."""
+def test_a_body_that_is_not_json_is_shown_on_one_line(page: bytes, message: str) -> None:
+    """HTML pages are named by their title, and other text is quoted."""
     error = status_error(502, {}, page)
-    assert str(error) == f"the provider responded with HTTP 502: {told}"
+    assert str(error) == f"the provider responded with HTTP 502: {message}"
     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "token count " * 1000])
 @pytest.mark.parametrize("place", ["message", "code", "error", "page"])
-def test_long_texts_are_cut(text: str, place: str) -> None:
-    """An error is a line to read, whatever a provider sends."""
-    spelled = {
+def test_long_messages_are_truncated(text: str, place: str) -> None:
+    """The length of an error message is limited."""
+    content = {
         "message": body(text),
         "code": body("m", code=text),
         "error": json.dumps({"error": text}).encode(),
         "page": text.encode(),
     }[place]
-    assert len(str(status_error(400, {}, spelled))) < 1200
+    assert len(str(status_error(400, {}, content))) < 1200
     assert len(str(reported_error({"error": text}, 200, {}))) < 1200
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "status"),
+    ("error_object", "kind", "status"),
     [
         ({"message": "m", "code": 429}, RateLimited, 429),
         ({"message": "m", "code": "503"}, ProviderUnavailable, 503),
@@ -162,34 +162,34 @@ def test_long_texts_are_cut(text: str, place: str) -> None:
         ({"message": "m", "code": 42}, BadRequest, 200),
     ],
 )
-def test_an_error_in_an_answer_is_typed_by_its_code_or_its_words(
-    told: dict[str, object], kind: type[InferenceError], status: int
+def test_an_error_object_is_typed_by_its_code_or_message(
+    error_object: dict[str, object], kind: type[InferenceError], status: int
 ) -> None:
-    """Without a status of its own, an error has the type that its code says, or else its words."""
-    error = reported_error({"error": told}, 200, {"retry-after": "2"})
+    """Without an HTTP error status, the code or else the message determines the type."""
+    error = reported_error({"error": error_object}, 200, {"retry-after": "2"})
     assert (type(error), error.status, error.retry_after) == (kind, status, 2.0)
 
 
-def test_an_error_in_an_answer_may_give_no_reason() -> None:
-    """An error that says nothing is told as such."""
+def test_an_error_object_may_contain_no_message() -> None:
+    """The error says that no reason is given."""
     assert str(reported_error({"error": True}, 200, {})) == "the provider responded with an error: it gives no reason"
 
 
 @pytest.mark.parametrize("status", [100, 199, 301, 302, 304, 399])
-def test_a_status_that_is_neither_success_nor_error_is_no_answer(status: int) -> None:
-    """What is not an answer is an invalid response."""
+def test_a_status_that_is_neither_success_nor_error_is_an_invalid_response(status: int) -> None:
+    """Such a status raises `InvalidResponse`."""
     assert type(status_error(status, {}, b"")) is InvalidResponse
 
 
 @pytest.mark.parametrize("name", ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "cf-ray"])
-def test_the_request_id_is_found_under_the_names_of_providers(name: str) -> None:
-    """Each provider has its own header for it."""
+def test_the_request_id_is_read_from_the_headers_of_all_providers(name: str) -> None:
+    """Each provider has its own header for the request id."""
     assert request_id({"server": "x", name: "r"}) == "r"
     assert request_id({"server": "x"}) is None
 
 
-def test_the_request_id_of_the_body_is_taken_when_no_header_has_one() -> None:
-    """Anthropic repeats it in the body."""
+def test_the_request_id_in_the_body_is_the_fallback() -> None:
+    """Anthropic repeats the request id in the body."""
     assert status_error(400, {}, b'{"request_id": "r"}').request_id == "r"
     assert status_error(400, {"request-id": "h"}, b'{"request_id": "r"}').request_id == "h"
     assert status_error(400, {}, b'{"request_id": 5}').request_id is None
@@ -202,8 +202,8 @@ def test_the_request_id_of_the_body_is_taken_when_no_header_has_one() -> None:
 @example("9" * 5000, "", "9" * 5000)
 @example("²", "", "²")
 @example(" ", " ", " ")
-def test_any_header_is_a_time_to_wait_or_none(value: str, date: str, milliseconds: str) -> None:
-    """No header, however odd, is an error or a time before now."""
+def test_any_header_is_a_wait_or_none(value: str, date: str, milliseconds: str) -> None:
+    """No header raises or yields a negative wait."""
     for headers in ({"retry-after": value, "date": date}, {"retry-after-ms": milliseconds}):
         seconds = retry_after(headers)
         assert seconds is None or seconds >= 0
@@ -214,8 +214,8 @@ def test_any_header_is_a_time_to_wait_or_none(value: str, date: str, millisecond
 @example(400, b'{"error": {"message": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}}")
 @example(400, b'{"error": {"message": {"a": "\\ud800"}, "code": true}}')
 @example(400, b"[" * 100_000)
-def test_any_body_is_an_error_of_some_type(status: int, content: bytes) -> None:
-    """No body, however odd, keeps an error from being made."""
+def test_any_body_yields_a_typed_error(status: int, content: bytes) -> None:
+    """No body prevents the creation of the error."""
     error = status_error(status, {}, content)
     assert isinstance(error, InferenceError)
     assert error.status == status
@@ -226,6 +226,6 @@ def test_any_body_is_an_error_of_some_type(status: int, content: bytes) -> None:
 @example({"error": {"code": "9" * 5000}})
 @example({"error": [[]]})
 @example({"error": {"message": [[[1]]], "metadata": [], "code": []}})
-def test_any_error_object_is_an_error_of_some_type(data: object) -> None:
-    """No error object, however odd, keeps an error from being made."""
+def test_any_error_object_yields_a_typed_error(data: object) -> None:
+    """No error object prevents the creation of the error."""
     assert isinstance(reported_error(data, 200, {}), InferenceError)

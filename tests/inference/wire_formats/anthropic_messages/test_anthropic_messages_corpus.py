@@ -10,15 +10,15 @@ from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.anthropic_messages.history import export_messages, import_messages
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceResponse
-from tests.inference.wire_formats.recorded_answers import (
-    PIECES,
+from tests.inference.wire_formats.recorded_responses import (
+    CHUNK_SIZES,
+    decode_exchange,
+    decode_stream,
     differences,
-    is_judged,
-    outcome,
-    recorded,
-    said,
-    streamed,
-    told,
+    has_expectation,
+    joined_deltas,
+    joined_parts,
+    load_exchanges,
 )
 
 FORMAT = wire_format("anthropic-messages")
@@ -36,10 +36,10 @@ def counted(found: InferenceResponse | InferenceError) -> tuple[int | None, int 
 
 def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
     """Text, thoughts, calls, tokens and errors of every recorded answer are what Anthropic's own package found."""
-    judged = [exchange for exchange in recorded(corpus, PLAIN) if is_judged(exchange)]
+    judged = [exchange for exchange in load_exchanges(corpus, PLAIN) if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
-        got = outcome(FORMAT, exchange)
+        got = decode_exchange(FORMAT, exchange)
         found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
     assert len(judged) > 100
     assert not found, "\n".join(found)
@@ -47,15 +47,15 @@ def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
 
 def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
     """So are those of every recorded stream, however its bytes are cut; the deltas tell what the response says."""
-    judged = [exchange for exchange in recorded(corpus, STREAMED) if is_judged(exchange)]
+    judged = [exchange for exchange in load_exchanges(corpus, STREAMED) if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
-        outcomes = [streamed(FORMAT, exchange["response"]["raw"].encode(), size) for size in PIECES]
+        outcomes = [decode_stream(FORMAT, exchange["response"]["raw"].encode(), size) for size in CHUNK_SIZES]
         deltas, got = outcomes[-1]
         assert all(other == outcomes[0] for other in outcomes), exchange["id"]
         assert isinstance(got, InferenceResponse), exchange["id"]
-        text, reasoning, calls = told(deltas)
-        assert (text, reasoning, [(*call[:2], call[2] or "{}") for call in calls]) == said(got), exchange["id"]
+        text, reasoning, calls = joined_deltas(deltas)
+        assert (text, reasoning, [(*call[:2], call[2] or "{}") for call in calls]) == joined_parts(got), exchange["id"]
         found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
     assert len(judged) > 20
     assert not found, "\n".join(found)
@@ -63,9 +63,9 @@ def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
 
 def test_disputed_streams_are_a_response_or_an_inference_error(corpus: Path) -> None:
     """What two decoders read differently raises nothing else."""
-    for exchange in recorded(corpus, STREAMED):
-        if not is_judged(exchange):
-            _, got = streamed(FORMAT, exchange["response"]["raw"].encode(), 5)
+    for exchange in load_exchanges(corpus, STREAMED):
+        if not has_expectation(exchange):
+            _, got = decode_stream(FORMAT, exchange["response"]["raw"].encode(), 5)
             assert isinstance(got, InferenceResponse | InferenceError), exchange["id"]
 
 
@@ -74,7 +74,7 @@ def test_recorded_conversations_survive_import_and_export(corpus: Path) -> None:
     bodies = [
         exchange["request"]["body"]
         for name in (PLAIN, STREAMED)
-        for exchange in recorded(corpus, name)
+        for exchange in load_exchanges(corpus, name)
         if exchange["request"]
     ]
     for body in bodies:

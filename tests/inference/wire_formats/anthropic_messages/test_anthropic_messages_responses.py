@@ -39,7 +39,7 @@ from tests.inference.wire_formats.anthropic_messages.spelled_answers import (
     events,
     stream,
 )
-from tests.inference.wire_formats.recorded_answers import said, told
+from tests.inference.wire_formats.recorded_responses import joined_deltas, joined_parts
 
 
 def test_a_message_is_read_whole() -> None:
@@ -114,7 +114,7 @@ def test_a_stream_gives_the_message_that_would_have_come_whole(size: int) -> Non
     message = answer(*BLOCKS, stop_reason="tool_use")
     deltas, found = stream(events(message), size)
     assert found == decoded(message)
-    assert told(deltas) == said(found)
+    assert joined_deltas(deltas) == joined_parts(found)
 
 
 @given(
@@ -150,7 +150,7 @@ def test_a_message_may_begin_with_its_blocks() -> None:
     message = answer(BLOCKS[2], BLOCKS[-1], stop_reason="tool_use")
     deltas, found = stream([{"type": "message_start", "message": message}, {"type": "message_stop"}])
     assert found == decoded(message)
-    assert told(deltas) == said(found)
+    assert joined_deltas(deltas) == joined_parts(found)
 
 
 def test_unknown_events_and_deltas_are_passed_over_or_kept() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceResponse, ProviderPart, thaw
-from tests.inference.wire_formats.recorded_answers import (
-    PIECES,
+from tests.inference.wire_formats.recorded_responses import (
+    CHUNK_SIZES,
+    decode_exchange,
+    decode_stream,
     differences,
-    is_judged,
-    outcome,
-    recorded,
-    said,
-    streamed,
-    told,
+    has_expectation,
+    joined_deltas,
+    joined_parts,
+    load_exchanges,
 )
 
 FORMAT = wire_format("gemini")
@@ -49,10 +49,10 @@ def counted(
 
 def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
     """Text, thoughts, calls, tokens and errors of every recorded answer are what Google's own package found."""
-    judged = [exchange for exchange in recorded(corpus, "gemini.json.jsonl") if is_judged(exchange)]
+    judged = [exchange for exchange in load_exchanges(corpus, "gemini.json.jsonl") if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
-        got = outcome(FORMAT, exchange)
+        got = decode_exchange(FORMAT, exchange)
         found += [
             f"{exchange['id']}: {what}"
             for what in differences(got, exchange["expect"], counted(got, chunks_of(exchange)))
@@ -63,15 +63,15 @@ def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
 
 def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
     """So are those of every recorded stream, however its bytes are cut; the deltas tell what the response says."""
-    judged = [exchange for exchange in recorded(corpus, "gemini.stream.jsonl") if is_judged(exchange)]
+    judged = [exchange for exchange in load_exchanges(corpus, "gemini.stream.jsonl") if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
         body = exchange["response"]["raw"].encode()
-        outcomes = [streamed(FORMAT, body, size) for size in PIECES]
+        outcomes = [decode_stream(FORMAT, body, size) for size in CHUNK_SIZES]
         deltas, got = outcomes[0]
         assert all(other == outcomes[0] for other in outcomes), exchange["id"]
         assert isinstance(got, InferenceResponse), exchange["id"]
-        assert told(deltas) == said(got), exchange["id"]
+        assert joined_deltas(deltas) == joined_parts(got), exchange["id"]
         wrong = differences(got, exchange["expect"], counted(got, chunks_of(exchange)))
         found += [f"{exchange['id']}: {what}" for what in wrong]
     assert len(judged) > 10
@@ -80,16 +80,16 @@ def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
 
 def test_a_recorded_stream_says_what_its_chunks_say_as_one_array(corpus: Path) -> None:
     """A service that answers with an array instead of events is read to the same response."""
-    for exchange in recorded(corpus, "gemini.stream.jsonl"):
-        _, got = streamed(FORMAT, exchange["response"]["raw"].encode(), 1 << 30)
+    for exchange in load_exchanges(corpus, "gemini.stream.jsonl"):
+        _, got = decode_stream(FORMAT, exchange["response"]["raw"].encode(), 1 << 30)
         body = json.dumps(chunks_of(exchange)).encode()
-        assert streamed(FORMAT, body, 100)[1] == FORMAT.decode_response(200, {}, body) == got
+        assert decode_stream(FORMAT, body, 100)[1] == FORMAT.decode_response(200, {}, body) == got
 
 
 def test_what_only_gemini_understands_is_kept(corpus: Path) -> None:
     """Every part of a recorded answer that is no text and no call is kept as it came, and every signature with its part."""
-    for exchange in recorded(corpus, "gemini.json.jsonl"):
-        got = outcome(FORMAT, exchange)
+    for exchange in load_exchanges(corpus, "gemini.json.jsonl"):
+        got = decode_exchange(FORMAT, exchange)
         if isinstance(got, InferenceResponse):
             candidates = exchange["response"]["body"].get("candidates") or [{}]
             parts = candidates[0].get("content", {}).get("parts", [])

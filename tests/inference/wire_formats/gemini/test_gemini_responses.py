@@ -31,7 +31,7 @@ from agentloop.values import (
     to_json,
 )
 from tests.inference.generated_requests import json_values
-from tests.inference.wire_formats.recorded_answers import said, streamed, told
+from tests.inference.wire_formats.recorded_responses import decode_stream, joined_deltas, joined_parts
 
 FORMAT = wire_format("gemini")
 SIGNATURE = {"thoughtSignature": "c2ln"}
@@ -55,9 +55,9 @@ def events(*chunks: Any) -> bytes:
 
 def read(*chunks: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
     """Decode a stream."""
-    deltas, found = streamed(FORMAT, events(*chunks), 7)
+    deltas, found = decode_stream(FORMAT, events(*chunks), 7)
     assert isinstance(found, InferenceResponse), found
-    assert told(deltas) == said(found)
+    assert joined_deltas(deltas) == joined_parts(found)
     return deltas, found
 
 
@@ -236,7 +236,7 @@ def test_a_call_of_another_name_or_id_is_another_call() -> None:
 def test_a_path_that_leads_nowhere_is_no_answer(path: Any) -> None:
     """Arguments are never guessed: a fragment without a place of its own makes the answer invalid."""
     beginning = chunk({"functionCall": {"name": "add", "willContinue": True}}), fragment("$.s", "text")
-    _, found = streamed(FORMAT, events(*beginning, fragment(path, "x"), chunk(reason="STOP")), 100)
+    _, found = decode_stream(FORMAT, events(*beginning, fragment(path, "x"), chunk(reason="STOP")), 100)
     assert isinstance(found, InvalidResponse)
 
 
@@ -245,7 +245,7 @@ ERROR = {"error": {"code": 503, "message": "The model is overloaded.", "status":
 
 def test_an_error_in_a_stream_is_raised() -> None:
     """An error among the chunks ends the stream, as does one in an array of them."""
-    deltas, found = streamed(FORMAT, events(chunk({"text": "so"}), ERROR), 7)
+    deltas, found = decode_stream(FORMAT, events(chunk({"text": "so"}), ERROR), 7)
     assert [delta.text for delta in deltas] == ["so"]
     assert isinstance(found, ProviderUnavailable)
     with pytest.raises(ProviderUnavailable, match="overloaded"):
@@ -296,7 +296,7 @@ def test_a_stream_that_was_cut_is_no_answer() -> None:
     """Without the reason for which the model stopped, more was to come."""
     body = events(chunk({"text": "so"}), chunk({"text": "on"}))
     for cut in (0, 10, len(body)):
-        assert isinstance(streamed(FORMAT, body[:cut], 7)[1], InvalidResponse)
+        assert isinstance(decode_stream(FORMAT, body[:cut], 7)[1], InvalidResponse)
     with pytest.raises(InvalidResponse, match="no candidate, or an incomplete one"):
         FORMAT.decode_response(200, {}, json.dumps([chunk({"text": "so"})]).encode())
 
@@ -388,11 +388,11 @@ def check(response: InferenceResponse) -> None:
 @example([chunk({"text": "so"}, reason="STOP", usageMetadata={"promptTokenCount": 10**400})], 5)
 def test_anything_like_an_answer_is_a_response_or_an_inference_error(chunks: list[Any], size: int) -> None:
     """No answer with something odd in any of its places raises another error, and all ways to read it agree."""
-    deltas, found = streamed(FORMAT, events(*chunks), size)
-    assert streamed(FORMAT, events(*chunks), 1 << 30)[0] == deltas
+    deltas, found = decode_stream(FORMAT, events(*chunks), size)
+    assert decode_stream(FORMAT, events(*chunks), 1 << 30)[0] == deltas
     if isinstance(found, InferenceResponse):
         check(found)
-        assert told(deltas) == said(found)
+        assert joined_deltas(deltas) == joined_parts(found)
         whole = FORMAT.decode_response(200, {}, json.dumps(chunks).encode())
         assert whole == found
     for data in chunks:
@@ -417,7 +417,7 @@ def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tupl
     body = bytearray(GOOD[:end])
     for place, change in changes:
         body[place : place + len(change)] = change
-    found = [streamed(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
+    found = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
     assert len({type(outcome) for outcome in found}) == 1
     if isinstance(found[0], InferenceResponse):
         assert found[0] == found[1] == found[2]
@@ -426,7 +426,7 @@ def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tupl
 @given(st.integers(100, 599), st.binary())
 def test_any_bytes_are_a_response_or_an_inference_error(status: int, body: bytes) -> None:
     """No bytes raise another error."""
-    streamed(FORMAT, body, 3)
+    decode_stream(FORMAT, body, 3)
     try:
         check(FORMAT.decode_response(status, {}, body))
     except InferenceError:

@@ -26,7 +26,7 @@ from agentloop.values import (
     to_json,
 )
 from tests.inference.generated_requests import json_values
-from tests.inference.wire_formats.recorded_answers import said, streamed, told
+from tests.inference.wire_formats.recorded_responses import decode_stream, joined_deltas, joined_parts
 
 FORMAT = wire_format("ollama")
 OWN = {"ollama": {"thinking": True}}
@@ -51,9 +51,9 @@ def lines(*data: Any) -> bytes:
 
 def read(*data: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
     """Decode a stream."""
-    deltas, found = streamed(FORMAT, lines(*data), 7)
+    deltas, found = decode_stream(FORMAT, lines(*data), 7)
     assert isinstance(found, InferenceResponse), found
-    assert told(deltas) == said(found)
+    assert joined_deltas(deltas) == joined_parts(found)
     return deltas, found
 
 
@@ -147,7 +147,7 @@ def test_arguments_may_be_missing_or_text(arguments: object, text: str) -> None:
 def test_an_error_in_a_stream_is_raised() -> None:
     """An error on a line of its own ends the stream, also when the line has no end."""
     body = lines(line("so")) + b'{"error": "an internal error was encountered"}'
-    deltas, found = streamed(FORMAT, body, 7)
+    deltas, found = decode_stream(FORMAT, body, 7)
     assert [delta.text for delta in deltas] == ["so"]
     assert isinstance(found, ProviderUnavailable)
     assert "internal error was encountered" in str(found)
@@ -175,7 +175,7 @@ def test_a_stream_that_was_cut_is_no_answer() -> None:
     """Without a line that says that it is done, more was to come."""
     body = lines(line("so"), line("on"))
     for cut in (0, 10, len(body)):
-        assert isinstance(streamed(FORMAT, body[:cut], 7)[1], InvalidResponse)
+        assert isinstance(decode_stream(FORMAT, body[:cut], 7)[1], InvalidResponse)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_no_answer_is_an_invalid_response(body: bytes) -> None:
         FORMAT.decode_response(200, {"x-request-id": "r"}, body)
     assert (caught.value.status, caught.value.request_id) == (200, "r")
     assert len(str(caught.value)) < 800
-    assert isinstance(streamed(FORMAT, body, 1000)[1], InvalidResponse)
+    assert isinstance(decode_stream(FORMAT, body, 1000)[1], InvalidResponse)
 
 
 def any_of(*likely: Any, **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -240,11 +240,11 @@ def check(response: InferenceResponse) -> None:
 @example([line("so", done=True, eval_count=10**400)], 5)
 def test_anything_like_an_answer_is_a_response_or_an_inference_error(data: list[Any], size: int) -> None:
     """No answer with something odd in any of its places raises another error."""
-    deltas, found = streamed(FORMAT, lines(*data), size)
-    assert streamed(FORMAT, lines(*data), 1 << 30)[0] == deltas
+    deltas, found = decode_stream(FORMAT, lines(*data), size)
+    assert decode_stream(FORMAT, lines(*data), 1 << 30)[0] == deltas
     if isinstance(found, InferenceResponse):
         check(found)
-        assert told(deltas) == said(found)
+        assert joined_deltas(deltas) == joined_parts(found)
     for item in data:
         try:
             check(FORMAT.decode_response(200, {}, json.dumps(item).encode()))
@@ -261,7 +261,7 @@ def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tupl
     body = bytearray(GOOD[:end])
     for place, change in changes:
         body[place : place + len(change)] = change
-    found = [streamed(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
+    found = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
     assert len({type(outcome) for outcome in found}) == 1
     if isinstance(found[0], InferenceResponse):
         assert found[0] == found[1] == found[2]
@@ -270,7 +270,7 @@ def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tupl
 @given(st.integers(100, 599), st.binary())
 def test_any_bytes_are_a_response_or_an_inference_error(status: int, body: bytes) -> None:
     """No bytes raise another error."""
-    streamed(FORMAT, body, 3)
+    decode_stream(FORMAT, body, 3)
     try:
         check(FORMAT.decode_response(status, {}, body))
     except InferenceError:

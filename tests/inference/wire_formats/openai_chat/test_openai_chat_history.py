@@ -17,7 +17,7 @@ from agentloop.inference.wire_formats.openai_chat.history import export_messages
 from agentloop.values import Audio, Document, Image, Message, Reasoning, Text, ToolStatus
 from tests.inference.generated_requests import conversations, json_values
 from tests.inference.openai_types import check_request
-from tests.inference.wire_formats.recorded_streams import rows
+from tests.inference.wire_formats.recorded_streams import load_exchanges
 
 Theirs = dict[str, Any]
 
@@ -186,7 +186,7 @@ def test_recorded_requests_come_back_as_they_were(corpus: Path) -> None:
 
 def recorded_requests(corpus: Path) -> Iterator[list[Theirs]]:
     """Go through the messages of recorded requests that were accepted."""
-    for exchange in rows(corpus, "openai_chat.json.jsonl", "openai_chat.stream.jsonl"):
+    for exchange in load_exchanges(corpus, "openai_chat.json.jsonl", "openai_chat.stream.jsonl"):
         body = (exchange["request"] or {}).get("body") or {}
         if exchange["response"]["status"] == 200 and body.get("messages"):
             yield body["messages"]

@@ -18,15 +18,15 @@ from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, Inf
 from tests.inference.generated_requests import arguments, inference_requests, json_values
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.recorded_streams import (
+    Decoded,
     Exchange,
-    Told,
+    comparable,
+    decode_exchange,
+    decode_stream,
     differences,
-    is_judged,
-    meaning,
-    outcome,
-    read,
-    rows,
-    spoken,
+    has_expectation,
+    joined_text,
+    load_exchanges,
 )
 
 FORMAT = wire_format("openai-chat")
@@ -35,13 +35,13 @@ Chunk = dict[str, Any]
 
 def recorded(corpus: Path) -> list[Exchange]:
     """Return the recorded streams."""
-    exchanges = rows(corpus, "openai_chat.stream.jsonl", "llama_server.jsonl")
+    exchanges = load_exchanges(corpus, "openai_chat.stream.jsonl", "llama_server.jsonl")
     return [row for row in exchanges if row["wire_format"] == "openai_chat" and "raw" in row["response"]]
 
 
 def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
     """Text, refusal, thoughts, calls, tokens and errors of every recorded stream are what OpenAI's own package found."""
-    judged = [exchange for exchange in recorded(corpus) if is_judged(exchange)]
+    judged = [exchange for exchange in recorded(corpus) if has_expectation(exchange)]
     found = [f"{exchange['id']}: {what}" for exchange in judged for what in differences("openai-chat", exchange)]
     assert len(judged) > 100
     assert not found, "\n".join(found)
@@ -52,18 +52,18 @@ def test_how_a_recorded_stream_is_cut_makes_no_difference(corpus: Path, step: in
     """Deltas and response of every recorded stream are the same when it comes in small pieces."""
     for exchange in recorded(corpus):
         raw = exchange["response"]["raw"].encode()
-        assert meaning(read(FORMAT, raw, step)) == meaning(read(FORMAT, raw)), exchange["id"]
+        assert comparable(decode_stream(FORMAT, raw, step)) == comparable(decode_stream(FORMAT, raw)), exchange["id"]
 
 
 def test_the_deltas_of_a_recorded_stream_are_its_response(corpus: Path) -> None:
     """Who joins the pieces has what the response says."""
     for exchange in recorded(corpus):
-        deltas, found = read(FORMAT, exchange["response"]["raw"].encode())
+        deltas, found = decode_stream(FORMAT, exchange["response"]["raw"].encode())
         if isinstance(found, InferenceResponse) and exchange["response"]["status"] == 200:
-            assert (spoken(deltas, "text"), spoken(deltas, "reasoning")) == (found.text, found.reasoning), exchange[
-                "id"
-            ]
-            assert isinstance(outcome("openai-chat", exchange), InferenceResponse)
+            assert (joined_text(deltas, "text"), joined_text(deltas, "reasoning")) == (found.text, found.reasoning), (
+                exchange["id"]
+            )
+            assert isinstance(decode_exchange("openai-chat", exchange), InferenceResponse)
 
 
 def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) 
     for exchange in recorded(corpus):
         raw = exchange["response"]["raw"].encode()
         for share in range(1, 10):
-            read(FORMAT, raw[: len(raw) * share // 10])
+            decode_stream(FORMAT, raw[: len(raw) * share // 10])
 
 
 def sse(chunks: Iterable[object], end: str = "\n\n") -> bytes:
@@ -84,9 +84,9 @@ def chunk(finish: str | None = None, **delta: object) -> Chunk:
     return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def told(*chunks: object) -> Told:
+def told(*chunks: object) -> Decoded:
     """Read a stream of these chunks."""
-    return read(FORMAT, sse(chunks) + b"data: [DONE]\n\n")
+    return decode_stream(FORMAT, sse(chunks) + b"data: [DONE]\n\n")
 
 
 def answer(*chunks: object) -> InferenceResponse:
@@ -123,7 +123,7 @@ def test_the_pieces_of_calls_are_joined_as_each_service_means_them(chunks: list[
     assert calls == [("a", "f", '{"x":1}'), ("b", "g", "{}")]
     assert [delta.index for delta in deltas if delta.kind == "tool_call"] == [0, 1]
     first = [delta for delta in deltas if delta.kind == "arguments" and delta.index == 0]
-    assert spoken(first, "arguments") == '{"x":1}'
+    assert joined_text(first, "arguments") == '{"x":1}'
 
 
 def test_thoughts_words_and_calls_are_told_as_they_come() -> None:
@@ -167,17 +167,17 @@ def test_what_ends_or_separates_a_stream_does_not_matter() -> None:
         sse(chunks).rstrip(),
         b"\xef\xbb\xbf" + sse(chunks),
     ):
-        assert read(FORMAT, raw) == wanted
-        assert read(FORMAT, raw, 1) == wanted
+        assert decode_stream(FORMAT, raw) == wanted
+        assert decode_stream(FORMAT, raw, 1) == wanted
 
 
 def test_a_body_that_is_no_stream_is_read_whole() -> None:
     """Some services ignore the wish for a stream."""
     whole = {"id": "c", "model": "m", "choices": [{"message": {"content": "so"}, "finish_reason": "stop"}]}
-    found = read(FORMAT, json.dumps(whole).encode(), 3)[1]
+    found = decode_stream(FORMAT, json.dumps(whole).encode(), 3)[1]
     assert isinstance(found, InferenceResponse)
     assert found.text == "so"
-    assert isinstance(read(FORMAT, b"<html><title>Busy</title></html>")[1], InvalidResponse)
+    assert isinstance(decode_stream(FORMAT, b"<html><title>Busy</title></html>")[1], InvalidResponse)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_error_in_the_stream_is_a_typed_error(error: Chunk, kind: type[Infere
 )
 def test_a_stream_without_any_piece_of_an_answer_is_none(raw: bytes) -> None:
     """Nothing is not an empty answer."""
-    assert isinstance(read(FORMAT, raw)[1], InvalidResponse)
+    assert isinstance(decode_stream(FORMAT, raw)[1], InvalidResponse)
 
 
 @given(st.lists(st.text()), st.lists(arguments, max_size=3), st.sampled_from([0, 1, 3]))
@@ -212,7 +212,7 @@ def test_a_stream_is_read_as_the_completion_in_one_piece(texts: list[str], calls
     for at, text in enumerate(calls):
         pieces.append(call(at, f"c{at}", f"f{at}", text[:3]))
         pieces.append(call(at, None, None, text[3:]))
-    found = read(FORMAT, sse([*pieces, chunk("stop")]), step)[1]
+    found = decode_stream(FORMAT, sse([*pieces, chunk("stop")]), step)[1]
     wanted = FORMAT.decode_response(200, {}, json.dumps(whole).encode())
     assert isinstance(found, InferenceResponse)
     assert (found.text, found.finish_reason) == (wanted.text, wanted.finish_reason)
@@ -265,4 +265,4 @@ def test_damaged_bytes_are_an_answer_or_an_inference_error(noise: bytes, place: 
     """Random bytes, a stream that is cut off, and one with other bytes in it."""
     raw = sse([chunk(content="Zähler"), call(0, "a", "f", '{"x"'), call(0, None, None, ":1}"), chunk("tool_calls")])
     for damaged in (noise, raw[:place], raw[:place] + other + raw[place + 1 :]):
-        assert isinstance(read(FORMAT, damaged)[1], InferenceResponse | InferenceError)
+        assert isinstance(decode_stream(FORMAT, damaged)[1], InferenceResponse | InferenceError)

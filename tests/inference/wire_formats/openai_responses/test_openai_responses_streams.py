@@ -16,7 +16,7 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import FinishReason, InferenceDelta, InferenceResponse
 from tests.inference.generated_requests import json_values
 from tests.inference.wire_formats.openai_responses.generated_items import Item, outputs, response
-from tests.inference.wire_formats.recorded_streams import Told, read, spoken
+from tests.inference.wire_formats.recorded_streams import Decoded, decode_stream, joined_text
 
 FORMAT = wire_format("openai-responses")
 Event = dict[str, Any]
@@ -31,9 +31,9 @@ def sse(events: list[Event], *, named: bool = True) -> bytes:
     ).encode()
 
 
-def told(events: list[Event]) -> Told:
+def told(events: list[Event]) -> Decoded:
     """Read a stream of these events."""
-    return read(FORMAT, sse(events))
+    return decode_stream(FORMAT, sse(events))
 
 
 def answer(events: list[Event]) -> InferenceResponse:
@@ -88,7 +88,7 @@ def test_a_stream_is_read_as_the_response_in_one_piece(output: list[Item]) -> No
     deltas, found = told(stream_of(output))
     assert found == decoded(output)
     assert isinstance(found, InferenceResponse)
-    assert spoken(deltas, "text") == found.text
+    assert joined_text(deltas, "text") == found.text
     check_calls(deltas, found)
 
 
@@ -98,7 +98,7 @@ def check_calls(deltas: list[InferenceDelta], found: InferenceResponse) -> None:
     assert begun == [(index, call.id, call.name) for index, call in enumerate(found.tool_calls)]
     for index, call in enumerate(found.tool_calls):
         pieces = [delta for delta in deltas if delta.kind == "arguments" and delta.index == index]
-        assert spoken(pieces, "arguments") == call.arguments_json
+        assert joined_text(pieces, "arguments") == call.arguments_json
 
 
 LEFT_OUT: Mapping[str, Callable[[Event], bool]] = {
@@ -117,7 +117,7 @@ def test_a_service_may_leave_events_out(left_out: str, output: list[Item]) -> No
     deltas, found = told([event for event in stream_of(output) if not LEFT_OUT[left_out](event)])
     assert found == decoded(output)
     assert isinstance(found, InferenceResponse)
-    assert spoken(deltas, "text") == found.text
+    assert joined_text(deltas, "text") == found.text
     check_calls(deltas, found)
 
 
@@ -165,7 +165,7 @@ def test_thoughts_of_one_item_are_told_on_lines_of_their_own() -> None:
     summary = [{"type": "summary_text", "text": "first"}, {"type": "summary_text", "text": "second"}]
     deltas, found = told(stream_of([{"type": "reasoning", "id": "rs_1", "summary": summary}]))
     assert isinstance(found, InferenceResponse)
-    assert spoken(deltas, "reasoning") == found.reasoning == "first\nsecond"
+    assert joined_text(deltas, "reasoning") == found.reasoning == "first\nsecond"
 
 
 SAID = {
@@ -186,7 +186,7 @@ def test_events_that_are_not_known_mean_nothing() -> None:
         f"event: {event['type']}\ndata: {json.dumps({name: event[name] for name in event if name != 'type'})}\n\n"
         for event in events
     )
-    assert read(FORMAT, bare.encode()) == told(events) == read(FORMAT, sse(events, named=False))
+    assert decode_stream(FORMAT, bare.encode()) == told(events) == decode_stream(FORMAT, sse(events, named=False))
 
 
 def test_a_stream_without_an_end_is_an_answer_if_all_that_began_is_done() -> None:
@@ -229,7 +229,7 @@ def test_an_answer_that_is_incomplete_says_why() -> None:
 def test_how_a_stream_is_cut_makes_no_difference(output: list[Item], step: int) -> None:
     """Pieces may end anywhere, also inside of a character."""
     raw = "".join(f"data: {json.dumps(event, ensure_ascii=False)}\r\n\r\n" for event in stream_of(output)).encode()
-    assert read(FORMAT, raw, step) == read(FORMAT, raw)
+    assert decode_stream(FORMAT, raw, step) == decode_stream(FORMAT, raw)
 
 
 odd_events = st.fixed_dictionaries(
@@ -287,7 +287,7 @@ def test_damaged_bytes_are_an_answer_or_an_inference_error(
     raw = sse(stream_of(output))
     place = data.draw(st.integers(0, len(raw) - 1))
     for damaged in (noise, raw[:place], raw[:place] + noise + raw[place + 1 :]):
-        assert isinstance(read(FORMAT, damaged)[1], InferenceResponse | InferenceError)
+        assert isinstance(decode_stream(FORMAT, damaged)[1], InferenceResponse | InferenceError)
 
 
 def seconds_for(count: int) -> float:
@@ -302,7 +302,7 @@ def seconds_for(count: int) -> float:
     done = {**event, "type": "response.output_text.done", "text": "word " * count}
     raw = sse([*[event] * count, done, {"type": "response.completed", "response": {"output": []}}])
     begun = time.process_time()
-    read(FORMAT, raw, 4096)
+    decode_stream(FORMAT, raw, 4096)
     return time.process_time() - begun
 
 
