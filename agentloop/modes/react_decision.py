@@ -74,27 +74,27 @@ class ReActDecision:
         return (ReActCall(self.tool, self.args),) if self.tool else ()
 
 
-def decision_of(decided: Message | Sequence[Part | ResponsePart], kind: type[D]) -> D:
+def decision_of(message: Message | Sequence[Part | ResponsePart], decision_type: type[D]) -> D:
     """Return the decision that an assistant's message or a response represents, whichever driver created it.
 
     Args:
-        decided: the message, or the parts of a message or response.
-        kind: the class of the decision.
+        message: the message, or the parts of a message or response.
+        decision_type: the class of the decision.
 
     Raises:
         InvalidDecision: extra fields of the class are missing or have another form.
     """
-    parts = decided.parts if isinstance(decided, Message) else decided
+    parts = message.parts if isinstance(message, Message) else message
     calls = [_react_call(part) for part in parts if isinstance(part, ToolCall | ToolExchange)]
     first = calls[0] if calls else ReActCall("")
-    return kind(
+    return decision_type(
         thought="\n\n".join([part.text for part in parts if isinstance(part, Reasoning) and part.text]),
         type="tool" if calls else "final",
         tool=first.tool,
         args=first.args,
         answer="".join([part.text for part in parts if isinstance(part, Text)]) if not calls else "",
         calls=calls if len(calls) > 1 else (),
-        **_structure_extra_fields(extra_values(parts), kind),
+        **_structure_extra_fields(extra_values(parts), decision_type),
     )
 
 
@@ -115,67 +115,67 @@ def extra_values(parts: Sequence[Part | ResponsePart]) -> dict[str, Any]:
     return values
 
 
-def _structure_extra_fields(values: dict[str, Any], kind: type[ReActDecision]) -> dict[str, Any]:
+def _structure_extra_fields(values: dict[str, Any], decision_type: type[ReActDecision]) -> dict[str, Any]:
     """Convert the values of extra fields to the fields' types."""
-    if kind is ReActDecision:
+    if decision_type is ReActDecision:
         return {}
-    hashable_kind: Any = kind  # mypy does not know that classes can be hashed
+    hashable_type: Any = decision_type  # mypy does not know that classes can be hashed
     try:
-        _validator(hashable_kind).validate(values)
+        _validator(hashable_type).validate(values)
     except InvalidArguments as error:
         raise InvalidDecision(str(error)) from error
     structured: dict[str, Any] = {}
-    for item in fields_of(kind) or ():
+    for item in fields_of(decision_type) or ():
         if item.name in values:
             try:
                 structured[item.name] = structure(values[item.name], item.hint)
             except Exception as error:  # a class of the user may raise anything
-                message = "; ".join(f"at {path}: {text}" for path, text in problems(error, f"$.{item.name}"))
-                raise InvalidDecision(message) from error
+                details = "; ".join(f"at {path}: {text}" for path, text in problems(error, f"$.{item.name}"))
+                raise InvalidDecision(details) from error
     return structured
 
 
 @lru_cache(maxsize=64)
-def _validator(kind: Any) -> SchemaValidator:
-    return SchemaValidator(freeze_object(extra_fields_schema(kind)), f"the schema of {kind.__name__}")
+def _validator(decision_type: Any) -> SchemaValidator:
+    return SchemaValidator(freeze_object(extra_fields_schema(decision_type)), f"the schema of {decision_type.__name__}")
 
 
-def extra_fields_schema(kind: type[ReActDecision]) -> Mapping[str, Any]:
+def extra_fields_schema(decision_type: type[ReActDecision]) -> Mapping[str, Any]:
     """Return the JSON Schema of the fields that a subclass adds: an object, with no properties if it adds none.
 
     Raises:
         ToolDefinitionError: the type of a field has no JSON form.
     """
-    hashable_kind: Any = kind  # mypy does not know that classes can be hashed
-    return _extra_fields_schema(hashable_kind)
+    hashable_type: Any = decision_type  # mypy does not know that classes can be hashed
+    return _extra_fields_schema(hashable_type)
 
 
 @lru_cache(maxsize=64)
-def _extra_fields_schema(kind: Any) -> Mapping[str, Any]:
-    extra = [item for item in fields_of(kind) or () if item.name not in fields_dict(ReActDecision)]
+def _extra_fields_schema(decision_type: Any) -> Mapping[str, Any]:
+    extra = [item for item in fields_of(decision_type) or () if item.name not in fields_dict(ReActDecision)]
     builder = SchemaBuilder()
-    properties = {item.name: builder.schema(item.hint, f"{kind.__name__}.{item.name}") for item in extra}
+    properties = {item.name: builder.schema(item.hint, f"{decision_type.__name__}.{item.name}") for item in extra}
     return builder.finished(object_schema(properties, [item.name for item in extra if item.required]))
 
 
-def extra_field_names(kind: type[ReActDecision]) -> tuple[str, ...]:
+def extra_field_names(decision_type: type[ReActDecision]) -> tuple[str, ...]:
     """Return the names of the fields that a subclass adds."""
-    return tuple(extra_fields_schema(kind)["properties"]) if kind is not ReActDecision else ()
+    return tuple(extra_fields_schema(decision_type)["properties"]) if decision_type is not ReActDecision else ()
 
 
-def decision_format(request: InferenceRequest, kind: type[ReActDecision]) -> ResponseFormat:
+def decision_format(request: InferenceRequest, decision_type: type[ReActDecision]) -> ResponseFormat:
     """Return the response format of a decision: strict if the strict subset can express everything in it."""
     try:
-        return ResponseFormat(_strict_decision_schema(request, kind), name="decision")
+        return ResponseFormat(_strict_decision_schema(request, decision_type), name="decision")
     except NotStrict:
-        return ResponseFormat(_lenient_decision_schema(request, kind), name="decision", strict=False)
+        return ResponseFormat(_lenient_decision_schema(request, decision_type), name="decision", strict=False)
 
 
 _TEXT: Final = {"type": "string"}
 _TYPE: Final = {"type": "string", "enum": ["tool", "final"]}
 
 
-def _strict_decision_schema(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
+def _strict_decision_schema(request: InferenceRequest, decision_type: type[ReActDecision]) -> dict[str, Any]:
     branches, definitions = [], dict[str, Any]()
     for spec in request.tools:
         branch, inner = strict_schema(spec.parameters, f"{spec.name}.")
@@ -187,7 +187,7 @@ def _strict_decision_schema(request: InferenceRequest, kind: type[ReActDecision]
     if request.response_format is not None and request.response_format.schema is not None:
         answer, inner = strict_schema(request.response_format.schema, "answer.")
         definitions |= inner
-    extra, inner = strict_schema(extra_fields_schema(kind), "decision.")
+    extra, inner = strict_schema(extra_fields_schema(decision_type), "decision.")
     # The thought comes first, so that the model reasons before it decides.
     properties = {
         "thought": _TEXT,
@@ -204,14 +204,14 @@ def _strict_decision_schema(request: InferenceRequest, kind: type[ReActDecision]
     return {**closed_object(properties), **({"$defs": definitions} if definitions else {})}
 
 
-def _lenient_decision_schema(request: InferenceRequest, kind: type[ReActDecision]) -> dict[str, Any]:
+def _lenient_decision_schema(request: InferenceRequest, decision_type: type[ReActDecision]) -> dict[str, Any]:
     name = {"type": "string", "enum": [spec.name for spec in request.tools]}
     call = {"tool": name, "args": {"type": "object"}}
     # Without enforcement, the schema only guides the model: arguments and answer are checked when they arrive.
     answer: Mapping[str, Any] = _TEXT
     if request.response_format is not None and request.response_format.schema is not None:
         answer = {}
-    extra = extra_fields_schema(kind)
+    extra = extra_fields_schema(decision_type)
     properties = {
         "thought": _TEXT,
         **extra["properties"],

@@ -53,22 +53,22 @@ observation yourself. Call only the tools below, each with arguments that satisf
 """
 
 
-def json_prompt(request: InferenceRequest, kind: type[ReActDecision]) -> str:
+def json_prompt(request: InferenceRequest, decision_type: type[ReActDecision]) -> str:
     """Return the request's system prompt, followed by the instructions for JSON decisions and the tools."""
     several = "" if request.parallel_tool_calls is False else _SEVERAL_OBJECTS
     instructions = [_JSON_INSTRUCTIONS % {"several": several}]
-    extra = extra_fields_schema(kind)
+    extra = extra_fields_schema(decision_type)
     if extra["properties"]:
         schema = format_json(extra).decode()
         instructions.append(f"Every such object also has what this JSON Schema asks for:\n{schema}\n")
     return _system_prompt(request, instructions)
 
 
-def text_prompt(request: InferenceRequest, kind: type[ReActDecision]) -> str:
+def text_prompt(request: InferenceRequest, decision_type: type[ReActDecision]) -> str:
     """Return the request's system prompt, followed by the instructions for labeled lines and the tools."""
     several = "" if request.parallel_tool_calls is False else _SEVERAL_LINES
     instructions = [_TEXT_INSTRUCTIONS % {"several": several}]
-    for name, schema in extra_fields_schema(kind)["properties"].items():
+    for name, schema in extra_fields_schema(decision_type)["properties"].items():
         line = f"`{label_of(name)}: ` and what satisfies {format_json(schema).decode()}"
         instructions.append(f"After every Thought, write a line {line}\n")
     return _system_prompt(request, instructions)

@@ -117,14 +117,14 @@ _SYNONYMS: Final = {
 _DECISION_KEYS: Final = frozenset(key for keys in _SYNONYMS.values() for key in keys) - {"name", "type", "parameters"}
 
 
-def read_json_decision(text: str, request: InferenceRequest, kind: type[ReActDecision]) -> ParsedDecision:
+def read_json_decision(text: str, request: InferenceRequest, decision_type: type[ReActDecision]) -> ParsedDecision:
     """Parse the first JSON decision in a text, bare, fenced or within other words; no text raises."""
     thoughts, rest = split_reasoning(text)
     data, repairs, failure = _find_object(rest)
     if data is None:
         return ParsedDecision(problem=failure)
     try:
-        decision = _parse_object(data, request, kind, repairs)
+        decision = _parse_object(data, request, decision_type, repairs)
     except (ValueError, TypeError, RecursionError) as error:
         return ParsedDecision(problem=f"the JSON object cannot be used: {error}")
     return evolve(decision, thoughts=(*thoughts, *decision.thoughts))
@@ -162,9 +162,9 @@ def _find_object_within(text: str) -> tuple[dict[str, Any] | None, tuple[str, ..
 
 
 def _parse_object(
-    data: dict[str, Any], request: InferenceRequest, kind: type[ReActDecision], repairs: Sequence[str]
+    data: dict[str, Any], request: InferenceRequest, decision_type: type[ReActDecision], repairs: Sequence[str]
 ) -> ParsedDecision:
-    extra_names = extra_field_names(kind)
+    extra_names = extra_field_names(decision_type)
     # A field of the class takes precedence over a synonym of the same name.
     values = {
         key: _first_value(data, [name for name in names if name not in extra_names]) for key, names in _SYNONYMS.items()
@@ -173,10 +173,10 @@ def _parse_object(
     calls = _parse_calls(values, request.tools, repairs)
     answer = _parse_answer(values["answer"], request.response_format)
     extra = {name: data[name] for name in extra_names if data.get(name) is not None}
-    decision_type = _decision_type(values["type"], calls, answer)
-    if not decision_type:
+    outcome = _tool_or_final(values["type"], calls, answer)
+    if not outcome:
         return ParsedDecision(problem=f"its type is {text_of(values['type'])[:80]}; it is either 'tool' or 'final'")
-    if decision_type == "final":
+    if outcome == "final":
         return ParsedDecision((thought,), (), answer, extra)
     if answer:
         calls = _with_repair(calls, _ANSWER_DROPPED)
@@ -187,7 +187,7 @@ def _first_value(data: dict[str, Any], keys: Sequence[str]) -> Any:
     return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
-def _decision_type(value: Any, calls: Sequence[ToolCall], answer: str | None) -> str:
+def _tool_or_final(value: Any, calls: Sequence[ToolCall], answer: str | None) -> str:
     """Return `tool` or `final`, derived from the content if the type is missing; empty if it cannot be derived."""
     if value in ("tool", "final"):
         return str(value)
@@ -299,17 +299,17 @@ def _label_pattern(extra_names: tuple[str, ...]) -> tuple[re.Pattern[str], Mappi
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE), names
 
 
-def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDecision]) -> ParsedDecision:
+def read_text_decision(text: str, tools: Sequence[ToolSpec], decision_type: type[ReActDecision]) -> ParsedDecision:
     """Parse the first decision in labeled lines; no text raises.
 
     Everything from an `Observation:` after an action on is cut off, since the model invented it.
     """
     tagged, rest = split_reasoning(text)
-    extra_names = extra_field_names(kind)
+    extra_names = extra_field_names(decision_type)
     answer = _find_answer(rest, extra_names)
     # A call in another notation may precede the answer.
     if answer is not None and not read_calls(rest[: answer.start], tools).calls:
-        thoughts, extra = _read_sections(rest[: answer.start], _CallSpans(()), kind)
+        thoughts, extra = _read_sections(rest[: answer.start], _CallSpans(()), decision_type)
         return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), extra)
     # The parser of calls knows the labels only as they are in the prompt.
     rest = _normalize_labels(rest, extra_names)
@@ -331,7 +331,7 @@ def read_text_decision(text: str, tools: Sequence[ToolSpec], kind: type[ReActDec
         calls = _with_repair(calls, _OBSERVATION_CUT)
     if any(label.name == ANSWER and label.start < cut for label in labels):
         calls = _with_repair(calls, _ANSWER_DROPPED)
-    thoughts, extra = _read_sections(rest[:cut], spans, kind)
+    thoughts, extra = _read_sections(rest[:cut], spans, decision_type)
     inner = (result.reasoning,) if result.reasoning and not tagged else ()
     return ParsedDecision((*tagged, *inner, *thoughts), calls, None, extra, chooses_tool=True)
 
@@ -365,9 +365,11 @@ class _CallSpans:
         return index >= 0 and position < self._ends[index]
 
 
-def _read_sections(text: str, spans: _CallSpans, kind: type[ReActDecision]) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _read_sections(
+    text: str, spans: _CallSpans, decision_type: type[ReActDecision]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the thoughts of a text, and the values of extra fields."""
-    extra_names = extra_field_names(kind)
+    extra_names = extra_field_names(decision_type)
     labels = [label for label in find_labels(text, extra_names) if not spans.contain(label.start)]
     call_starts = [start for start in spans.starts if start < len(text)]
     boundaries = sorted([*[label.start for label in labels], *call_starts, len(text)])
@@ -382,7 +384,7 @@ def _read_sections(text: str, spans: _CallSpans, kind: type[ReActDecision]) -> t
         if label.name == THOUGHT and content:
             thoughts.append(content)
         elif label.name in extra_names:
-            extra[label.name] = convert_untyped(content, extra_fields_schema(kind)["properties"][label.name])
+            extra[label.name] = convert_untyped(content, extra_fields_schema(decision_type)["properties"][label.name])
         elif label.name == ANSWER:
             break
     return tuple(thoughts), extra
