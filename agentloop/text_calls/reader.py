@@ -101,8 +101,8 @@ class StreamReader:
 
 _MAX_REJECTIONS: Final = 100
 
-# How many characters may be examined again: a share of the text, and as many as a short text needs for any number of attempts.
-_REREAD_SHARE: Final = 4
+# Characters that may be examined repeatedly: a multiple of the text, plus an allowance that short texts never exceed.
+_REREAD_FACTOR: Final = 4
 _REREAD_ALLOWANCE: Final = 20_000
 
 _QUOTATION_MARKS: Final = frozenset("`'\"")
@@ -142,7 +142,7 @@ class _Scanner:
         position = 0
         while True:
             is_opening, certain = self._search.find(self._buffer, position)
-            self._show(certain)
+            self._show(certain)  # nothing before this offset can become a call
             if is_opening:
                 position = yield from self._scan_opening(certain)
             elif self._buffer.is_complete:
@@ -164,6 +164,7 @@ class _Scanner:
         tag = self._search.reasoning_tag_at(self._buffer.text, start)
         if tag:
             return (yield from self._scan_reasoning(start, tag))
+        # A rejected attempt may exclude more text than its first character from the search.
         resume, reached = start + 1, start
         for text_format in self._search.formats_at(self._buffer.text, start):
             count = len(self.calls)
@@ -225,7 +226,7 @@ class _Scanner:
     def _limit_rereading(self, resume: int, reached: int) -> int:
         """Return where the search resumes: behind the examined text if too much of the text was examined repeatedly."""
         self._reread += max(0, reached - resume)
-        if self._reread <= _REREAD_ALLOWANCE + _REREAD_SHARE * reached:
+        if self._reread <= _REREAD_ALLOWANCE + _REREAD_FACTOR * reached:
             return resume
         self._reread -= reached - resume
         return max(resume, reached)
