@@ -1,14 +1,17 @@
-"""A batch of calls on its way: admitted in call order, run side by side, settled in call order."""
+"""Runs a batch of tool calls: admits them in call order, runs them concurrently, settles them in call order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 
 from attrs import define, evolve, field
 
-from agentloop.errors import AgentLoopError, InterceptorFailed, JournalError
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import AgentLoopError, InterceptorFailed, JournalError, ToolError
+from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import (
     ToolCallBlocked,
     ToolCallCompleted,
@@ -16,360 +19,481 @@ from agentloop.events.tool_calls import (
     ToolCallRejected,
     ToolCallSuspended,
 )
-from agentloop.executors.call_state import CallState
-from agentloop.executors.invocation import RunSettings, ToolInvocation
+from agentloop.executors.invocation import (
+    OPEN,
+    AdmittedCall,
+    BatchSettings,
+    CallOutcome,
+    ToolInvocation,
+    tool_error,
+)
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.values.batches import ToolExecutions
+from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
-from agentloop.values.tool_calls import ErrorInfo, ToolExecution, ToolResult, ToolStatus
-
-
-async def keep_intent(slot: CallState, point: BeforeToolUse, settings: RunSettings) -> None:
-    """Tell what interceptors wanted of a call that has begun, if that is anything else than what it began as."""
-    match point.verdict:
-        case Block(reason):
-            refused = f"block: {reason}"
-        case Suspend(reason):
-            refused = f"suspend: {reason}"
-        case Answer():
-            refused = "answer"
-        case None if point.call != slot.call:
-            refused = f"change to {point.call.name}({point.call.arguments_json})"
-        case None:
-            return
-    await tell_kept(slot, refused, point.state, settings)
-
-
-async def tell_kept(slot: CallState, refused: str, state: AgentState, settings: RunSettings) -> None:
-    """Tell that a call that has begun goes on as it began."""
-    events = settings.events
-    if events.due(ToolCallIntentKept):
-        head = events.head(state, step_number=slot.step)
-        await events.emit(ToolCallIntentKept(head, slot.key, slot.call.name, slot.call, refused))
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
 
 @define(eq=False)
-class BatchOutcomes:
-    """What a batch of calls has come to so far.
+class CallState:
+    """The state of one call in its batch. Only the batch changes it.
 
     Attributes:
-        state: the state as the interceptors have made it so far.
+        admitted: the call, as far as it is admitted.
+        outcome: its outcome so far.
+        runner: runs it; None before it runs.
+        task: the task in which it runs.
+        is_settled: whether the interceptors have seen the outcome and its event was emitted.
+    """
+
+    admitted: AdmittedCall
+    outcome: CallOutcome = OPEN
+    runner: ToolInvocation | JournaledCall | None = None
+    task: asyncio.Task[None] | None = None
+    is_settled: bool = False
+
+
+def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
+    """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order."""
+    log = scope.log
+    places = [key_place(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
+    return [
+        CallState(
+            AdmittedCall(
+                step_number=step_number,
+                index=index,
+                key=key,
+                id=scope.ids.new_id("tool_execution"),
+                call=call,
+                decision=tool_calls.decisions.get(key),
+                resumed=tool_calls.begun.get(key),
+                recorded=log.recorded_call(key) if log is not None else None,
+            )
+        )
+        for call, key, (step_number, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
+    ]
+
+
+@define(eq=False, kw_only=True)
+class Batch:
+    """The calls of one `execute_tools`, which it outlives by nothing.
+
+    Calls are admitted in call order, into a group that runs concurrently. A call that must not run next to those of the group
+    is admitted when the group is settled.
+
+    Attributes:
+        state: the agent's state, with the changes that interceptors have made so far.
+        calls: the calls, in call order.
         settings: what the calls have in common.
-        stop_on_block: whether a blocked call keeps those after it from being admitted.
-        failure: the first error of an interceptor or of the journal; nothing is admitted after it.
-        halted: why nothing is admitted any more; empty while calls are.
-    """
-
-    state: AgentState = field(kw_only=True)
-    settings: RunSettings = field(kw_only=True)
-    stop_on_block: bool = field(default=False, kw_only=True)
-    failure: Exception | None = field(default=None, init=False)
-    halted: str = field(default="", init=False)
-
-    def block(self, slot: CallState, reason: str) -> None:
-        """Keep a call from running, and those after it too if that is what a blocked call does."""
-        slot.block(reason, self.now())
-        if self.stop_on_block:
-            self.halted = f"not run, because the call {slot.call.name!r} before it was blocked: {reason}"
-
-    async def refuse(self, slot: CallState, reason: str) -> None:
-        """Block a call that an interceptor does not want to run, unless it has begun already."""
-        if slot.recorded is None:
-            self.block(slot, reason)
-        else:
-            await tell_kept(slot, reason, self.state, self.settings)
-
-    def settle_with(self, slot: CallState, answered: Answer) -> None:
-        """Settle a call with a value, without running it."""
-        slot.execution = slot.succeed(ToolResult(answered.value), self.now())
-
-    def fail(self, slot: CallState, error: Exception) -> None:
-        """Keep a call from running, or from counting as run, because an interceptor failed (law 11)."""
-        recorded = slot.recorded
-        if recorded is None or slot.to_note:
-            slot.fail(error, self.now())
-        elif recorded.execution is None and recorded.pending is None:
-            slot.doubt(ErrorInfo.of(error), self.now())
-            slot.to_note = True
-        self.failure = self.failure or error
-        name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
-        self.halted = f"not run, because an interceptor failed: {name}"
-
-    def now(self) -> datetime:
-        """Return the time of the execution's clock."""
-        return self.settings.scope.clock.now()
-
-    async def note(self, slot: CallState) -> None:
-        """Write down how a call has ended that was written down as begun."""
-        log = self.settings.scope.log
-        if log is None or not slot.to_note:
-            return
-        slot.to_note = False
-        try:
-            if slot.pending is not None:
-                await log.record_outcome(slot.pending)
-            elif slot.execution is not None:
-                await log.record_outcome(slot.execution, slot.stop)
-        except JournalError as error:
-            self.failure = self.failure or error
-            self.halted = "not run, because the journal could not be written"
-
-
-@define(eq=False)
-class Batch(BatchOutcomes):
-    """The calls of one `execute_tools`. It lives as long as that call and is seen by nobody else.
-
-    Attributes:
-        state: the state as the interceptors have made it so far.
-        failure: the first error of an interceptor or of the journal; nothing is admitted after it.
-        slots: one per call, in call order.
         toolbox: the tools.
-        max_concurrency: how many calls run at once; None for all.
+        max_concurrency: the maximum number of calls that run at once; None for all.
+        stop_on_block: whether the calls after a blocked one are cancelled.
+        failure: the first error of an interceptor or of the journal; no call is admitted after it.
     """
 
-    state: AgentState = field(kw_only=True)
+    state: AgentState
+    calls: Sequence[CallState]
+    settings: BatchSettings
+    toolbox: Toolbox
+    max_concurrency: int | None = None
+    stop_on_block: bool = False
     failure: Exception | None = field(default=None, init=False)
-    slots: list[CallState] = field(kw_only=True)
-    toolbox: Toolbox = field(kw_only=True)
-    max_concurrency: int | None = field(default=None, kw_only=True)
-    _group: list[CallState] = field(factory=list)
-    _group_keys: set[str] = field(factory=set)
-    _exclusive: bool = False
-    _waiting: str = ""
+    _halt_reason: str = field(default="", init=False)
+    _group: list[CallState] = field(factory=list, init=False)
+    _group_keys: set[str] = field(factory=set, init=False)
+    _is_group_exclusive: bool = field(default=False, init=False)
+    _pending_key: str = field(default="", init=False)
 
     async def run(self) -> None:
-        """Execute all calls; afterwards every slot has an outcome or waits."""
-        for slot in self.slots:
-            if self.halted and slot.recorded is None:
-                slot.cancel(self.halted, self.now())
-                self._group.append(slot)
+        """Execute all calls; afterwards each of them is settled or pending."""
+        for call in self.calls:
+            # A call that started before an interruption is resumed in any case: its effect may have happened.
+            if self._halt_reason and call.admitted.recorded is None:
+                self._cancel(call, self._halt_reason)
+                self._group.append(call)
             else:
-                await self._admit(slot)
-        await self._flush()
+                await self._admit(call)
+        await self._run_group()
 
-    def answer(self) -> ToolExecutions:
-        """Return what came of the calls."""
-        executions = tuple([slot.execution for slot in self.slots if slot.execution is not None])
-        pending = tuple([slot.pending for slot in self.slots if slot.pending is not None])
-        return ToolExecutions(executions, pending, self.state)
+    def executions(self) -> ToolExecutions:
+        """Return the outcomes of the calls."""
+        outcomes = [call.outcome for call in self.calls]
+        return ToolExecutions(
+            tuple([outcome.execution for outcome in outcomes if outcome.execution is not None]),
+            tuple([outcome.pending for outcome in outcomes if outcome.pending is not None]),
+            self.state,
+        )
 
     async def abandon(self, reason: str) -> None:
-        """Cancel what runs, wait until it has ended, and settle every call that is still open."""
-        running = [slot.task for slot in self.slots if slot.task is not None and not slot.task.done()]
+        """Cancel what runs, wait until it has ended, and settle every open call as cancelled."""
+        running = [call.task for call in self.calls if call.task is not None and not call.task.done()]
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running)
         self.close(reason)
-        for slot in self.slots:
-            await self._settle(slot)
+        for call in self.calls:
+            await self._settle(call)
 
     def close(self, reason: str) -> None:
-        """Give every call that is still open the outcome that it was cancelled."""
-        for slot in self.slots:
-            if slot.is_open:
-                slot.cancel(reason, self.now())
+        """Give every open call a cancelled outcome, without waiting for those that still run."""
+        for call in self.calls:
+            if call.outcome.is_open:
+                self._cancel(call, reason)
 
-    # --- admit --------------------------------------------------------------------------------------------------
+    # --- admission ----------------------------------------------------------------------------------------------
 
-    async def _admit(self, slot: CallState) -> None:
-        if isinstance(slot.decision, Edit):
-            slot.call = slot.call.with_arguments(slot.decision.arguments)
-        if slot.recorded is not None:  # what has begun goes on as it began
-            slot.call, slot.id = slot.recorded.intent.call, slot.recorded.intent.id
-        if not slot.find(self.toolbox, self.now()):
-            if slot.recorded is not None:
-                slot.execution = None
-            self._group.append(slot)
+    async def _admit(self, call: CallState) -> None:
+        admitted = call.admitted
+        if isinstance(admitted.decision, Edit):
+            admitted = evolve(admitted, call=admitted.call.with_arguments(admitted.decision.arguments))
+        if admitted.recorded is not None:
+            # A call that started before an interruption resumes with its recorded arguments.
+            intent = admitted.recorded.intent
+            admitted = evolve(admitted, call=intent.call, id=intent.id)
+        call.admitted = admitted
+        if not self._prepare(call):
+            if admitted.recorded is not None:
+                call.outcome = OPEN  # its record decides, even if its tool is gone or refuses the arguments now
+            self._group.append(call)
             return
-        if self._has_to_wait(slot):
-            await self._flush()
-            if self._waiting and slot.decision is None and not slot.has_begun:
-                slot.pending = PendingCall(slot.key, slot.call, f"runs after {self._waiting}", waits_for=self._waiting)
+        if self._must_wait(call):
+            await self._run_group()
+            if self._pending_key and admitted.decision is None and not admitted.was_started:
+                reason = f"runs after {self._pending_key}"
+                call.outcome = CallOutcome(
+                    pending=PendingCall(admitted.key, admitted.call, reason, waits_for=self._pending_key)
+                )
                 return
-        self._join_group(slot)
-        await self._ask_interceptors(slot)
+        self._join_group(call)
+        await self._decide(call)
 
-    def _has_to_wait(self, slot: CallState) -> bool:
-        """Say whether the calls before this one have to be settled first."""
-        if not self._group and not self._waiting:
+    def _prepare(self, call: CallState) -> bool:
+        """Look up the tool and prepare the arguments; return whether that succeeded, and settle the call if not."""
+        tool: ReadyTool | None = call.admitted.tool
+        try:
+            tool = self.toolbox.get(call.admitted.call.name)
+            arguments = tool.prepare(call.admitted.call)
+            ordering_key = tool.ordering_key(call.admitted.call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code may fail here, before it runs
+            is_rejected = isinstance(error, ToolError)
+            call.admitted = evolve(call.admitted, tool=tool)
+            call.outcome = call.admitted.settle(
+                OPEN,
+                ToolStatus.REJECTED if is_rejected else ToolStatus.FAILED,
+                self._now(),
+                error=ErrorInfo.of(error) if is_rejected else tool_error(error),
+            )
             return False
-        if _tool(slot).tool.policy.sequential or self._exclusive:
+        call.admitted = evolve(call.admitted, tool=tool, arguments=arguments, ordering_key=ordering_key)
+        return True
+
+    def _must_wait(self, call: CallState) -> bool:
+        """Return whether the calls before this one have to be settled first."""
+        if not self._group and not self._pending_key:
+            return False
+        if self._is_group_exclusive or _ready_tool(call).policy.sequential:
             return True
-        key = slot.ordering_key
-        return bool(key) and (key in self._group_keys or bool(self._waiting))
+        key = call.admitted.ordering_key
+        return bool(key) and (key in self._group_keys or bool(self._pending_key))
 
-    def _join_group(self, slot: CallState) -> None:
-        self._group.append(slot)
-        self._exclusive = _tool(slot).tool.policy.sequential
-        if slot.ordering_key:
-            self._group_keys.add(slot.ordering_key)
+    def _join_group(self, call: CallState) -> None:
+        self._group.append(call)
+        self._is_group_exclusive = _ready_tool(call).policy.sequential
+        if call.admitted.ordering_key:
+            self._group_keys.add(call.admitted.ordering_key)
 
-    async def _ask_interceptors(self, slot: CallState) -> None:
-        if isinstance(slot.decision, Deny):
-            self.block(slot, slot.decision.reason or "denied")
-        elif isinstance(slot.decision, Answer):
-            self.settle_with(slot, slot.decision)
-        elif self.settings.interceptor.handles(BeforeToolUse):
-            await self._pass_before(slot)
+    async def _decide(self, call: CallState) -> None:
+        """Apply the decision about a call, or let the interceptors decide."""
+        decision = call.admitted.decision
+        if isinstance(decision, Deny):
+            self._block(call, decision.reason or "denied")
+        elif isinstance(decision, Answer):
+            self._answer(call, decision)
+        elif BeforeToolUse.point_name in self.settings.points:
+            await self._intercept(call)
 
-    async def _pass_before(self, slot: CallState) -> None:
-        tool = _tool(slot)
-        decision = slot.decision or (Approve() if slot.has_begun else None)  # what has begun was let run
-        before = BeforeToolUse(
-            self.state,
-            slot.call,
-            tool.spec,
-            slot.key,
-            slot.index,
-            decision=decision,
-            decided=slot.call if decision is not None else None,
-            ensemble=self.toolbox.ensemble(slot.call.name),
-        )
+    async def _intercept(self, call: CallState) -> None:
+        """Pass `before_tool_use`."""
+        admitted = call.admitted
+        point = self._before_point(call)
         try:
-            point = await self.settings.interceptor.handle(before)
+            passed = await self.settings.interceptor.handle(point)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
-            await self.refuse(slot, str(stop))
+            if admitted.recorded is None:
+                self._block(call, str(stop))
+            else:
+                await self._emit_intent_kept(admitted, str(stop))
             return
         except AgentLoopError as error:
-            self.fail(slot, error)
+            self._fail(call, error)
             return
-        self.state = point.state
-        if slot.recorded is not None:
-            await keep_intent(slot, point, self.settings)
-            return
-        if changed := point.call != slot.call and not slot.has_begun:
-            slot.call = point.call
-        match point.verdict:
+        self.state = passed.state
+        if admitted.recorded is not None:
+            await self._enforce_intent(admitted, passed)
+        else:
+            await self._apply_verdict(call, passed)
+
+    async def _apply_verdict(self, call: CallState, passed: BeforeToolUse) -> None:
+        admitted = call.admitted
+        changed = passed.call != admitted.call and not admitted.was_started
+        if changed:
+            call.admitted = evolve(admitted, call=passed.call)
+        match passed.verdict:
             case Block(reason):
-                self.block(slot, reason)
-            case Answer() as answered:
-                self.settle_with(slot, answered)
+                self._block(call, reason)
+            case Answer() as answer:
+                self._answer(call, answer)
             case Suspend(reason):
-                self._suspend(slot, reason)
-            case None if changed and decision is not None:
-                self._suspend(slot, _CHANGED_SINCE)
+                self._suspend(call, reason)
+            case None if changed and admitted.decision is not None:
+                self._suspend(call, _CHANGED_AFTER_DECISION)
             case None if changed:
-                await self._admit_changed(slot)
+                await self._readmit(call)
 
-    def _suspend(self, slot: CallState, reason: str) -> None:
-        slot.pending = PendingCall(slot.key, slot.call, reason)
-        self._waiting = self._waiting or slot.key
+    def _before_point(self, call: CallState) -> BeforeToolUse:
+        admitted = call.admitted
+        # A call that was started before had been allowed to run.
+        decision = admitted.decision or (Approve() if admitted.was_started else None)
+        return BeforeToolUse(
+            self.state,
+            admitted.call,
+            _ready_tool(call).spec,
+            admitted.key,
+            admitted.index,
+            decision=decision,
+            decided=admitted.call if decision is not None else None,
+            ensemble=self.toolbox.group_name(admitted.call.name),
+        )
 
-    async def _admit_changed(self, slot: CallState) -> None:
-        """Validate a call again that an interceptor changed, and let those before it end if its order now demands it."""
-        self._group.remove(slot)
-        if not slot.find(self.toolbox, self.now()):
-            self._group.append(slot)
+    async def _enforce_intent(self, admitted: AdmittedCall, passed: BeforeToolUse) -> None:
+        """Resume a recorded call as it started, and report what interceptors would have done to it instead."""
+        match passed.verdict:
+            case Block(reason):
+                refused = f"block: {reason}"
+            case Suspend(reason):
+                refused = f"suspend: {reason}"
+            case Answer():
+                refused = "answer"
+            case None if passed.call != admitted.call:
+                refused = f"change to {passed.call.name}({passed.call.arguments_json})"
+            case None:
+                return
+        await self._emit_intent_kept(admitted, refused)
+
+    async def _emit_intent_kept(self, admitted: AdmittedCall, refused: str) -> None:
+        await emit_at_step(
+            self.settings.events,
+            ToolCallIntentKept,
+            self.state,
+            admitted.step_number,
+            admitted.key,
+            admitted.call.name,
+            admitted.call,
+            refused,
+        )
+
+    async def _readmit(self, call: CallState) -> None:
+        """Validate a call that an interceptor changed; its new ordering key may demand that it waits."""
+        self._group.remove(call)
+        if not self._prepare(call):
+            self._group.append(call)
             return
-        if self._has_to_wait(slot):
-            await self._flush()
-        self._join_group(slot)
+        if self._must_wait(call):
+            await self._run_group()
+        self._join_group(call)
 
-    # --- run ----------------------------------------------------------------------------------------------------
+    # --- outcomes without a run ---------------------------------------------------------------------------------
 
-    async def _flush(self) -> None:
-        """Run the calls that have been admitted, side by side, and settle them in order."""
-        group, self._group, self._group_keys, self._exclusive = self._group, [], set(), False
-        open_slots = [slot for slot in group if slot.is_open]
-        gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else None
-        for slot in open_slots:  # also a single one has its own task: what a tool does to its task stays there
-            slot.task = asyncio.create_task(self._run(slot, gate), name=f"agentloop tool {slot.key}")
-        for slot in group:
-            if slot.task is not None and not slot.task.done():
-                await asyncio.wait((slot.task,))
-            await self._settle(slot)
+    def _block(self, call: CallState, reason: str) -> None:
+        error = ErrorInfo("ToolBlocked", reason)
+        call.outcome = call.admitted.settle(OPEN, ToolStatus.BLOCKED, self._now(), error=error)
+        if self.stop_on_block:
+            name = call.admitted.call.name
+            self._halt_reason = f"not run, because the call {name!r} before it was blocked: {reason}"
 
-    async def _run(self, slot: CallState, gate: asyncio.Semaphore | None) -> None:
-        if gate is not None:
-            async with gate:
-                await self._run(slot, None)
-            return
-        run = ToolInvocation(slot, slot.tool, self.state, self.settings) if slot.tool is not None else None
-        log = self.settings.scope.log
-        recorded = JournaledCall(slot, run, self.state, self.settings, log) if log is not None else None
-        try:
-            await _one(recorded, run).run()
-        except AgentStop as stop:
-            slot.stop = stop.signal
+    def _answer(self, call: CallState, answer: Answer) -> None:
+        result = ToolResult(answer.value)
+        call.outcome = call.admitted.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=result)
+
+    def _suspend(self, call: CallState, reason: str) -> None:
+        call.outcome = CallOutcome(pending=PendingCall(call.admitted.key, call.admitted.call, reason))
+        self._pending_key = self._pending_key or call.admitted.key
+
+    def _cancel(self, call: CallState, reason: str) -> None:
+        """Settle an open call as cancelled, also while it runs."""
+        so_far = call.outcome if call.runner is None else call.runner.outcome
+        if call.runner is not None:
+            call.runner.close()
+        if so_far.execution is None:
+            so_far = _cancelled(call.admitted, so_far, reason, self._now())
+        call.outcome = so_far
+
+    def _fail(self, call: CallState, error: Exception) -> None:
+        """Settle a call whose interceptor, listener or journal failed (law 11), and admit no more calls."""
+        so_far = outcome = call.outcome if call.runner is None else call.runner.outcome
+        recorded, info = call.admitted.recorded, ErrorInfo.of(error)
+        if so_far.pending is not None:
+            pass  # the tool has suspended the call, which it can resume
+        elif recorded is None or so_far.must_record:
+            outcome = call.admitted.settle(
+                so_far, ToolStatus.FAILED, self._now(), error=info, may_have_run=so_far.started
+            )
+        elif recorded.execution is None and recorded.pending is None:
+            in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
+            outcome = evolve(in_doubt, must_record=True)
+        call.outcome = outcome
+        self.failure = self.failure or error
+        name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
+        self._halt_reason = f"not run, because an interceptor failed: {name}"
+
+    def _now(self) -> datetime:
+        return self.settings.scope.clock.now()
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def _run_group(self) -> None:
+        """Run the admitted calls concurrently, and settle them in call order."""
+        group, self._group, self._group_keys, self._is_group_exclusive = self._group, [], set(), False
+        gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else nullcontext()
+        for call in group:
+            if call.outcome.is_open:
+                # A single call has its own task, too: what a tool does to its current task must not reach the loop.
+                name = f"agentloop tool {call.admitted.key}"
+                call.task = asyncio.create_task(self._run_call(call, gate), name=name)
+        for call in group:
+            if call.task is not None and not call.task.done():
+                await asyncio.wait((call.task,))
+            await self._settle(call)
+
+    async def _run_call(self, call: CallState, gate: AbstractAsyncContextManager[None]) -> None:
+        async with gate:
+            call.runner = runner = self._runner(call.admitted)
+            try:
+                call.outcome = await runner.run()
+            except AgentStop as stop:
+                call.outcome = self._stopped(call.admitted, runner.outcome, stop)
+            except Exception as error:  # noqa: BLE001  # of an interceptor, of a listener or of the journal
+                self._fail(call, error)
+            if call.outcome.stop is not None:
+                self.state = self.state.with_stop_signal(call.outcome.stop)
+            self.failure = self.failure or call.outcome.failure
+            await self._record(call)
+
+    def _runner(self, admitted: AdmittedCall) -> ToolInvocation | JournaledCall:
+        log, tool = self.settings.scope.log, admitted.tool
+        invocation = ToolInvocation(admitted, tool, self.state, self.settings) if tool is not None else None
+        if log is not None:
+            return JournaledCall(admitted, invocation, self.state, self.settings, log)
+        assert invocation is not None  # noqa: S101  # without a journal, a call without a tool is rejected
+        return invocation
+
+    def _stopped(self, admitted: AdmittedCall, so_far: CallOutcome, stop: AgentStop) -> CallOutcome:
+        """Return the outcome of a call around which an interceptor stopped the execution."""
+        if so_far.pending is None:
             error = ErrorInfo("AgentStop", str(stop))
-            slot.execution = slot.end(ToolStatus.CANCELLED, error, self.now())
-        except Exception as error:  # noqa: BLE001  # a layer around the call failed, or a strict listener, or the journal
-            self.fail(slot, error)
-        if run is not None and run.suspended is not None:
-            slot.suspend(run.suspended)
-        if run is not None and run.stop is not None:
-            slot.stop = run.stop.signal
-        if slot.stop is not None:
-            self.state = self.state.with_stop_signal(slot.stop)
-        if recorded is not None:
-            self.failure = self.failure or recorded.failure
-            await self.note(slot)
+            so_far = admitted.settle(so_far, ToolStatus.CANCELLED, self._now(), error=error)
+        return evolve(so_far, stop=so_far.stop or stop.signal)
 
-    # --- settle -------------------------------------------------------------------------------------------------
-
-    async def _settle(self, slot: CallState) -> None:
-        if slot.settled:
+    async def _record(self, call: CallState) -> None:
+        """Record the end of a call whose start is recorded."""
+        log, outcome = self.settings.scope.log, call.outcome
+        if log is None or not outcome.must_record:
             return
-        if slot.is_open:  # its task was cancelled by somebody else
-            slot.cancel("the call was cancelled", self.now())
-        await self.note(slot)
-        if slot.pending is not None:
-            await self._settle_suspended(slot, slot.pending)
-            return
-        slot.settled = True
-        if self.settings.interceptor.handles(AfterToolUse):
-            await self._pass_after(slot)
-        execution = _execution(slot)
-        events = self.settings.events
-        kind = ToolCallCompleted if slot.started_at is not None else _EVENTS.get(execution.status, ToolCallCompleted)
-        if events.due(kind):
-            await events.emit(kind(events.head(self.state, step_number=slot.step), execution))
-
-    async def _settle_suspended(self, slot: CallState, pending: PendingCall) -> None:
-        slot.settled, self._waiting, events = True, self._waiting or slot.key, self.settings.events
-        if slot.started and events.due(ToolCallSuspended):
-            await events.emit(ToolCallSuspended(events.head(self.state, step_number=slot.step), pending))
-
-    async def _pass_after(self, slot: CallState) -> None:
-        spec = slot.tool.spec if slot.tool is not None else None
-        before = AfterToolUse(self.state, _execution(slot), spec)
+        call.outcome = evolve(outcome, must_record=False)
         try:
-            point = await self.settings.interceptor.handle(before)
+            if outcome.pending is not None:
+                await log.record_outcome(outcome.pending)
+            elif outcome.execution is not None:
+                await log.record_outcome(outcome.execution, outcome.stop)
+        except JournalError as error:
+            self.failure = self.failure or error
+            self._halt_reason = "not run, because the journal could not be written"
+
+    # --- settlement ---------------------------------------------------------------------------------------------
+
+    async def _settle(self, call: CallState) -> None:
+        """Pass the outcome through the interceptors and emit its event, once per call."""
+        if call.is_settled:
+            return
+        if call.outcome.is_open:  # its task was cancelled by someone else
+            self._cancel(call, "the call was cancelled")
+        await self._record(call)
+        call.is_settled = True
+        if call.outcome.pending is not None:
+            await self._settle_pending(call, call.outcome.pending)
+            return
+        if AfterToolUse.point_name in self.settings.points:
+            await self._intercept_outcome(call)
+        execution = _execution(call)
+        kind = _EVENTS.get(execution.status, ToolCallCompleted)
+        if call.outcome.started_at is not None:
+            kind = ToolCallCompleted
+        await emit_at_step(self.settings.events, kind, self.state, call.admitted.step_number, execution)
+
+    async def _settle_pending(self, call: CallState, pending: PendingCall) -> None:
+        self._pending_key = self._pending_key or call.admitted.key
+        if call.outcome.started:
+            events, step_number = self.settings.events, call.admitted.step_number
+            await emit_at_step(events, ToolCallSuspended, self.state, step_number, pending)
+
+    async def _intercept_outcome(self, call: CallState) -> None:
+        """Pass `after_tool_use`."""
+        admitted = call.admitted
+        point = AfterToolUse(self.state, _execution(call), admitted.tool.spec if admitted.tool is not None else None)
+        try:
+            passed = await self.settings.interceptor.handle(point)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
         except AgentLoopError as error:
-            slot.fail(error, self.now())
+            so_far, info = call.outcome, ErrorInfo.of(error)
+            call.outcome = admitted.settle(
+                so_far, ToolStatus.FAILED, self._now(), error=info, may_have_run=so_far.started
+            )
             self.failure = self.failure or error
         else:
-            self.state = point.state
-            slot.execution = evolve(point.execution, id=slot.id, key=slot.key)
+            self.state = passed.state
+            call.outcome = evolve(call.outcome, execution=evolve(passed.execution, id=admitted.id, key=admitted.key))
 
 
-def _one(recorded: JournaledCall | None, run: ToolInvocation | None) -> JournaledCall | ToolInvocation:
-    one = recorded or run
-    assert one is not None  # noqa: S101  # without a journal, only calls whose tool was found are run
-    return one
+_CHANGED_AFTER_DECISION = (
+    "the call was decided about, and then changed by an interceptor; it needs a decision as it is now"
+)
 
-
-_CHANGED_SINCE = "the call was decided about, and then changed by an interceptor; it needs a decision as it is now"
-
-_EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected]] = {
+_EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]] = {
     ToolStatus.BLOCKED: ToolCallBlocked,
     ToolStatus.REJECTED: ToolCallRejected,
 }
+"""The events of calls that did not start."""
 
 
-def _tool(slot: CallState) -> ReadyTool:
-    assert slot.tool is not None  # noqa: S101  # only slots whose tool was found are admitted
-    return slot.tool
+def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: datetime) -> CallOutcome:
+    """Return the outcome of a cancelled call."""
+    recorded = admitted.recorded
+    if recorded is None or so_far.started:
+        return admitted.settle(so_far, ToolStatus.CANCELLED, at, error=ErrorInfo("Cancelled", reason))
+    # It started before an interruption, and is cancelled before it is resumed: its record decides.
+    so_far = evolve(so_far, started_at=recorded.intent.at)
+    if recorded.execution is not None:
+        return evolve(so_far, execution=recorded.execution, stop=recorded.stop)
+    why, effect = f"it was interrupted, and then {reason}", recorded.intent.effect
+    if effect is Effect.EFFECT:
+        status, error = ToolStatus.IN_DOUBT, ErrorInfo("ToolInDoubt", why)
+    else:
+        status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
+    settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
+    return evolve(settled, must_record=True)
 
 
-def _execution(slot: CallState) -> ToolExecution:
-    assert slot.execution is not None  # noqa: S101  # only slots with an outcome are settled
-    return slot.execution
+def _ready_tool(call: CallState) -> ReadyTool:
+    assert call.admitted.tool is not None  # noqa: S101  # only calls with a tool join a group
+    return call.admitted.tool
+
+
+def _execution(call: CallState) -> ToolExecution:
+    assert call.outcome.execution is not None  # noqa: S101  # the call is settled
+    return call.outcome.execution

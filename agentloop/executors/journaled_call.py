@@ -1,17 +1,18 @@
-"""Running a call that is written down: before it begins, and when it has ended; and what becomes of one that had begun."""
+"""Runs one call under a journal: records its start before it runs, and resumes a call that was interrupted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, cast
+from typing import cast
+
+from attrs import evolve
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanContinueCall, CanReconcileCall, Tool
 from agentloop.errors import ToolInDoubt
+from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
-from agentloop.executors.call_state import CallState
-from agentloop.executors.invocation import RunSettings, ToolInvocation
+from agentloop.executors.invocation import OPEN, AdmittedCall, BatchSettings, CallOutcome, ToolInvocation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.records import (
     CallIntent,
@@ -27,171 +28,192 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolRe
 
 _INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it has had its effect"
 _DOUBT = "doubt"
-"""What stands beside the end of a call that an interruption left in doubt."""
+"""The name of the attachment to an outcome that is in doubt because of an interruption."""
 
 
 class JournaledCall:
-    """Runs one call once, over any number of interruptions; leaves the outcome, or how the call waits, in its slot.
+    """Runs one call once, across any number of interruptions."""
 
-    Attributes:
-        failure: what ends the execution, when a call in doubt is to do that.
-    """
+    __slots__ = ("_call", "_invocation", "_is_recorded", "_log", "_outcome", "_settings", "_state")
 
     def __init__(
-        self, slot: CallState, run: ToolInvocation | None, state: AgentState, settings: RunSettings, log: CallLog
+        self,
+        call: AdmittedCall,
+        invocation: ToolInvocation | None,
+        state: AgentState,
+        settings: BatchSettings,
+        log: CallLog,
     ) -> None:
-        self.failure: Exception | None = None
-        self._slot = slot
-        self._run = run
+        self._call = call
+        self._invocation = invocation
         self._state = state
         self._settings = settings
         self._log = log
+        self._outcome = OPEN
+        self._is_recorded = False
 
-    async def run(self) -> None:
-        """Run the call, unless what came of it is known or nobody knows whether it has run.
+    @property
+    def outcome(self) -> CallOutcome:
+        """The outcome so far, also when `run` raises or is cancelled."""
+        if self._is_recorded and self._invocation is not None:
+            return evolve(self._invocation.outcome, must_record=True)
+        return self._outcome
+
+    async def run(self) -> CallOutcome:
+        """Run the call, unless its outcome is recorded or it is in doubt, and return the outcome.
 
         Raises:
-            JournalError: when it cannot be written down that it begins; then it has not run.
-            AgentStop: as `ToolInvocation.run`.
-            InterceptorFailed: as `ToolInvocation.run`.
-            asyncio.CancelledError: when the run is cancelled.
+            JournalError: the start of the call cannot be recorded; the tool has not run.
+            AgentStop: an interceptor stops the execution.
+            InterceptorFailed: an interceptor failed.
+            asyncio.CancelledError: the task was cancelled.
         """
-        recorded = self._slot.recorded
+        recorded = self._call.recorded
         if recorded is None:
-            await self._begin()
+            await self._start()
         elif recorded.execution is not None:
-            self._reuse(recorded)
-            await self._tell(Recovery.REUSED)
+            self._outcome = self._reuse(recorded, recorded.execution)
+            await self._emit(Recovery.REUSED)
         elif recorded.pending is not None:
-            self._slot.pending = recorded.pending
+            self._outcome = CallOutcome(pending=recorded.pending)
         else:
-            await self._go_on(recorded)
+            await self._recover(recorded)
+        return self.outcome
 
-    async def _begin(self) -> None:
-        intent = self._intent()
-        answered = await self._log.start_call(intent, delegates=_delegates(self._tool))
-        if answered is not None:
-            self._take(answered)
-            return
-        await self._ran()
+    def close(self) -> None:
+        """Emit no more progress: the call is settled, even if its tool is still running."""
+        if self._invocation is not None:
+            self._invocation.close()
 
-    def _take(self, answered: RecordedCall) -> None:
-        """Take what is to come of a call that does not run."""
-        slot = self._slot
-        slot.stop = answered.stop
-        if answered.execution is not None:
-            slot.started_at = answered.intent.at
-            slot.execution = slot.finished(answered.execution, answered.execution.ended_at)
-            slot.started = _has_run(answered.execution)
+    async def _start(self) -> None:
+        answer = await self._log.start_call(self._intent(), delegates=_delegates(self._tool))
+        if answer is None:
+            await self._invoke()
+        elif answer.execution is None:
+            self._outcome = CallOutcome(pending=answer.pending, stop=answer.stop)
         else:
-            slot.pending = answered.pending
+            self._outcome = self._adopt(answer, answer.execution)
 
-    async def _ran(self) -> None:
-        self._slot.to_note = True
-        assert self._run is not None  # noqa: S101  # only calls whose tool was found are run
-        await self._run.run()
+    def _adopt(self, answer: RecordedCall, execution: ToolExecution) -> CallOutcome:
+        """Return the outcome of a call that is answered without running its tool."""
+        call = self._call
+        may_have_run = execution.may_have_run or call.may_have_run(OPEN, execution.status)
+        return CallOutcome(
+            execution=evolve(execution, id=call.id, key=call.key, may_have_run=may_have_run),
+            stop=answer.stop,
+            started=_has_run(execution),
+            started_at=answer.intent.at,
+        )
 
-    def _reuse(self, recorded: RecordedCall) -> None:
-        slot = self._slot
-        slot.execution, slot.stop = recorded.execution, recorded.stop
-        slot.started_at = recorded.intent.at
-        slot.started = recorded.execution is not None and _has_run(recorded.execution)
-        doubt = self._log.attachment(slot.key, _DOUBT) if self._log.settings.in_doubt is InDoubt.FAIL else None
-        if doubt is not None and recorded.execution is not None:
-            self._fail(recorded.execution.error_message)  # the recovery that was to end with it was interrupted, too
+    def _reuse(self, recorded: RecordedCall, execution: ToolExecution) -> CallOutcome:
+        failure = None
+        if self._log.settings.in_doubt is InDoubt.FAIL and self._log.attachment(self._call.key, _DOUBT) is not None:
+            # An earlier recovery was to end with this doubt, and was interrupted itself before it ended.
+            failure = self._failure(execution.error_message)
+        return CallOutcome(
+            execution=execution,
+            stop=recorded.stop,
+            started=_has_run(execution),
+            started_at=recorded.intent.at,
+            failure=failure,
+        )
 
-    # --- calls that were interrupted ----------------------------------------------------------------------------
+    async def _invoke(self) -> None:
+        self._is_recorded = True
+        assert self._invocation is not None  # noqa: S101  # a call without a tool is in doubt, and does not get here
+        await self._invocation.run()
 
-    async def _go_on(self, recorded: RecordedCall) -> None:
-        slot, tool = self._slot, self._tool
-        effects = {recorded.intent.effect, self._effect}
+    # --- interrupted calls --------------------------------------------------------------------------------------
+
+    async def _recover(self, recorded: RecordedCall) -> None:
+        """Resume a call that started before an interruption and has no recorded outcome."""
+        tool = self._tool
         if tool is None:
-            await self._doubt(f"{_INTERRUPTED}; its tool is not there any more")
+            await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool is not there any more")
         elif _delegates(tool):
-            await self._tell(Recovery.CONTINUED)
-            await self._ran()
+            await self._emit(Recovery.CONTINUED)
+            await self._invoke()
         elif recorded.redacted:
-            await self._doubt(f"{_INTERRUPTED}; something secret in its arguments was not written down")
-        elif Effect.EFFECT not in effects:
+            await self._leave_in_doubt(
+                recorded, f"{_INTERRUPTED}; something secret in its arguments was not written down"
+            )
+        elif Effect.EFFECT not in {recorded.intent.effect, self._call.effect}:
             await self._repeat("")
         else:
-            match await self._reconcile(tool):
-                case Happened(value):
-                    slot.execution = slot.succeed(ToolResult(value), self._now())
-                    slot.started_at, slot.to_note = recorded.intent.at, True
-                    await self._tell(Recovery.RECONCILED)
-                case DidNotHappen():
-                    await self._repeat("the tool says that it has not run")
-                case CannotTell(reason):
-                    await self._doubt(f"{_INTERRUPTED}; {reason}" if reason else _INTERRUPTED)
+            await self._reconcile(tool, recorded)
 
-    async def _repeat(self, reason: str) -> None:
-        await self._tell(Recovery.REPEATED, reason)
-        await self._log.start_call(self._intent())
-        await self._ran()
+    async def _reconcile(self, tool: Tool, recorded: RecordedCall) -> None:
+        """Ask the tool whether a call with an effect has happened."""
+        match await self._ask_tool(tool):
+            case Happened(value):
+                settled = self._call.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=ToolResult(value))
+                self._outcome = evolve(settled, started_at=recorded.intent.at, must_record=True)
+                await self._emit(Recovery.RECONCILED)
+            case DidNotHappen():
+                await self._repeat("the tool says that it has not run")
+            case CannotTell(reason):
+                await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; {reason}" if reason else _INTERRUPTED)
 
-    async def _reconcile(self, tool: Tool) -> Reconciliation:
+    async def _ask_tool(self, tool: Tool) -> Reconciliation:
         if not isinstance(tool, CanReconcileCall):
             return CannotTell()
-        assert self._run is not None  # noqa: S101  # a tool that was found has a run
+        ready, invocation = self._call.tool, self._invocation
+        assert ready is not None  # noqa: S101  # the tool is that of the call
+        assert invocation is not None  # noqa: S101  # a call with a tool has an invocation
         try:
-            return await cast("CanReconcileCall", self._run.bound()).reconcile(**self._arguments())
-        except Exception as error:  # noqa: BLE001  # a tool that cannot find it out does not know
+            bound = cast("CanReconcileCall", invocation.bind_tool())
+            return await bound.reconcile(**ready.prepare(self._call.call))
+        except Exception as error:  # noqa: BLE001  # a tool that fails to find out cannot tell
             return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
 
-    async def _doubt(self, why: str) -> None:
-        slot, policy = self._slot, self._log.settings.in_doubt
-        slot.started, slot.to_note = True, True
-        slot.started_at = slot.recorded.intent.at if slot.recorded is not None else None
-        await self._tell(Recovery.IN_DOUBT, why)
+    async def _repeat(self, reason: str) -> None:
+        await self._emit(Recovery.REPEATED, reason)
+        await self._log.start_call(self._intent())
+        await self._invoke()
+
+    async def _leave_in_doubt(self, recorded: RecordedCall, why: str) -> None:
+        call, policy = self._call, self._log.settings.in_doubt
+        # Set before the event is emitted: if a listener fails, the call still counts as started.
+        self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, must_record=True)
+        await self._emit(Recovery.IN_DOUBT, why)
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with what came of it, or deny to leave it"
-            slot.pending = PendingCall(slot.key, slot.call, reason, begun=True)
+            self._outcome = evolve(self._outcome, pending=PendingCall(call.key, call.call, reason, begun=True))
             return
-        self._log.attach(slot.key, _DOUBT, {})
-        slot.doubt(
-            ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out"), self._now()
-        )
-        if policy is InDoubt.FAIL:
-            self._fail(why)
+        self._log.attach(call.key, _DOUBT, {})
+        error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out")
+        settled = call.settle(self._outcome, ToolStatus.IN_DOUBT, self._now(), error=error, may_have_run=True)
+        self._outcome = evolve(settled, failure=self._failure(why) if policy is InDoubt.FAIL else None)
 
-    def _fail(self, why: str) -> None:
-        """Let a doubt end the execution."""
-        self.failure = ToolInDoubt(f"the call {self._slot.key} of {self._slot.call.name!r} is in doubt: {why}")
+    def _failure(self, why: str) -> ToolInDoubt:
+        """Return the error that ends the execution because of a call in doubt."""
+        return ToolInDoubt(f"the call {self._call.key} of {self._call.call.name!r} is in doubt: {why}")
 
-    # --- what it needs ------------------------------------------------------------------------------------------
+    # --- details ------------------------------------------------------------------------------------------------
 
     @property
     def _tool(self) -> Tool | None:
-        return self._slot.tool.tool if self._slot.tool is not None else None
-
-    @property
-    def _effect(self) -> Effect:
-        return self._slot.tool.spec.effect if self._slot.tool is not None else Effect.EFFECT
+        return self._call.tool.tool if self._call.tool is not None else None
 
     def _intent(self) -> CallIntent:
-        slot = self._slot
-        return CallIntent(key=slot.key, id=slot.id, call=slot.call, effect=self._effect, at=self._now())
-
-    def _arguments(self) -> Mapping[str, Any]:
-        assert self._slot.tool is not None  # noqa: S101  # a tool that was found prepares arguments
-        return self._slot.tool.prepared(self._slot.call)
+        call = self._call
+        return CallIntent(key=call.key, id=call.id, call=call.call, effect=call.effect, at=self._now())
 
     def _now(self) -> datetime:
         return self._settings.scope.clock.now()
 
-    async def _tell(self, recovery: Recovery, reason: str = "") -> None:
-        events, slot = self._settings.events, self._slot
-        if events.due(ToolCallRecovered):
-            head = events.head(self._state, step_number=slot.step)
-            await events.emit(ToolCallRecovered(head, slot.key, slot.call.name, recovery, reason))
+    async def _emit(self, recovery: Recovery, reason: str = "") -> None:
+        call, events = self._call, self._settings.events
+        await emit_at_step(
+            events, ToolCallRecovered, self._state, call.step_number, call.key, call.call.name, recovery, reason
+        )
 
 
 def _has_run(execution: ToolExecution) -> bool:
-    """Say whether the tool of a recorded call has, or may have, begun."""
+    """Return whether the tool of a recorded call was, or may have been, started."""
     return execution.may_have_run or execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.TIMED_OUT}
 
 
 def _delegates(tool: Tool | None) -> bool:
-    """Say whether a tool is an agent, which goes on from its own record."""
+    """Return whether a tool is an agent, which resumes from its own records."""
     return tool is not None and isinstance(tool, CanContinueCall) and tool.continues_calls

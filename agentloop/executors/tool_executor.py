@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
+from agentloop._shielding import shielded
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -15,15 +16,15 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.events.bus import EventBus
+from agentloop.executors.toolbox import Toolbox
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolStatus
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
-    from agentloop.executors.toolbox import Toolbox
 
 
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
@@ -66,10 +67,8 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         Raises:
             ToolDefinitionError: when the parameters of one are not a valid JSON Schema.
         """
-        from agentloop.executors.toolbox import Toolbox
-
         toolbox = Toolbox(tools)
-        toolbox.check()
+        toolbox.check_schemas()
         return evolve(self, toolbox=toolbox)
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
@@ -97,8 +96,6 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             await scope.own.aclose()
 
     async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
-        from agentloop._shielding import shielded
-
         batch = self._batch(tool_calls, state, scope)
         try:
             await batch.run()
@@ -106,44 +103,34 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             reason = "the execution was cancelled"
             await shielded(batch.abandon(reason), self.cancel_grace)
             batch.close(reason)
-            raise cancelled from BatchInterrupted(batch.answer())
-        answer = batch.answer()
+            raise cancelled from BatchInterrupted(batch.executions())
+        executions = batch.executions()
         if batch.failure is not None:
-            raise BatchInterrupted(answer, batch.failure) from batch.failure
-        if self.raise_on_tool_failure:
-            failed = next((one for one in answer.executions if one.status in _FAILURES), None)
-            if failed is not None:
-                error = BatchFailed(failed)
-                raise BatchInterrupted(answer, error) from error
-        return answer
+            raise BatchInterrupted(executions, batch.failure) from batch.failure
+        failed = next((execution for execution in executions if execution.status in _FAILURES), None)
+        if self.raise_on_tool_failure and failed is not None:
+            error = BatchFailed(failed)
+            raise BatchInterrupted(executions, error) from error
+        return executions
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
-        """Lay the calls out; what runs them is loaded with the first batch."""
-        from agentloop.executors.batch import Batch
-        from agentloop.executors.call_state import CallState
-        from agentloop.executors.invocation import RunSettings
-        from agentloop.executors.toolbox import Toolbox
+        # Loaded with the first batch: what runs calls is not needed to define an agent.
+        from agentloop.executors.batch import Batch, call_states
+        from agentloop.executors.invocation import BatchSettings
 
-        places = [key_place(key) or (state.step_count + 1, place) for place, key in enumerate(tool_calls.keys)]
-        slots = [
-            CallState(
-                step=step,
-                index=index,
-                key=key,
-                id=scope.ids.new_id("tool_execution"),
-                call=call,
-                decision=tool_calls.decisions.get(key),
-                begun=tool_calls.begun.get(key),
-                recorded=scope.log.recorded_call(key) if scope.log is not None else None,
-            )
-            for call, key, (step, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
-        ]
-        settings = RunSettings(self._interceptor, self._events, scope, self.default_timeout, self.max_result_bytes)
+        settings = BatchSettings(
+            interceptor=self._interceptor,
+            points=self._interceptor.points,
+            events=self._events,
+            scope=scope,
+            default_timeout=self.default_timeout,
+            max_result_bytes=self.max_result_bytes,
+        )
         return Batch(
             state=state,
+            calls=call_states(tool_calls, state, scope),
             settings=settings,
-            stop_on_block=self.stop_on_tool_block,
-            slots=slots,
             toolbox=self._toolbox or Toolbox(NO_TOOLS),
             max_concurrency=self.max_concurrency,
+            stop_on_block=self.stop_on_tool_block,
         )

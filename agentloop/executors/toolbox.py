@@ -1,11 +1,9 @@
-"""Tools made ready for calls: validator compiled, abilities looked up, once per tool."""
+"""Tools prepared for calls: schemas compiled, policies and abilities read, once per tool."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from attrs import field, frozen
 
 from agentloop.contracts.tool import (
     CanAccessAgentState,
@@ -13,9 +11,9 @@ from agentloop.contracts.tool import (
     CanAccessToolContext,
     CanPrepareArguments,
     CanPresentResult,
-    CanUseThread,
     Tool,
     ToolContext,
+    ToolPolicy,
 )
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolFailed, UnknownTool
@@ -24,65 +22,107 @@ from agentloop.tools.validation import SchemaValidator, validator_of
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec, parse_arguments
 
-_SHOWN_CHARACTERS = 200
-_SHOWN_NAMES = 100
+_MAX_NAME_CHARACTERS = 200
+_MAX_LISTED_NAMES = 100
 
 
-@frozen
+class Toolbox:
+    """The tools of one execution, each prepared when it is first called."""
+
+    __slots__ = ("_ready", "tools")
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools: Tools = tools
+        self._ready: dict[str, ReadyTool] = {}
+
+    def get(self, name: str) -> ReadyTool:
+        """Return the tool of this name.
+
+        Raises:
+            UnknownTool: no tool has this name; the message suggests similar names.
+            ToolDefinitionError: its parameters are not a valid JSON Schema.
+        """
+        ready = self._ready.get(name)
+        if ready is None:
+            tool, spec = self.tools.get(name), self.tools.spec(name)
+            if tool is None or spec is None:
+                raise UnknownTool(self._unknown_tool_message(name))
+            ready = self._ready[name] = ReadyTool(tool, spec)
+        return ready
+
+    def group_name(self, name: str) -> str:
+        """Return the name of the group that contains a tool; empty for a tool outside of groups."""
+        return self.tools.group_names.get(name, "") if self.tools.groups else ""
+
+    def check_schemas(self) -> None:
+        """Compile every schema, so that an invalid one is reported before any tool runs.
+
+        Raises:
+            ToolDefinitionError: for the first invalid schema.
+        """
+        for spec in self.tools.specs:
+            validator_of(spec)
+
+    def _unknown_tool_message(self, name: str) -> str:
+        is_short = len(name) <= _MAX_NAME_CHARACTERS
+        shown = name if is_short else f"{name[:_MAX_NAME_CHARACTERS]}…"
+        if not len(self.tools):
+            return f"there is no tool {shown!r}: no tools are offered; answer in text"
+        # Similarity is not computed for a very long name: it takes time quadratic in its length.
+        closest = self.tools.closest(name) if is_short else []
+        if closest:
+            return f"there is no tool {shown!r}; did you mean {' or '.join(map(repr, closest))}?"
+        names = self.tools.names
+        more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+        return f"there is no tool {shown!r}; the tools are {', '.join(names[:_MAX_LISTED_NAMES])}{more}"
+
+
 class ReadyTool:
-    """A tool that is ready for calls.
+    """A tool prepared for calls.
 
     Attributes:
         tool: the tool.
-        spec: what it offers.
-        validator: its schema, compiled.
-        blocking: whether it runs in a thread.
+        spec: its name, schema and effect.
+        policy: its policy, read once per execution.
     """
 
-    tool: Tool
-    spec: ToolSpec
-    validator: SchemaValidator = field(repr=False)
-    blocking: bool
+    __slots__ = ("_validator", "policy", "spec", "tool")
 
-    @classmethod
-    def of(cls, tool: Tool, spec: ToolSpec) -> ReadyTool:
-        """Make a tool ready.
+    def __init__(self, tool: Tool, spec: ToolSpec) -> None:
+        self.tool: Tool = tool
+        self.spec: ToolSpec = spec
+        self.policy: ToolPolicy = tool.policy
+        self._validator: SchemaValidator = validator_of(spec)
 
-        Raises:
-            ToolDefinitionError: when its parameters are not a valid JSON Schema.
-        """
-        validator = validator_of(spec)
-        return cls(tool, spec, validator, isinstance(tool, CanUseThread))
-
-    def prepared(self, call: ToolCall) -> Mapping[str, Any]:
-        """Parse, validate and structure the arguments of a call; each call gets its own.
+    def prepare(self, call: ToolCall) -> Mapping[str, Any]:
+        """Parse, validate and convert the arguments of a call. Each invocation returns new objects.
 
         Raises:
-            MalformedArguments: when they are not a JSON object.
-            InvalidArguments: when they do not satisfy the schema or the types.
+            MalformedArguments: they are not a JSON object.
+            InvalidArguments: they do not match the schema or the types.
         """
         arguments = parse_arguments(call.arguments_json)
-        self.validator.validate(arguments)
+        self._validator.validate(arguments)
         if isinstance(self.tool, CanPrepareArguments):
             return self.tool.prepare(arguments)
         return arguments
 
     def ordering_key(self, call: ToolCall) -> str:
-        """Return the name that the tool's policy gives a call for its order; empty for none.
+        """Return the ordering key that the tool's policy assigns to a call; empty for none.
 
         Raises:
-            TypeError: when what the policy gives is not text.
+            TypeError: the policy's function does not return a string.
         """
-        key = self.tool.policy.key
+        key = self.policy.key
         if key is None or isinstance(key, str):
             return key or ""
-        made: object = key(call.arguments)
-        if not isinstance(made, str):
-            raise TypeError(f"the key of its policy has to be text, and is a {type(made).__qualname__}")
-        return made
+        result: object = key(call.arguments)
+        if not isinstance(result, str):
+            raise TypeError(f"the key of its policy has to be text, and is a {type(result).__qualname__}")
+        return result
 
-    def bound(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:
-        """Return the tool with what it wants to know about this call."""
+    def bind(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:
+        """Return the tool with the state, the call and the context that it accepts."""
         tool = self.tool
         if isinstance(tool, CanAccessAgentState):
             tool = tool.with_agent_state(state)
@@ -92,11 +132,11 @@ class ReadyTool:
             tool = tool.with_tool_context(context)
         return tool
 
-    def presented(self, result: Any) -> ToolResult:
-        """Turn a result into JSON.
+    def present(self, result: Any) -> ToolResult:
+        """Convert a result to JSON.
 
         Raises:
-            ToolFailed: when it does not fit the tool's declared type, or has no JSON form.
+            ToolFailed: it does not match the tool's declared type, or has no JSON form.
         """
         if isinstance(self.tool, CanPresentResult):
             try:
@@ -104,52 +144,3 @@ class ReadyTool:
             except RecursionError:
                 raise ToolFailed("the tool returned a value that is nested too deeply, or contains itself") from None
         return present(result)
-
-
-class Toolbox:
-    """The tools of one execution, each made ready when it is first called."""
-
-    __slots__ = ("_ready", "tools")
-
-    def __init__(self, tools: Tools) -> None:
-        self.tools: Tools = tools
-        self._ready: dict[str, ReadyTool] = {}
-
-    def ready(self, name: str) -> ReadyTool:
-        """Return the tool of this name.
-
-        Raises:
-            UnknownTool: when there is none; names those most like it.
-            ToolDefinitionError: when its parameters are not a valid JSON Schema.
-        """
-        ready = self._ready.get(name)
-        if ready is None:
-            tool, spec = self.tools.get(name), self.tools.spec(name)
-            if tool is None or spec is None:
-                raise UnknownTool(self._unknown(name))
-            ready = self._ready[name] = ReadyTool.of(tool, spec)
-        return ready
-
-    def ensemble(self, name: str) -> str:
-        """Return the name of the group that a tool came in; empty for a tool of its own."""
-        return self.tools.group_names.get(name, "") if self.tools.groups else ""
-
-    def check(self) -> None:
-        """Compile every schema, so that one that is not valid is found before anything runs.
-
-        Raises:
-            ToolDefinitionError: for the first schema that is not valid.
-        """
-        for spec in self.tools.specs:
-            validator_of(spec)
-
-    def _unknown(self, name: str) -> str:
-        shown = name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
-        if not len(self.tools):
-            return f"there is no tool {shown!r}: no tools are offered; answer in text"
-        closest = self.tools.closest(name) if shown is name else []
-        if closest:
-            return f"there is no tool {shown!r}; did you mean {' or '.join(map(repr, closest))}?"
-        names = self.tools.names
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        return f"there is no tool {shown!r}; the tools are {', '.join(names[:_SHOWN_NAMES])}{more}"
