@@ -72,6 +72,7 @@ from agentloop.values import (
     ToolStatus,
 )
 from agentloop.values.batches import ToolCalls
+from agentloop.values.interruptions import StepInterrupted, interrupted_state
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse, StatePoint
 
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts, and runs that are cancelled from outside
@@ -140,9 +141,7 @@ async def cancelled_when(loop: AgentLoop, moment: asyncio.Event) -> AgentState |
     try:
         return await task
     except asyncio.CancelledError as cancelled:
-        state = getattr(cancelled, "agent_state", None)
-    assert state is None or isinstance(state, AgentState)
-    return state
+        return interrupted_state(cancelled)
 
 
 def executions_of(state: AgentState) -> list[ToolExecution]:
@@ -853,8 +852,8 @@ class GoesOn(ToolCallingDriver):
         try:
             return await super().use_tools(state)
         except asyncio.CancelledError as cancelled:
-            rescued: AgentState = getattr(cancelled, "agent_state", state)
-            return rescued
+            carrier = StepInterrupted.find_in(cancelled)
+            return carrier.state if carrier is not None else state
 
 
 @frozen(kw_only=True)
