@@ -1,4 +1,4 @@
-"""Conversations in the form of Chat Completions, taken over and given away."""
+"""Tests of importing and exporting conversations in the format of Chat Completions."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from tests.inference.generated_requests import conversations, json_values
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.recorded_streams import load_exchanges
 
-Theirs = dict[str, Any]
+ChatMessage = dict[str, Any]
 
 
-def call(call_id: str, name: str = "add", arguments: str = "{}") -> Theirs:
-    """Make a call."""
+def call(call_id: str, name: str = "add", arguments: str = "{}") -> ChatMessage:
+    """Return a call."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def calls(*made: Theirs, content: str | None = None) -> Theirs:
-    """Make a message with calls."""
-    return {"role": "assistant", "content": content, "tool_calls": [*made]}
+def assistant(*calls: ChatMessage, content: str | None = None) -> ChatMessage:
+    """Return an assistant message with these calls."""
+    return {"role": "assistant", "content": content, "tool_calls": [*calls]}
 
 
-def result(call_id: str, content: object = "done") -> Theirs:
-    """Make a result."""
+def result(call_id: str, content: object = "done") -> ChatMessage:
+    """Return a tool message."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def imported(*messages: Theirs) -> tuple[Message, ...]:
-    """Import messages."""
+def imported(*messages: ChatMessage) -> tuple[Message, ...]:
+    """Return the imported messages."""
     return import_messages(messages)[1]
 
 
-def test_each_call_is_joined_to_its_result() -> None:
-    """By id, whatever the order of the results."""
-    (turn,) = imported(calls(call("a"), call("b"), content="so"), result("b", "2"), result("a", "1"))
+def test_each_call_is_paired_with_its_result() -> None:
+    """Calls and results are paired by id, whatever the order of the results."""
+    (turn,) = imported(assistant(call("a"), call("b"), content="so"), result("b", "2"), result("a", "1"))
     assert turn.text == "so"
-    assert [(made.call.id, made.execution.value, made.execution.status) for made in turn.exchanges] == [
+    assert [(exchange.call.id, exchange.execution.value, exchange.execution.status) for exchange in turn.exchanges] == [
         ("a", "1", ToolStatus.SUCCEEDED),
         ("b", "2", ToolStatus.SUCCEEDED),
     ]
 
 
-def test_an_id_that_comes_again_in_a_later_turn_belongs_to_that_turn() -> None:
-    """Real models use ids again; also twice in one turn, where the order tells."""
-    found = imported(
-        calls(call("a")), result("a", "1"), calls(call("a"), call("a")), result("a", "2"), result("a", "3")
+def test_a_repeated_id_belongs_to_its_own_turn() -> None:
+    """An id may repeat in later turns, and within a turn, where the order decides."""
+    turns = imported(
+        assistant(call("a")), result("a", "1"), assistant(call("a"), call("a")), result("a", "2"), result("a", "3")
     )
-    assert [[made.execution.value for made in turn.exchanges] for turn in found] == [["1"], ["2", "3"]]
+    assert [[exchange.execution.value for exchange in turn.exchanges] for turn in turns] == [["1"], ["2", "3"]]
 
 
-def test_the_first_message_of_the_system_is_the_system_prompt() -> None:
-    """Also the developer's; later ones stand in the conversation."""
+def test_a_system_message_at_the_start_is_the_system_prompt() -> None:
+    """The same applies to developer messages; later ones remain in the conversation."""
     for role in ("system", "developer"):
-        told = [
+        messages = [
             {"role": role, "content": "Be brief."},
             {"role": "user", "content": "hi"},
             {"role": role, "content": "!"},
         ]
-        assert import_messages(told) == ("Be brief.", (Message.user("hi"), Message.system("!")))
+        assert import_messages(messages) == ("Be brief.", (Message.user("hi"), Message.system("!")))
     assert import_messages([{"role": "user", "content": "hi"}])[0] == ""
 
 
@@ -76,7 +76,7 @@ PNG = "data:image/png;base64,aGk="
 
 
 @pytest.mark.parametrize(
-    ("part", "ours"),
+    ("item", "part"),
     [
         ({"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}, Text("a")),
         ({"type": "image_url", "image_url": {"url": "https://a/b"}}, Image(url="https://a/b")),
@@ -92,27 +92,27 @@ PNG = "data:image/png;base64,aGk="
         ),
     ],
 )
-def test_content_of_every_kind_is_taken_over(part: Theirs, ours: Text | Image | Audio | Document) -> None:
-    """Text, pictures, sound and files."""
-    assert imported({"role": "user", "content": [part]}) == (Message.user(ours),)
+def test_every_kind_of_content_is_imported(item: ChatMessage, part: Text | Image | Audio | Document) -> None:
+    """Text, images, audio and files have neutral forms."""
+    assert imported({"role": "user", "content": [item]}) == (Message.user(part),)
 
 
-def test_thoughts_and_older_calls_are_taken_over() -> None:
-    """What services add beside the standard, and what the standard was before."""
-    older = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": "{}"}}
-    (turn,) = imported(older, {"role": "function", "name": "add", "content": "3"})
-    assert [(made.call.name, made.execution.value) for made in turn.exchanges] == [("add", "3")]
-    thinking = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
-    assert imported(thinking) == (Message.assistant(Reasoning("hm"), "so"),)
+def test_reasoning_and_deprecated_function_calls_are_imported() -> None:
+    """Extensions of services and the deprecated form of calls are supported."""
+    deprecated = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": "{}"}}
+    (turn,) = imported(deprecated, {"role": "function", "name": "add", "content": "3"})
+    assert [(exchange.call.name, exchange.execution.value) for exchange in turn.exchanges] == [("add", "3")]
+    with_reasoning = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
+    assert imported(with_reasoning) == (Message.assistant(Reasoning("hm"), "so"),)
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "error"),
     [
-        ([calls(call("a"))], r"messages\[0\].tool_calls\[0\] calls 'add', and no result for 'a'"),
-        ([calls(call("a")), {"role": "user", "content": "?"}, result("a")], r"messages\[0\].tool_calls\[0\]"),
-        ([calls(call("a")), result("a"), result("b")], r"messages\[2\] is the result of 'b'"),
-        ([calls(call("a")), result("a"), result("a")], r"messages\[2\] is the result of 'a'"),
+        ([assistant(call("a"))], r"messages\[0\].tool_calls\[0\] calls 'add', and no result for 'a'"),
+        ([assistant(call("a")), {"role": "user", "content": "?"}, result("a")], r"messages\[0\].tool_calls\[0\]"),
+        ([assistant(call("a")), result("a"), result("b")], r"messages\[2\] is the result of 'b'"),
+        ([assistant(call("a")), result("a"), result("a")], r"messages\[2\] is the result of 'a'"),
         ([{"role": "user", "content": "?"}, result("a")], r"messages\[1\] is a result"),
         ([{"role": "robot", "content": "?"}], r"messages\[0\] is not a message"),
         (["hi"], r"messages\[0\] is not a message"),
@@ -130,105 +130,110 @@ def test_thoughts_and_older_calls_are_taken_over() -> None:
         ),
     ],
 )
-def test_what_cannot_be_taken_over_is_refused_by_its_place(messages: list[Any], told: str) -> None:
-    """The error says which message it is, and what to do."""
-    with pytest.raises(InvalidDocument, match=told):
+def test_invalid_messages_are_refused_by_their_place(messages: list[Any], error: str) -> None:
+    """The error names the message and suggests a fix."""
+    with pytest.raises(InvalidDocument, match=error):
         import_messages(messages)
 
 
 def test_a_call_without_a_result_is_cancelled_on_request() -> None:
-    """The model is told that it was not answered; a result without a call is refused all the same."""
+    """With `unanswered="cancel"` the call becomes a cancelled execution; a result without a call is still refused."""
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    _, (turn, asked) = import_messages(
-        [calls(call("a"), call("b")), result("b"), {"role": "user", "content": "?"}], unanswered="cancel", at=at
+    _, (turn, question) = import_messages(
+        [assistant(call("a"), call("b")), result("b"), {"role": "user", "content": "?"}], unanswered="cancel", at=at
     )
-    first, second = [made.execution for made in turn.exchanges]
+    first, second = [exchange.execution for exchange in turn.exchanges]
     assert (first.status, first.may_have_run, first.started_at) == (ToolStatus.CANCELLED, True, at)
     assert (second.status, second.value) == (ToolStatus.SUCCEEDED, "done")
-    assert asked == Message.user("?")
+    assert question == Message.user("?")
     assert export_messages([turn])[1]["content"].startswith("Cancelled: ")
     with pytest.raises(InvalidDocument, match=r"messages\[0\] is a result"):
         import_messages([result("a")], unanswered="cancel")
 
 
-def test_recorded_conversations_of_tau_bench_come_back_as_they_were(corpus: Path) -> None:
-    """Whole conversations with failing calls, and with ids that come again."""
+def test_recorded_conversations_of_tau_bench_are_exported_unchanged(corpus: Path) -> None:
+    """Complete conversations with failing calls and repeated ids."""
     with (corpus / "executor" / "tau_conversations.jsonl").open() as lines:
         recorded = [json.loads(line)["messages"] for line in lines]
     assert len(recorded) > 50
     total = 0
     for messages in recorded:
-        system_prompt, ours = import_messages(messages)
-        made = sum(len(message.get("tool_calls") or ()) for message in messages)
-        assert sum(len(message.exchanges) for message in ours) == made
-        total += made
-        assert list(map(essence, export_messages(ours, system_prompt))) == list(map(essence, messages))
+        system_prompt, imported_messages = import_messages(messages)
+        count = sum(len(message.get("tool_calls") or ()) for message in messages)
+        assert sum(len(message.exchanges) for message in imported_messages) == count
+        total += count
+        assert list(map(normalized, export_messages(imported_messages, system_prompt))) == list(
+            map(normalized, messages)
+        )
     assert total > 300
 
 
-def test_recorded_requests_come_back_as_they_were(corpus: Path) -> None:
-    """What programs really sent, except for kinds of content that have no neutral form."""
-    taken = refused = 0
+def test_recorded_requests_are_exported_unchanged(corpus: Path) -> None:
+    """Real requests, except for kinds of content without a neutral form."""
+    accepted = refused = 0
     for messages in recorded_requests(corpus):
         try:
-            system_prompt, ours = import_messages(messages, unanswered="cancel")
+            system_prompt, imported_messages = import_messages(messages, unanswered="cancel")
         except InvalidDocument:
             refused += 1
             continue
-        taken += 1
-        wanted = [told for told in map(essence, messages) if told[1:] != ("", ()) or told[0] != "assistant"]
+        accepted += 1
+        expected = [
+            message for message in map(normalized, messages) if message[1:] != ("", ()) or message[0] != "assistant"
+        ]
         if not any(
-            message.get("role") == "assistant" and not answered(messages, at) for at, message in enumerate(messages)
+            message.get("role") == "assistant" and not is_answered(messages, index)
+            for index, message in enumerate(messages)
         ):
-            assert list(map(essence, export_messages(ours, system_prompt))) == wanted
-    assert taken > 100 * max(refused, 1)
+            assert list(map(normalized, export_messages(imported_messages, system_prompt))) == expected
+    assert accepted > 100 * max(refused, 1)
 
 
-def recorded_requests(corpus: Path) -> Iterator[list[Theirs]]:
-    """Go through the messages of recorded requests that were accepted."""
+def recorded_requests(corpus: Path) -> Iterator[list[ChatMessage]]:
+    """Yield the messages of recorded requests that were accepted."""
     for exchange in load_exchanges(corpus, "openai_chat.json.jsonl", "openai_chat.stream.jsonl"):
         body = (exchange["request"] or {}).get("body") or {}
         if exchange["response"]["status"] == 200 and body.get("messages"):
             yield body["messages"]
 
 
-def answered(messages: list[Theirs], at: int) -> bool:
-    """Say whether the calls of a message have results."""
-    wanted = {made["id"] for made in messages[at].get("tool_calls") or ()}
-    return wanted <= {message.get("tool_call_id") for message in messages[at:]}
+def is_answered(messages: list[ChatMessage], index: int) -> bool:
+    """Return whether the calls of a message have results."""
+    call_ids = {call["id"] for call in messages[index].get("tool_calls") or ()}
+    return call_ids <= {message.get("tool_call_id") for message in messages[index:]}
 
 
-def essence(message: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what a message means, without the freedom that the form gives."""
+def normalized(message: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the content of a message independent of how it is represented."""
     role = "system" if message["role"] == "developer" else message["role"]
     content = message.get("content") or ""
     if isinstance(content, list):
         kinds = {part["type"] for part in content}
         texts = "".join(part.get("text", "") for part in content if part["type"] == "text")
         content = texts if kinds <= {"text"} else (texts, tuple(sorted(kinds)))
-    made = [
-        (told.get("id"), told["function"]["name"], told["function"]["arguments"])
-        for told in message.get("tool_calls") or ()
+    calls = [
+        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or ()
     ]
-    return role, content, tuple(made), *([message["tool_call_id"]] if role == "tool" else [])
+    return role, content, tuple(calls), *([message["tool_call_id"]] if role == "tool" else [])
 
 
 @given(conversations, st.text())
-def test_what_is_given_away_can_be_taken_over_again(messages: list[Message], system_prompt: str) -> None:
-    """Export and import are each other's inverse, up to what the form cannot tell; what is exported has its type."""
+def test_an_exported_conversation_can_be_imported_again(messages: list[Message], system_prompt: str) -> None:
+    """Import and export are inverse, up to what the format does not represent; exports have the published type."""
     exported = export_messages(messages, system_prompt)
     check_request("openai-chat", {"model": "m", "messages": exported})
     if messages and not system_prompt and exported and exported[0]["role"] == "system":
         exported = [{"role": "user", "content": "before"}, *exported]
-    again, ours = import_messages(exported)
-    assert again == system_prompt
-    assert unnamed(export_messages(ours, again)) == unnamed(exported)
+    imported_prompt, imported_messages = import_messages(exported)
+    assert imported_prompt == system_prompt
+    assert without_tool_names(export_messages(imported_messages, imported_prompt)) == without_tool_names(exported)
 
 
-def unnamed(messages: list[Theirs]) -> list[Theirs]:
-    """Leave out names of tools: those that OpenAI refuses go by others."""
-    for made in (made for message in messages for made in message.get("tool_calls", ())):
-        del made["function"]["name"]
+def without_tool_names(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Return messages without tool names, since names that OpenAI refuses are encoded."""
+    for call in (call for message in messages for call in message.get("tool_calls", ())):
+        del call["function"]["name"]
     return messages
 
 
@@ -249,10 +254,10 @@ odd_messages = st.fixed_dictionaries(
 
 
 @given(st.lists(odd_messages | json_values, max_size=4))
-def test_anything_is_taken_over_or_refused(messages: list[Any]) -> None:
-    """No message with something odd in any of its places raises another error."""
+def test_any_message_is_imported_or_refused(messages: list[Any]) -> None:
+    """No message raises another error than `InvalidDocument`."""
     try:
-        _, ours = import_messages(messages)
+        _, imported_messages = import_messages(messages)
     except InvalidDocument:
         return
-    assert all(isinstance(message, Message) for message in ours)
+    assert all(isinstance(message, Message) for message in imported_messages)

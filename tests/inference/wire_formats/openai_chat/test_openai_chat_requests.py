@@ -1,4 +1,4 @@
-"""Requests of Chat Completions."""
+"""Tests of the encoding of requests for Chat Completions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.errors import BadRequest
@@ -48,6 +49,7 @@ from tests.inference.generated_requests import (
     execution_of,
     inference_requests,
 )
+from tests.inference.openai_types import check_request
 
 CONFIG = LLMConfig.parse("openai:m", api_key="k")
 ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -55,32 +57,32 @@ HELLO = Message.user("hello")
 PNG = base64.b64encode(b"png").decode()
 
 
-def encoded(request: InferenceRequest, config: LLMConfig = CONFIG) -> bytes:
-    """Encode a request to its body."""
+def encode(request: InferenceRequest, config: LLMConfig = CONFIG) -> bytes:
+    """Return the body of a request."""
     return wire_format("openai-chat").encode_request(request, config).body
 
 
-def spelled(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
-    """Encode a request and parse what came of it."""
-    body: dict[str, Any] = json.loads(encoded(request, config))
+def encode_json(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
+    """Return the parsed body of a request."""
+    body: dict[str, Any] = json.loads(encode(request, config))
     return body
 
 
-def messages_of(*messages: Message, system_prompt: str = "") -> list[dict[str, Any]]:
-    """Encode a conversation and return its messages."""
-    found: list[dict[str, Any]] = spelled(InferenceRequest(messages, system_prompt))["messages"]
-    return found
+def encode_messages(*messages: Message, system_prompt: str = "") -> list[dict[str, Any]]:
+    """Return the encoded messages of a conversation."""
+    encoded: list[dict[str, Any]] = encode_json(InferenceRequest(messages, system_prompt))["messages"]
+    return encoded
 
 
 def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
-    """Join a call to an outcome."""
+    """Return a call with its execution."""
     return ToolExchange(call, execution_of(call, value=value, error=error))
 
 
-def test_a_request_is_the_model_the_tools_the_messages_and_the_rest_in_this_order() -> None:
-    """The body is compact JSON whose stable parts come first, byte by byte."""
+def test_a_body_contains_model_tools_messages_and_options_in_this_order() -> None:
+    """The body is compact JSON, whose stable parts come first."""
     request = InferenceRequest((HELLO,), "Be kind.", (ADD,), ToolChoice.required(), options=InferenceOptions(seed=7))
-    assert encoded(request) == (
+    assert encode(request) == (
         b'{"model":"m"'
         b',"tools":[{"type":"function","function":{"name":"add","description":"Add numbers.",'
         b'"parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}]'
@@ -89,16 +91,16 @@ def test_a_request_is_the_model_the_tools_the_messages_and_the_rest_in_this_orde
     )
 
 
-def test_what_is_not_asked_for_is_not_sent() -> None:
-    """Defaults are left to the provider."""
-    assert encoded(InferenceRequest((HELLO,))) == b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+def test_unset_options_are_not_sent() -> None:
+    """The provider's defaults apply to unset options."""
+    assert encode(InferenceRequest((HELLO,))) == b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
 
 def test_the_path_is_that_of_chat_completions() -> None:
-    """Requests go to one endpoint, with no headers of the wire format's own."""
-    made = wire_format("openai-chat").encode_request(InferenceRequest((HELLO,)), CONFIG)
-    assert (made.path, dict(made.headers), dict(made.tool_names)) == ("/chat/completions", {}, {})
-    assert f"<{len(made.body)} bytes>" in repr(made)
+    """Requests have the path of the endpoint and no additional headers."""
+    request = wire_format("openai-chat").encode_request(InferenceRequest((HELLO,)), CONFIG)
+    assert (request.path, dict(request.headers), dict(request.tool_names)) == ("/chat/completions", {}, {})
+    assert f"<{len(request.body)} bytes>" in repr(request)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +115,13 @@ def test_the_path_is_that_of_chat_completions() -> None:
         pytest.param(
             Image(url="https://example.com/a.png"),
             {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
-            id="image by address",
+            id="image by URL",
         ),
         *[
             pytest.param(
                 Audio(media_type=kind, data=b"png"),
                 {"type": "input_audio", "input_audio": {"data": PNG, "format": name}},
-                id=f"sound of type {kind}",
+                id=f"audio of type {kind}",
             )
             for kind, name in [
                 ("audio/wav", "wav"),
@@ -149,17 +151,19 @@ def test_the_path_is_that_of_chat_completions() -> None:
         ),
     ],
 )
-def test_a_user_sends_every_kind_of_content(part: Text | Image | Audio | Document, sent: Mapping[str, object]) -> None:
-    """Text and media stand in a message in the order they came."""
-    picture = Image(url="https://example.com/b.png")
-    (message,) = messages_of(Message.user(part, "?", picture))
+def test_user_messages_can_contain_every_kind_of_content(
+    part: Text | Image | Audio | Document, sent: Mapping[str, object]
+) -> None:
+    """Text and media are encoded in their order."""
+    image = Image(url="https://example.com/b.png")
+    (message,) = encode_messages(Message.user(part, "?", image))
     assert message["role"] == "user"
     assert message["content"][:2] == [sent, {"type": "text", "text": "?"}]
     assert len(message["content"]) == 3
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "message"),
     [
         (Image(file_id="file-1"), "Image by file id"),
         (Audio(url="https://example.com/a.wav"), "Audio by URL"),
@@ -167,31 +171,31 @@ def test_a_user_sends_every_kind_of_content(part: Text | Image | Audio | Documen
         (Document(url="https://example.com/a.pdf"), "Document by URL"),
     ],
 )
-def test_what_cannot_be_carried_is_refused_by_name(part: Image | Audio | Document, told: str) -> None:
-    """A part that Chat Completions has no place for is an error that names it, not a part left out."""
-    with pytest.raises(BadRequest, match=told):
-        messages_of(Message.user("look", part))
+def test_unsupported_content_is_refused_by_name(part: Image | Audio | Document, message: str) -> None:
+    """Content without an encoding is an error that names it, instead of being dropped."""
+    with pytest.raises(BadRequest, match=message):
+        encode_messages(Message.user("look", part))
 
 
 @pytest.mark.parametrize("part", [Image(media_type="image/png", data=b""), Audio(url="u"), Document(file_id="f")])
 def test_media_of_the_assistant_are_refused_by_name(part: Image | Audio | Document) -> None:
-    """A picture that a model made cannot go back to it; it is not left out in silence."""
+    """Media in an assistant message are an error, instead of being dropped."""
     with pytest.raises(BadRequest, match=f"{type(part).__name__} in an assistant message"):
-        messages_of(Message.assistant("look", part))
+        encode_messages(Message.assistant("look", part))
 
 
 @pytest.mark.parametrize("part", [Image(media_type="image/png", data=b""), Audio(url="u"), Document(file_id="f")])
 def test_media_in_a_result_are_refused_by_the_name_of_the_tool(part: Image | Audio | Document) -> None:
-    """A tool message holds text only; the error names the tool and the part."""
+    """A tool message may contain text only; the error names the tool and the part."""
     call = ToolCall("c", "screenshot")
-    shown = evolve(execution_of(call), content=(Text("look"), part))
+    execution = evolve(execution_of(call), content=(Text("look"), part))
     with pytest.raises(BadRequest, match=f"the tool 'screenshot' contains {type(part).__name__}"):
-        messages_of(Message.assistant(ToolExchange(call, shown)))
+        encode_messages(Message.assistant(ToolExchange(call, execution)))
 
 
-def test_text_alone_is_sent_as_text() -> None:
-    """Messages of nothing but text are spelled the way that every service understands."""
-    sent = messages_of(Message.user("a", "b"), Message.system("c", "d"), Message.user(), system_prompt="s")
+def test_messages_of_text_are_sent_as_strings() -> None:
+    """The content of a message without media is a string, which every service supports."""
+    sent = encode_messages(Message.user("a", "b"), Message.system("c", "d"), Message.user(), system_prompt="s")
     assert sent == [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "ab"},
@@ -201,11 +205,11 @@ def test_text_alone_is_sent_as_text() -> None:
 
 
 def test_calls_are_followed_by_their_results() -> None:
-    """An assistant's message with calls becomes one message with all calls, then one per result in call order."""
+    """An assistant message with calls becomes one message with all calls, followed by one message per result."""
     first, second = ToolCall("c1", "add", '{"a": 1,  "b": 2}'), ToolCall("c2", "math.add", "")
     failed = ErrorInfo("ToolFailed", "no")
     message = Message.assistant(Reasoning("hm"), "So: ", exchange(first, 3), "then", exchange(second, error=failed))
-    assert messages_of(message, HELLO) == [
+    assert encode_messages(message, HELLO) == [
         {
             "role": "assistant",
             "content": "So: then",
@@ -221,18 +225,18 @@ def test_calls_are_followed_by_their_results() -> None:
 
 
 def test_the_model_sees_the_call_that_it_made() -> None:
-    """Where an interceptor changed a call, the history still holds what the model wrote, and what came of the change."""
-    made, ran = ToolCall("c", "add", '{"a": 1}'), ToolCall("c", "add", '{"a": 2}')
-    call, result = messages_of(Message.assistant(ToolExchange(made, execution_of(ran, value=2))))
+    """If an interceptor changed a call, the history contains the original call and the result of the changed one."""
+    original, changed = ToolCall("c", "add", '{"a": 1}'), ToolCall("c", "add", '{"a": 2}')
+    call, result = encode_messages(Message.assistant(ToolExchange(original, execution_of(changed, value=2))))
     assert (call["tool_calls"][0]["function"]["arguments"], result["content"]) == ('{"a": 1}', "2")
 
 
-def test_results_are_shown_as_text() -> None:
-    """Text is shown as it is, other values as JSON, and content in place of the value."""
+def test_results_are_sent_as_text() -> None:
+    """Text is sent unchanged, other values as JSON, and `content` replaces the value."""
     call = ToolCall("c", "look")
-    shown = evolve(execution_of(call, value={"long": 1}), content=(Text("short"), Text("er")))
-    turns = [exchange(call, "plain"), exchange(call, {"a": [1, None]}), exchange(call), ToolExchange(call, shown)]
-    assert [message["content"] for message in messages_of(Message.assistant(*turns))[1:]] == [
+    execution = evolve(execution_of(call, value={"long": 1}), content=(Text("short"), Text("er")))
+    turns = [exchange(call, "plain"), exchange(call, {"a": [1, None]}), exchange(call), ToolExchange(call, execution)]
+    assert [message["content"] for message in encode_messages(Message.assistant(*turns))[1:]] == [
         "plain",
         '{"a":[1,null]}',
         "null",
@@ -240,17 +244,19 @@ def test_results_are_shown_as_text() -> None:
     ]
 
 
-def test_thoughts_and_parts_of_other_providers_are_not_sent() -> None:
-    """What Chat Completions has no place for and means nothing to it is left out; so is a message of nothing else."""
+def test_reasoning_and_parts_of_other_providers_are_not_sent() -> None:
+    """They are dropped, and so is a message that contains nothing else."""
     foreign = ProviderPart("anthropic-messages", {"type": "redacted_thinking"})
-    assert messages_of(Message.assistant(Reasoning("hm"), foreign), HELLO) == [{"role": "user", "content": "hello"}]
-    assert messages_of(Message.assistant(Reasoning("hm"), "so", foreign)) == [{"role": "assistant", "content": "so"}]
+    assert encode_messages(Message.assistant(Reasoning("hm"), foreign), HELLO) == [{"role": "user", "content": "hello"}]
+    assert encode_messages(Message.assistant(Reasoning("hm"), "so", foreign)) == [
+        {"role": "assistant", "content": "so"}
+    ]
 
 
 @pytest.mark.parametrize("arguments", MALFORMED_ARGUMENTS)
 def test_malformed_arguments_are_sent_back_as_an_object(arguments: str) -> None:
-    """One malformed call does not make the provider refuse the rest of the conversation."""
-    call, _ = messages_of(Message.assistant(exchange(ToolCall("c", "add", arguments))))
+    """A malformed call does not make the provider refuse the conversation."""
+    call, _ = encode_messages(Message.assistant(exchange(ToolCall("c", "add", arguments))))
     assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {MALFORMED: arguments}
 
 
@@ -268,31 +274,31 @@ def test_malformed_arguments_are_sent_back_as_an_object(arguments: str) -> None:
     ],
 )
 def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, sent: dict[str, object]) -> None:
-    """What tool to call is said where tools are offered; a choice among none would be refused."""
-    body = spelled(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice))
+    """Providers refuse a tool choice without tools."""
+    body = encode_json(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice))
     assert {name: value for name, value in body.items() if name == "tool_choice"} == sent
-    assert "tool_choice" not in spelled(InferenceRequest((HELLO,), tool_choice=choice))
+    assert "tool_choice" not in encode_json(InferenceRequest((HELLO,), tool_choice=choice))
 
 
 @pytest.mark.parametrize("parallel", [True, False, None])
-def test_parallel_calls_are_asked_for_or_not_with_tools_only(parallel: bool | None) -> None:  # noqa: FBT001  # a value
-    """Whether calls may come together is sent when it is said, and tools are offered."""
-    body = spelled(InferenceRequest((HELLO,), tools=(ADD,), parallel_tool_calls=parallel))
+def test_parallel_tool_calls_is_sent_with_tools_only(parallel: bool | None) -> None:  # noqa: FBT001  # a value
+    """`parallel_tool_calls` is sent if it is set and there are tools."""
+    body = encode_json(InferenceRequest((HELLO,), tools=(ADD,), parallel_tool_calls=parallel))
     assert body.get("parallel_tool_calls") is parallel
-    assert "parallel_tool_calls" not in spelled(InferenceRequest((HELLO,), parallel_tool_calls=parallel))
+    assert "parallel_tool_calls" not in encode_json(InferenceRequest((HELLO,), parallel_tool_calls=parallel))
 
 
-def test_tools_that_go_by_another_name_are_listed() -> None:
-    """The names that were changed come with the request, to be changed back in its answer."""
+def test_the_encoded_request_lists_renamed_tools() -> None:
+    """`tool_names` maps wire names to the original names."""
     tools = (ADD, ToolSpec("math.add", "Add.", {"type": "object"}))
-    made = wire_format("openai-chat").encode_request(InferenceRequest((HELLO,), tools=tools), CONFIG)
-    assert made.tool_names == {wire_name("math.add"): "math.add"}
-    names = [offered["function"]["name"] for offered in json.loads(made.body)["tools"]]
+    request = wire_format("openai-chat").encode_request(InferenceRequest((HELLO,), tools=tools), CONFIG)
+    assert request.tool_names == {wire_name("math.add"): "math.add"}
+    names = [offered["function"]["name"] for offered in json.loads(request.body)["tools"]]
     assert names == ["add", wire_name("math.add")]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sent"),
+    ("response_format", "sent"),
     [
         (ResponseFormat(), {"type": "json_object"}),
         (
@@ -308,13 +314,13 @@ def test_tools_that_go_by_another_name_are_listed() -> None:
         ),
     ],
 )
-def test_the_response_format_is_sent(wanted: ResponseFormat, sent: dict[str, object]) -> None:
-    """JSON of any shape, or of a schema under a name that the provider takes."""
-    assert spelled(InferenceRequest((HELLO,), response_format=wanted))["response_format"] == sent
+def test_the_response_format_is_sent(response_format: ResponseFormat, sent: dict[str, object]) -> None:
+    """A response format is any JSON object, or a schema with a valid name."""
+    assert encode_json(InferenceRequest((HELLO,), response_format=response_format))["response_format"] == sent
 
 
-def test_options_are_spelled_as_the_service_wants_them() -> None:
-    """Every option has its name, and the limit of tokens the one that the service gives it."""
+def test_options_are_sent_under_the_names_of_the_service() -> None:
+    """The limit of tokens has the name that the service uses."""
     options = InferenceOptions(
         model="other",
         temperature=0.0,
@@ -336,58 +342,58 @@ def test_options_are_spelled_as_the_service_wants_them() -> None:
     }
     request = InferenceRequest((HELLO,), options=options)
     for config, limit in ((CONFIG, "max_completion_tokens"), (LLMConfig.parse("vllm:m"), "max_tokens")):
-        body = spelled(request, config)
+        body = encode_json(request, config)
         assert {name: body[name] for name in body if name != "messages"} == {**expected, limit: 9}
 
 
-def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
-    """The configuration's options are what a request does not say otherwise."""
-    standing = InferenceOptions(model="standing", temperature=1, seed=1, extra={"user": "me", "store": True})
-    asked = InferenceOptions(temperature=0, max_tokens=5, extra={"user": "you"})
-    body = spelled(InferenceRequest((HELLO,), options=asked), CONFIG.with_settings(options=standing))
-    assert (body["model"], body["temperature"], body["seed"], body["max_completion_tokens"]) == ("standing", 0, 1, 5)
+def test_options_of_a_request_override_those_of_the_configuration() -> None:
+    """The options of the configuration are defaults."""
+    defaults = InferenceOptions(model="default", temperature=1, seed=1, extra={"user": "me", "store": True})
+    options = InferenceOptions(temperature=0, max_tokens=5, extra={"user": "you"})
+    body = encode_json(InferenceRequest((HELLO,), options=options), CONFIG.with_settings(options=defaults))
+    assert (body["model"], body["temperature"], body["seed"], body["max_completion_tokens"]) == ("default", 0, 1, 5)
     assert (body["user"], body["store"]) == ("you", True)
 
 
-def test_an_extra_entry_goes_before_an_option_of_the_same_name() -> None:
-    """What is put in as it is wins over what is spelled from an option."""
+def test_an_extra_entry_overrides_an_option_of_the_same_name() -> None:
+    """`options.extra` overrides the encoded options."""
     options = InferenceOptions(temperature=1, extra={"temperature": 0.3, "tool_choice": "none"})
-    body = spelled(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=ToolChoice.required(), options=options))
+    body = encode_json(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=ToolChoice.required(), options=options))
     assert (body["temperature"], body["tool_choice"]) == (0.3, "none")
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "tools"])
-def test_an_extra_entry_never_stands_beside_the_one_of_the_request(name: str) -> None:
-    """What would stand in the body twice is refused, as which of the two counts cannot be known."""
+def test_an_extra_entry_must_not_repeat_an_entry_of_the_body(name: str) -> None:
+    """A duplicate key is refused, since it is undefined which one a service reads."""
     options = InferenceOptions(extra={name: []})
     for request, config in (
         (InferenceRequest((HELLO,), tools=(ADD,), options=options), CONFIG),
         (InferenceRequest((HELLO,), tools=(ADD,)), CONFIG.with_settings(options=options)),
     ):
         with pytest.raises(BadRequest, match=rf"options\.extra contains {name}"):
-            encoded(request, config)
+            encode(request, config)
 
 
-def test_tools_of_the_provider_can_be_put_in_where_the_request_has_none() -> None:
-    """Tools that run at the provider are one of its own entries, and fit where no others are."""
+def test_provider_tools_can_be_added_to_a_request_without_tools() -> None:
+    """`options.extra` may contain `tools` if the request has none."""
     options = InferenceOptions(extra={"tools": [{"type": "web_search"}]})
-    assert spelled(InferenceRequest((HELLO,), options=options))["tools"] == [{"type": "web_search"}]
+    assert encode_json(InferenceRequest((HELLO,), options=options))["tools"] == [{"type": "web_search"}]
 
 
-def test_text_of_any_kind_can_be_sent() -> None:
-    """Whatever a text holds, half a surrogate pair of a broken emoji included, the body is JSON that says it."""
+def test_any_text_can_be_encoded() -> None:
+    """Any text, including an unpaired surrogate, is encoded as JSON."""
     for text in ("é\x00\u2028\U0001f600", "cut \ud83d", '"\\\n'):
-        (user, system, call, result) = messages_of(
+        (user, system, call, result) = encode_messages(
             Message.user(text), Message.system(text), Message.assistant(text, exchange(ToolCall("c", "add"), text))
         )
         assert user["content"] == system["content"] == call["content"] == result["content"] == text
 
 
 @given(inference_requests)
-def test_no_encoded_request_holds_a_call_without_its_result(request: InferenceRequest) -> None:
-    """Law 2: each turn's calls are followed by exactly their results, in order, under ids of their own."""
+def test_no_encoded_request_contains_a_call_without_its_result(request: InferenceRequest) -> None:
+    """Law 2: the calls of each turn have unique ids and are followed by exactly their results, in order."""
     before = to_json(request)
-    turns = iter(spelled(request)["messages"])
+    turns = iter(encode_json(request)["messages"])
     if request.system_prompt:
         assert next(turns) == {"role": "system", "content": request.system_prompt}
     for message in request.messages:
@@ -399,73 +405,73 @@ def test_no_encoded_request_holds_a_call_without_its_result(request: InferenceRe
     assert to_json(request) == before
 
 
-def check_turn(message: Message, told: Mapping[str, Any], turns: Iterator[Mapping[str, Any]]) -> None:
-    """Compare a message of the assistant with what was sent for it."""
-    assert (told["role"], told["content"] or "") == ("assistant", message.text)
-    calls = told.get("tool_calls", [])
+def check_turn(message: Message, assistant: Mapping[str, Any], turns: Iterator[Mapping[str, Any]]) -> None:
+    """Compare an assistant message with its encoding."""
+    assert (assistant["role"], assistant["content"] or "") == ("assistant", message.text)
+    calls = assistant.get("tool_calls", [])
     assert len({call["id"] for call in calls}) == len(calls) == len(message.exchanges)
-    for call, made in zip(calls, message.exchanges, strict=True):
-        assert call["function"]["name"] == wire_name(made.call.name)
+    for call, exchange in zip(calls, message.exchanges, strict=True):
+        assert call["function"]["name"] == wire_name(exchange.call.name)
         assert isinstance(json.loads(call["function"]["arguments"]), dict)
         result = next(turns)
-        assert result == {"role": "tool", "tool_call_id": call["id"], "content": made.execution.text}
+        assert result == {"role": "tool", "tool_call_id": call["id"], "content": exchange.execution.text}
 
 
 @given(st.lists(assistant_messages, min_size=1, max_size=4))
-def test_ids_that_come_again_in_a_later_turn_belong_to_their_own_turn(messages: list[Message]) -> None:
-    """Real models use the same ids in later turns: what a turn is sent as does not depend on other turns."""
-    alone = [turn for message in messages for turn in messages_of(message)]
-    assert messages_of(*messages) == alone
+def test_repeated_ids_in_later_turns_belong_to_their_own_turn(messages: list[Message]) -> None:
+    """The encoding of a turn does not depend on other turns."""
+    separate = [turn for message in messages for turn in encode_messages(message)]
+    assert encode_messages(*messages) == separate
 
 
 @given(conversation=conversations, system_prompt=st.text(), with_tools=st.booleans(), length=st.integers(0, 6))
-def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
+def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one(
     conversation: list[Message], system_prompt: str, *, with_tools: bool, length: int
 ) -> None:
-    """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them."""
+    """Law 13: continuing a conversation does not change the bytes before, so that prompt caches apply."""
     tools = (ADD,) if with_tools else ()
-    shorter = encoded(InferenceRequest(tuple(conversation[:length]), system_prompt, tools))
-    longer = encoded(InferenceRequest(tuple(conversation), system_prompt, tools))
+    shorter = encode(InferenceRequest(tuple(conversation[:length]), system_prompt, tools))
+    longer = encode(InferenceRequest(tuple(conversation), system_prompt, tools))
     end = b"]}"
     assert shorter.endswith(end)
     assert longer.startswith(shorter.removesuffix(end))
-    going_on = longer[len(shorter) - len(end) :]
-    assert going_on.startswith((end, b",")) or shorter.endswith(b'"messages":[]}')
+    continuation = longer[len(shorter) - len(end) :]
+    assert continuation.startswith((end, b",")) or shorter.endswith(b'"messages":[]}')
 
 
 class CountedParts(tuple[Part, ...]):
-    """Parts of a message that count how often somebody goes through them."""
+    """Message parts that count how often they are iterated."""
 
-    looked_at: ClassVar[Counter[str]] = Counter()
+    iterations: ClassVar[Counter[str]] = Counter()
 
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Part]:
-        self.looked_at[self[0].text if isinstance(self[0], Text) else ""] += 1
+        self.iterations[self[0].text if isinstance(self[0], Text) else ""] += 1
         return super().__iter__()
 
 
 def test_each_message_is_encoded_once_over_growing_requests() -> None:
-    """Law 20: over a run of n requests, a message is gone through for the first of them and never again."""
-    CountedParts.looked_at.clear()
+    """Law 20: over n growing requests, each message is encoded once."""
+    CountedParts.iterations.clear()
     messages = tuple([Message("user", CountedParts([Text(f"message {number}")])) for number in range(40)])
-    made = Counter(CountedParts.looked_at)
-    encoded(InferenceRequest(messages[:1]))
-    once = CountedParts.looked_at["message 0"] - made["message 0"]
+    before = Counter(CountedParts.iterations)
+    encode(InferenceRequest(messages[:1]))
+    once = CountedParts.iterations["message 0"] - before["message 0"]
     assert once > 0
     for length in range(1, 41):
-        encoded(InferenceRequest(messages[:length], "a system prompt", (ADD,)))
-    assert {CountedParts.looked_at[name] - made[name] for name in made} == {once}
+        encode(InferenceRequest(messages[:length], "a system prompt", (ADD,)))
+    assert {CountedParts.iterations[name] - before[name] for name in before} == {once}
 
 
-def test_tools_and_messages_are_encoded_once_per_way_to_spell_them() -> None:
-    """A service with other quirks has encodings of its own; one with the same quirks shares them."""
+def test_tools_and_messages_are_encoded_once_per_set_of_quirks() -> None:
+    """Services with equal quirks share encodings."""
     spec, message = ToolSpec("add", "Add.", {"type": "object"}), Message.user("hello")
     request = InferenceRequest((message,), tools=(spec,))
     for config in (CONFIG, LLMConfig.parse("openai:other", api_key="k"), CONFIG.with_settings(timeout=1)):
-        encoded(request, config)
+        encode(request, config)
         assert (len(message._encodings), len(spec._encodings)) == (1, 1)
-    encoded(request, CONFIG.with_settings(quirks=Quirks(max_tokens_field="other")))
+    encode(request, CONFIG.with_settings(quirks=Quirks(max_tokens_field="other")))
     assert (len(message._encodings), len(spec._encodings)) == (2, 2)
 
 
@@ -475,16 +481,16 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_what_a_run_writes_adds_up_to_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a whole execution, the JSON that is written is about that of the last request, not the sum of all."""
+async def test_an_execution_encodes_its_history_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over an execution, the amount of encoded JSON is about that of the last request."""
     written: list[int] = []
     bodies: list[bytes] = []
-    plain = format_json
+    original = format_json
 
     def counted(value: Any) -> bytes:
-        made = plain(value)
-        written.append(len(made))
-        return made
+        encoded = original(value)
+        written.append(len(encoded))
+        return encoded
 
     def provider(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         bodies.append(body)
@@ -500,41 +506,14 @@ async def test_what_a_run_writes_adds_up_to_one_history(monkeypatch: pytest.Monk
 
 
 @given(inference_requests)
-def test_a_request_is_what_the_providers_own_package_says_a_request_is(request: InferenceRequest) -> None:
-    """Requests satisfy the types that OpenAI publishes for them, without an entry that these do not know."""
-    params = pytest.importorskip("openai.types.chat.completion_create_params", reason="openai is not installed")
-    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    kind = params.CompletionCreateParamsNonStreaming
-    body = spelled(request)
-    assert body.keys() <= get_type_hints(kind).keys()
-    walk(adapter(pydantic, kind).validate_python(body))
+def test_requests_have_the_types_of_the_openai_package(request: InferenceRequest) -> None:
+    """Requests satisfy the types that OpenAI publishes and have no unknown entries."""
+    check_request("openai-chat", encode_json(request))
 
 
-ADAPTERS: dict[Any, Any] = {}
-
-
-def adapter(pydantic: Any, kind: Any) -> Any:
-    """Return what validates a type, made once."""
-    if kind not in ADAPTERS:
-        ADAPTERS[kind] = pydantic.TypeAdapter(kind)
-    return ADAPTERS[kind]
-
-
-def walk(value: Any) -> None:
-    """Go through what pydantic validates as it is gone through."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            walk(item)
-    elif not isinstance(value, str | bytes) and hasattr(value, "__iter__"):
-        for item in value:
-            walk(item)
-
-
-def test_a_request_that_openai_would_refuse_does_not_satisfy_its_types() -> None:
-    """The judge of the test above can say no."""
-    params = pytest.importorskip("openai.types.chat.completion_create_params", reason="openai is not installed")
-    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    body = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
+def test_an_invalid_request_does_not_have_the_types_of_the_openai_package() -> None:
+    """The validation detects a missing entry."""
+    body = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
     body["messages"][1].pop("tool_call_id")
-    with pytest.raises(pydantic.ValidationError):
-        walk(adapter(pydantic, params.CompletionCreateParamsNonStreaming).validate_python(body))
+    with pytest.raises(ValidationError):
+        check_request("openai-chat", body)

@@ -1,4 +1,4 @@
-"""Responses of Chat Completions, with the oddities of the services that speak it."""
+"""Tests of the decoding of responses of Chat Completions, including the irregularities of its implementations."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.inference.generated_requests import json_values
 FORMAT = wire_format("openai-chat")
 
 
-def decoded(message: object, finish_reason: object = None, **entries: object) -> InferenceResponse:
-    """Decode a completion of one choice."""
+def decode(message: object, finish_reason: object = None, **entries: object) -> InferenceResponse:
+    """Decode a completion with one choice."""
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return FORMAT.decode_response(200, {}, json.dumps({"choices": [choice], **entries}).encode())
 
 
-def test_a_completion_is_read_whole() -> None:
-    """Text, model, id, reason and every count of tokens are taken over."""
+def test_a_complete_completion_is_decoded() -> None:
+    """Text, model, id, finish reason and all token counts are read."""
     usage = {
         "prompt_tokens": 10,
         "completion_tokens": 5,
@@ -33,17 +33,17 @@ def test_a_completion_is_read_whole() -> None:
         "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    response = decoded({"role": "assistant", "content": "hello"}, "stop", id="chatcmpl-1", model="m-2026", usage=usage)
+    response = decode({"role": "assistant", "content": "hello"}, "stop", id="chatcmpl-1", model="m-2026", usage=usage)
     assert response == InferenceResponse(
         (Text("hello"),), FinishReason.STOP, Usage(10, 5, 4, 3, 2), "m-2026", "chatcmpl-1", "stop"
     )
 
 
 @pytest.mark.parametrize("content", [None, "", [], {}, [""], [{}], [{"type": "text", "text": ""}]])
-def test_no_content_is_no_text(content: object) -> None:
-    """However a service spells that there is no text, there is none."""
-    assert decoded({"content": content}).parts == ()
-    assert decoded({}).parts == ()
+def test_empty_content_is_no_text(content: object) -> None:
+    """No representation of missing text yields a part."""
+    assert decode({"content": content}).parts == ()
+    assert decode({}).parts == ()
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_no_content_is_no_text(content: object) -> None:
     ],
 )
 def test_content_may_be_a_list_of_parts(content: object, parts: list[object]) -> None:
-    """Parts of text and thoughts are read in their order, and what is neither is passed over."""
-    assert list(decoded({"content": content}).parts) == parts
+    """Text and thinking parts are read in order, and other parts are ignored."""
+    assert list(decode({"content": content}).parts) == parts
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_thoughts_stand_before_the_answer(name: str) -> None:
-    """Services that show thoughts beside the content are read in the order of thinking and saying."""
-    assert decoded({"content": "so", name: "hm"}).parts == (Reasoning("hm"), Text("so"))
-    assert decoded({"content": "so", name: None}).parts == (Text("so"),)
+def test_reasoning_precedes_the_text(name: str) -> None:
+    """Services send reasoning in an entry of its own."""
+    assert decode({"content": "so", name: "hm"}).parts == (Reasoning("hm"), Text("so"))
+    assert decode({"content": "so", name: None}).parts == (Text("so"),)
 
 
-def test_thoughts_that_are_there_twice_are_read_once() -> None:
-    """A service that shows its thoughts under both names thought once."""
-    assert decoded({"reasoning_content": "hm", "reasoning": "hm"}).parts == (Reasoning("hm"),)
+def test_repeated_reasoning_is_read_once() -> None:
+    """A service may send the same reasoning under both names."""
+    assert decode({"reasoning_content": "hm", "reasoning": "hm"}).parts == (Reasoning("hm"),)
 
 
 @pytest.mark.parametrize(
@@ -90,55 +90,55 @@ def test_thoughts_that_are_there_twice_are_read_once() -> None:
         ([1], "[1]"),
     ],
 )
-def test_arguments_are_kept_as_they_came(arguments: object, text: str) -> None:
-    """Text stays text byte by byte; what a service sends as an object becomes the text of it."""
+def test_arguments_are_kept_unchanged(arguments: object, text: str) -> None:
+    """Text is kept byte by byte, and an object is converted to text."""
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
-    assert decoded({"content": None, "tool_calls": [call]}).parts == (ToolCall("c", "add", text),)
+    assert decode({"content": None, "tool_calls": [call]}).parts == (ToolCall("c", "add", text),)
 
 
 @pytest.mark.parametrize("arguments", ["", None, {}, "{}", "null"])
-def test_no_arguments_are_no_arguments(arguments: object) -> None:
-    """However a service spells that there are none, a tool gets none."""
-    call = {"id": "c", "function": {"name": "add", "arguments": arguments}}
-    (found,) = decoded({"tool_calls": [call]}).tool_calls
-    assert dict(found.arguments) == {}
-    (found,) = decoded({"tool_calls": [{"id": "c", "function": {"name": "add"}}]}).tool_calls
-    assert dict(found.arguments) == {}
+def test_missing_arguments_are_empty(arguments: object) -> None:
+    """No representation of missing arguments yields arguments."""
+    sent = {"id": "c", "function": {"name": "add", "arguments": arguments}}
+    (call,) = decode({"tool_calls": [sent]}).tool_calls
+    assert dict(call.arguments) == {}
+    (call,) = decode({"tool_calls": [{"id": "c", "function": {"name": "add"}}]}).tool_calls
+    assert dict(call.arguments) == {}
 
 
-@pytest.mark.parametrize(("given_id", "kept"), [("c", "c"), ("", ""), (None, ""), (7, "7"), ([], "")])
-def test_ids_may_be_missing_or_odd(given_id: object, kept: str) -> None:
-    """A call without an id is a call; one with a number keeps it as text."""
-    call = {"id": given_id, "function": {"name": "add", "arguments": "{}"}}
-    assert decoded({"tool_calls": [call]}).tool_calls == (ToolCall(kept, "add"),)
+@pytest.mark.parametrize(("sent_id", "call_id"), [("c", "c"), ("", ""), (None, ""), (7, "7"), ([], "")])
+def test_ids_may_be_missing_or_malformed(sent_id: object, call_id: str) -> None:
+    """A call does not need an id, and a number is converted to text."""
+    call = {"id": sent_id, "function": {"name": "add", "arguments": "{}"}}
+    assert decode({"tool_calls": [call]}).tool_calls == (ToolCall(call_id, "add"),)
 
 
-def test_calls_keep_their_order_their_doubled_ids_and_stand_after_the_text() -> None:
-    """What a model said comes before what it asked for, in the order it asked, under the ids it gave."""
+def test_calls_follow_the_text_in_order_with_repeated_ids() -> None:
+    """Calls keep their order and their ids."""
     calls = [{"id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("b", "a", "b")]
-    response = decoded({"content": "so", "tool_calls": calls}, "tool_calls")
+    response = decode({"content": "so", "tool_calls": calls}, "tool_calls")
     assert response.parts == (Text("so"), ToolCall("c", "b"), ToolCall("c", "a"), ToolCall("c", "b"))
 
 
-def test_a_single_call_may_stand_without_a_list() -> None:
-    """A service that sends one call as an object is understood."""
+def test_a_single_call_may_be_sent_without_a_list() -> None:
+    """A service may send one call as an object."""
     call = {"id": "c", "function": {"name": "add", "arguments": "{}"}}
-    assert decoded({"tool_calls": call}).tool_calls == (ToolCall("c", "add"),)
+    assert decode({"tool_calls": call}).tool_calls == (ToolCall("c", "add"),)
 
 
-def test_a_call_may_be_spelled_flat() -> None:
-    """A call whose name and arguments stand beside its id is understood."""
-    assert decoded({"tool_calls": [{"id": "c", "name": "add", "arguments": {}}]}).tool_calls == (ToolCall("c", "add"),)
+def test_a_call_may_be_sent_without_a_function_object() -> None:
+    """Name and arguments may be entries of the call itself."""
+    assert decode({"tool_calls": [{"id": "c", "name": "add", "arguments": {}}]}).tool_calls == (ToolCall("c", "add"),)
 
 
-def test_the_older_spelling_of_a_call_is_no_call() -> None:
-    """Nobody who is offered `tools` is asked by `function_call`, which the provider's own SDK does not take for a tool call."""
-    response = decoded({"content": "so", "function_call": {"name": "add", "arguments": '{"a":1}'}})
+def test_a_deprecated_function_call_is_ignored() -> None:
+    """The SDK of the provider does not read `function_call` as a tool call either."""
+    response = decode({"content": "so", "function_call": {"name": "add", "arguments": '{"a":1}'}})
     assert response.parts == (Text("so"),)
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("stop", FinishReason.STOP),
         ("STOP", FinishReason.STOP),
@@ -158,15 +158,15 @@ def test_the_older_spelling_of_a_call_is_no_call() -> None:
         ({}, FinishReason.UNKNOWN),
     ],
 )
-def test_finish_reasons_are_put_into_common_words(reason: object, meant: FinishReason) -> None:
-    """Known words are translated, unknown ones are other, and the provider's own word is kept."""
-    response = decoded({"content": "so"}, reason)
-    assert response.finish_reason is meant
+def test_finish_reasons_are_translated(reason: object, expected: FinishReason) -> None:
+    """Unknown reasons become OTHER, and the provider's own reason is kept."""
+    response = decode({"content": "so"}, reason)
+    assert response.finish_reason is expected
     assert response.provider_finish_reason == (reason if isinstance(reason, str) else None)
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("stop", FinishReason.TOOL_CALLS),
         ("", FinishReason.TOOL_CALLS),
@@ -176,28 +176,30 @@ def test_finish_reasons_are_put_into_common_words(reason: object, meant: FinishR
         ("content_filter", FinishReason.CONTENT_FILTER),
     ],
 )
-def test_an_answer_with_calls_ends_for_them_unless_it_was_cut(reason: object, meant: FinishReason) -> None:
-    """Services that say `stop` or nothing beside calls mean the calls; a cut answer is still a cut answer."""
+def test_a_response_with_calls_has_finish_reason_tool_calls_unless_truncated(
+    reason: object, expected: FinishReason
+) -> None:
+    """Services may report `stop` or nothing for a response with calls."""
     call = {"id": "c", "function": {"name": "add", "arguments": "{}"}}
-    assert decoded({"tool_calls": [call]}, reason).finish_reason is meant
+    assert decode({"tool_calls": [call]}, reason).finish_reason is expected
 
 
-def test_a_refusal_is_text_that_was_held_back() -> None:
-    """The words of a refusal are what there is to show, and the finish reason tells that they are one."""
-    response = decoded({"content": None, "refusal": "I will not."}, "stop")
+def test_a_refusal_is_text_with_finish_reason_content_filter() -> None:
+    """The refusal is the text of the response."""
+    response = decode({"content": None, "refusal": "I will not."}, "stop")
     assert response.text == "I will not."
     assert (response.finish_reason, response.provider_finish_reason) == (FinishReason.CONTENT_FILTER, "stop")
 
 
-def test_no_refusal_changes_nothing() -> None:
-    """An empty refusal, as many services send one, is none; and text goes before a refusal."""
-    for nothing in ("", None):
-        assert decoded({"content": "so", "refusal": nothing}, "stop").finish_reason is FinishReason.STOP
-    assert decoded({"content": "so", "refusal": "no"}, "stop").text == "so"
+def test_an_empty_refusal_is_ignored() -> None:
+    """Many services send an empty refusal; text takes precedence over a refusal."""
+    for refusal in ("", None):
+        assert decode({"content": "so", "refusal": refusal}, "stop").finish_reason is FinishReason.STOP
+    assert decode({"content": "so", "refusal": "no"}, "stop").text == "so"
 
 
 @pytest.mark.parametrize(
-    ("usage", "counted"),
+    ("usage", "expected"),
     [
         (None, Usage()),
         ({}, Usage()),
@@ -214,33 +216,33 @@ def test_no_refusal_changes_nothing() -> None:
         ({"prompt_tokens_details": {"cached_tokens": 0}, "cached_tokens": 2}, Usage(cached_input_tokens=0)),
     ],
 )
-def test_tokens_that_are_not_reported_are_unknown(usage: object, counted: Usage) -> None:
-    """What is counted is taken over wherever services put it, and what is not stays unknown, never zero."""
-    assert decoded({"content": "so"}, "stop", usage=usage).usage == counted
-    assert decoded({"content": "so"}).usage == Usage()
+def test_missing_token_counts_are_none(usage: object, expected: Usage) -> None:
+    """Counts are read from all known places; a missing one is None and not zero."""
+    assert decode({"content": "so"}, "stop", usage=usage).usage == expected
+    assert decode({"content": "so"}).usage == Usage()
 
 
 def test_only_the_first_choice_is_read() -> None:
-    """An answer is one answer."""
+    """Further choices are ignored."""
     body = {"choices": [{"message": {"content": "one"}}, {"message": {"content": "two"}}]}
     assert FORMAT.decode_response(200, {}, json.dumps(body).encode()).text == "one"
 
 
-def test_a_message_may_be_called_a_delta() -> None:
-    """A service that answers a plain request in the shape of a stream is understood."""
+def test_a_message_may_be_sent_as_a_delta() -> None:
+    """A service may send a complete response with the structure of a chunk."""
     body = {"choices": [{"delta": {"content": "one"}}]}
     assert FORMAT.decode_response(200, {}, json.dumps(body).encode()).text == "one"
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 203])
-def test_any_success_is_one(status: int) -> None:
-    """Gateways that answer with another status of success are understood; a byte order mark does not matter."""
+def test_any_success_status_is_accepted(status: int) -> None:
+    """Gateways may respond with another success status; a byte order mark is ignored."""
     body = b'\xef\xbb\xbf{"choices": [{"message": {"content": "so"}}]}'
     assert FORMAT.decode_response(status, {}, body).text == "so"
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "told"),
+    ("data", "kind", "message"),
     [
         ({"error": {"message": "busy", "code": 503}}, ProviderUnavailable, "busy"),
         ({"error": {"message": "busy", "code": 503}, "choices": []}, ProviderUnavailable, "busy"),
@@ -253,16 +255,16 @@ def test_any_success_is_one(status: int) -> None:
         ({"error": {"message": "no such thing"}}, BadRequest, "no such thing"),
     ],
 )
-def test_an_error_in_a_success_is_raised(data: object, kind: type[InferenceError], told: str) -> None:
-    """Routers tell errors under status 200, in the answer or in its choice."""
-    with pytest.raises(kind, match=told):
+def test_an_error_under_status_200_is_raised(data: object, kind: type[InferenceError], message: str) -> None:
+    """Routers report errors under status 200, in the body or in a choice."""
+    with pytest.raises(kind, match=message):
         FORMAT.decode_response(200, {}, json.dumps(data).encode())
 
 
-def test_a_warning_beside_an_answer_is_not_an_error() -> None:
-    """An answer with choices is an answer, also with an error entry that is empty or beside them."""
+def test_an_error_entry_next_to_choices_is_ignored() -> None:
+    """A body with choices is a response, also with an error entry."""
     errors: list[object] = [None, "", {}, {"message": "a warning"}]
-    assert [decoded({"content": "so"}, error=error).text for error in errors] == ["so"] * 4
+    assert [decode({"content": "so"}, error=error).text for error in errors] == ["so"] * 4
 
 
 @pytest.mark.parametrize(
@@ -293,8 +295,8 @@ def test_a_warning_beside_an_answer_is_not_an_error() -> None:
         b'{"choices": [{"message": {"content": ' + b"[" * 5000 + b"]" * 5000 + b"}}]}",
     ],
 )
-def test_what_is_no_completion_is_an_invalid_response(body: bytes) -> None:
-    """Bytes and JSON of another shape are refused with what came, shortened."""
+def test_an_invalid_body_is_an_invalid_response(body: bytes) -> None:
+    """The error quotes the body, truncated."""
     with pytest.raises(InvalidResponse, match=r"the response (is not JSON|does not have the structure)") as caught:
         FORMAT.decode_response(200, {"x-request-id": "r"}, body)
     assert (caught.value.status, caught.value.request_id) == (200, "r")
@@ -302,7 +304,7 @@ def test_what_is_no_completion_is_an_invalid_response(body: bytes) -> None:
 
 
 def check(status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Decode; what comes of it is a response that can be stored, or an inference error."""
+    """Decode, and check that the result is a response that can be serialized, or an inference error."""
     try:
         response = FORMAT.decode_response(status, headers, body)
     except InferenceError:
@@ -324,7 +326,7 @@ def test_any_json_is_a_response_or_an_inference_error(status: int, data: Any) ->
 
 
 def any_of(*likely: Any, **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make objects with some of these entries, and now and then something else."""
+    """Generate objects with some of these entries, or sometimes any other value."""
     return st.one_of(st.fixed_dictionaries({}, optional=entries), st.sampled_from(likely), json_values)
 
 
@@ -367,10 +369,10 @@ completions = any_of(
 @example({"choices": [{"message": {}}], "usage": {"prompt_tokens": 10**400}})
 @example({"error": {"code": "9" * 5000}})
 def test_anything_like_a_completion_is_a_response_or_an_inference_error(data: Any) -> None:
-    """No completion with something odd in any of its places raises another error."""
+    """No malformed completion raises another error."""
     check(200, {}, json.dumps(data).encode())
 
 
-def test_a_number_without_end_is_not_a_number_of_tokens() -> None:
-    """What JSON can spell and no integer can hold is an invalid response or unknown, not another error."""
+def test_an_infinite_number_is_not_a_token_count() -> None:
+    """A number that no integer can represent does not raise another error."""
     check(200, {}, b'{"choices": [{"message": {"content": "so"}}], "usage": {"prompt_tokens": 1e999}}')

@@ -1,4 +1,4 @@
-"""Streams of Chat Completions: recorded ones, and what real services do to them."""
+"""Tests of the decoding of streams of Chat Completions: recorded ones, and the irregularities of real services."""
 
 from __future__ import annotations
 
@@ -39,34 +39,37 @@ def recorded(corpus: Path) -> list[Exchange]:
     return [row for row in exchanges if row["wire_format"] == "openai_chat" and "raw" in row["response"]]
 
 
-def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
-    """Text, refusal, thoughts, calls, tokens and errors of every recorded stream are what OpenAI's own package found."""
+def test_recorded_streams_are_decoded_like_the_sdk_does(corpus: Path) -> None:
+    """Text, refusal, reasoning, calls, tokens and errors of every recorded stream are those of the OpenAI package."""
     judged = [exchange for exchange in recorded(corpus) if has_expectation(exchange)]
-    found = [f"{exchange['id']}: {what}" for exchange in judged for what in differences("openai-chat", exchange)]
+    found = [
+        f"{exchange['id']}: {difference}" for exchange in judged for difference in differences("openai-chat", exchange)
+    ]
     assert len(judged) > 100
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("step", [1, 5])
-def test_how_a_recorded_stream_is_cut_makes_no_difference(corpus: Path, step: int) -> None:
-    """Deltas and response of every recorded stream are the same when it comes in small pieces."""
+def test_chunk_boundaries_of_recorded_streams_do_not_matter(corpus: Path, step: int) -> None:
+    """Deltas and response of every recorded stream are the same for all chunk sizes."""
     for exchange in recorded(corpus):
         raw = exchange["response"]["raw"].encode()
         assert comparable(decode_stream(FORMAT, raw, step)) == comparable(decode_stream(FORMAT, raw)), exchange["id"]
 
 
-def test_the_deltas_of_a_recorded_stream_are_its_response(corpus: Path) -> None:
-    """Who joins the pieces has what the response says."""
+def test_the_deltas_of_a_recorded_stream_add_up_to_its_response(corpus: Path) -> None:
+    """The joined deltas equal the text and reasoning of the response."""
     for exchange in recorded(corpus):
-        deltas, found = decode_stream(FORMAT, exchange["response"]["raw"].encode())
-        if isinstance(found, InferenceResponse) and exchange["response"]["status"] == 200:
-            assert (joined_text(deltas, "text"), joined_text(deltas, "reasoning")) == (found.text, found.reasoning), (
-                exchange["id"]
-            )
+        deltas, response = decode_stream(FORMAT, exchange["response"]["raw"].encode())
+        if isinstance(response, InferenceResponse) and exchange["response"]["status"] == 200:
+            assert (joined_text(deltas, "text"), joined_text(deltas, "reasoning")) == (
+                response.text,
+                response.reasoning,
+            ), exchange["id"]
             assert isinstance(decode_exchange("openai-chat", exchange), InferenceResponse)
 
 
-def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) -> None:
+def test_a_truncated_recorded_stream_raises_no_other_error(corpus: Path) -> None:
     """A connection may break anywhere."""
     for exchange in recorded(corpus):
         raw = exchange["response"]["raw"].encode()
@@ -75,29 +78,29 @@ def test_a_recorded_stream_that_is_cut_off_is_never_another_error(corpus: Path) 
 
 
 def sse(chunks: Iterable[object], end: str = "\n\n") -> bytes:
-    """Spell chunks as server-sent events."""
+    """Return chunks as server-sent events."""
     return "".join(f"data: {json.dumps(chunk, ensure_ascii=False)}{end}" for chunk in chunks).encode()
 
 
 def chunk(finish: str | None = None, **delta: object) -> Chunk:
-    """Make a chunk."""
+    """Return a chunk."""
     return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def told(*chunks: object) -> Decoded:
-    """Read a stream of these chunks."""
+def decode(*chunks: object) -> Decoded:
+    """Decode a stream of these chunks."""
     return decode_stream(FORMAT, sse(chunks) + b"data: [DONE]\n\n")
 
 
-def answer(*chunks: object) -> InferenceResponse:
-    """Read a stream of these chunks that is an answer."""
-    found = told(*chunks)[1]
-    assert isinstance(found, InferenceResponse), found
-    return found
+def decode_response(*chunks: object) -> InferenceResponse:
+    """Decode a stream of these chunks to a response."""
+    response = decode(*chunks)[1]
+    assert isinstance(response, InferenceResponse), response
+    return response
 
 
 def call(index: int | None, call_id: str | None = None, name: str | None = None, text: object = None) -> Chunk:
-    """Make a chunk with a piece of a call; what is None is left out."""
+    """Return a chunk with a fragment of a call; entries that are None are left out."""
     function = {key: value for key, value in (("name", name), ("arguments", text)) if value is not None}
     entries = {"index": index, "id": call_id, "function": function}
     return chunk(tool_calls=[{key: value for key, value in entries.items() if value is not None}])
@@ -115,28 +118,30 @@ def call(index: int | None, call_id: str | None = None, name: str | None = None,
         [call(0, None, "f", '{"x":1}'), call(0, "a"), call(1, "b", "g")],
     ],
 )
-def test_the_pieces_of_calls_are_joined_as_each_service_means_them(chunks: list[Chunk]) -> None:
-    """By index, by id, or one after the other, whole or in pieces."""
-    deltas, found = told(*chunks, chunk("tool_calls"))
-    assert isinstance(found, InferenceResponse)
-    calls = [(made.id, made.name, made.arguments_json) for made in found.tool_calls]
+def test_fragments_of_calls_are_joined_whatever_the_service_sends(chunks: list[Chunk]) -> None:
+    """Services identify calls by index, by id or by order, and send them complete or in fragments."""
+    deltas, response = decode(*chunks, chunk("tool_calls"))
+    assert isinstance(response, InferenceResponse)
+    calls = [(call.id, call.name, call.arguments_json) for call in response.tool_calls]
     assert calls == [("a", "f", '{"x":1}'), ("b", "g", "{}")]
     assert [delta.index for delta in deltas if delta.kind == "tool_call"] == [0, 1]
     first = [delta for delta in deltas if delta.kind == "arguments" and delta.index == 0]
     assert joined_text(first, "arguments") == '{"x":1}'
 
 
-def test_thoughts_words_and_calls_are_told_as_they_come() -> None:
-    """Each kind has a delta of its own."""
-    deltas, found = told(chunk(reasoning_content="hm"), chunk(content="so"), call(0, "a", "f", "{}"), chunk("stop"))
+def test_reasoning_text_and_calls_have_deltas_of_their_own() -> None:
+    """Each fragment yields a delta of its kind."""
+    deltas, response = decode(
+        chunk(reasoning_content="hm"), chunk(content="so"), call(0, "a", "f", "{}"), chunk("stop")
+    )
     assert deltas == [
         InferenceDelta("reasoning", "hm"),
         InferenceDelta("text", "so"),
         InferenceDelta("tool_call", call_id="a", name="f"),
         InferenceDelta("arguments", "{}"),
     ]
-    assert isinstance(found, InferenceResponse)
-    assert (found.finish_reason, found.provider_finish_reason) == (FinishReason.TOOL_CALLS, "stop")
+    assert isinstance(response, InferenceResponse)
+    assert (response.finish_reason, response.provider_finish_reason) == (FinishReason.TOOL_CALLS, "stop")
 
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -151,15 +156,15 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
         [chunk(content="a"), {"choices": [{"delta": {}, "finish_reason": "stop", "usage": USAGE}]}],
     ],
 )
-def test_tokens_are_counted_wherever_a_service_tells_them(chunks: list[Chunk]) -> None:
-    """In a chunk of their own or beside the last piece."""
-    assert answer(*chunks).usage == Usage(3, 2)
+def test_token_counts_are_read_from_all_known_places(chunks: list[Chunk]) -> None:
+    """Token counts arrive in a chunk of their own or with the last choice."""
+    assert decode_response(*chunks).usage == Usage(3, 2)
 
 
-def test_what_ends_or_separates_a_stream_does_not_matter() -> None:
-    """With or without a last word, comments, CRLF and a last empty line."""
+def test_separators_and_the_end_marker_do_not_matter() -> None:
+    """Streams may lack `[DONE]` or the last empty line, and contain comments and CRLF."""
     chunks = [chunk(content="hé"), chunk("stop")]
-    wanted = told(*chunks)
+    expected = decode(*chunks)
     for raw in (
         sse(chunks),
         sse(chunks, "\r\n\r\n"),
@@ -167,16 +172,16 @@ def test_what_ends_or_separates_a_stream_does_not_matter() -> None:
         sse(chunks).rstrip(),
         b"\xef\xbb\xbf" + sse(chunks),
     ):
-        assert decode_stream(FORMAT, raw) == wanted
-        assert decode_stream(FORMAT, raw, 1) == wanted
+        assert decode_stream(FORMAT, raw) == expected
+        assert decode_stream(FORMAT, raw, 1) == expected
 
 
-def test_a_body_that_is_no_stream_is_read_whole() -> None:
-    """Some services ignore the wish for a stream."""
-    whole = {"id": "c", "model": "m", "choices": [{"message": {"content": "so"}, "finish_reason": "stop"}]}
-    found = decode_stream(FORMAT, json.dumps(whole).encode(), 3)[1]
-    assert isinstance(found, InferenceResponse)
-    assert found.text == "so"
+def test_a_body_that_is_not_a_stream_is_decoded_as_a_complete_response() -> None:
+    """Some services do not stream although the request asks for it."""
+    complete = {"id": "c", "model": "m", "choices": [{"message": {"content": "so"}, "finish_reason": "stop"}]}
+    response = decode_stream(FORMAT, json.dumps(complete).encode(), 3)[1]
+    assert isinstance(response, InferenceResponse)
+    assert response.text == "so"
     assert isinstance(decode_stream(FORMAT, b"<html><title>Busy</title></html>")[1], InvalidResponse)
 
 
@@ -189,42 +194,44 @@ def test_a_body_that_is_no_stream_is_read_whole() -> None:
     ],
 )
 def test_an_error_in_the_stream_is_a_typed_error(error: Chunk, kind: type[InferenceError]) -> None:
-    """Also after pieces of an answer."""
-    assert isinstance(told(error)[1], kind)
-    assert isinstance(told(chunk(content="a"), error)[1], kind)
+    """Errors may follow deltas."""
+    assert isinstance(decode(error)[1], kind)
+    assert isinstance(decode(chunk(content="a"), error)[1], kind)
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"\n\n", b"data: [DONE]\n\n", b": comment\n\n", sse([{"choices": []}]), b"data: {\n\n"]
 )
-def test_a_stream_without_any_piece_of_an_answer_is_none(raw: bytes) -> None:
-    """Nothing is not an empty answer."""
+def test_a_stream_without_choices_is_an_invalid_response(raw: bytes) -> None:
+    """An empty stream is not an empty response."""
     assert isinstance(decode_stream(FORMAT, raw)[1], InvalidResponse)
 
 
 @given(st.lists(st.text()), st.lists(arguments, max_size=3), st.sampled_from([0, 1, 3]))
-def test_a_stream_is_read_as_the_completion_in_one_piece(texts: list[str], calls: list[str], step: int) -> None:
-    """Text and calls are the same in both, however the stream is cut."""
-    made = [{"id": f"c{at}", "function": {"name": f"f{at}", "arguments": text}} for at, text in enumerate(calls)]
-    message = {"content": "".join(texts), "tool_calls": made}
-    whole = {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}
-    pieces = [chunk(content=text) for text in texts]
-    for at, text in enumerate(calls):
-        pieces.append(call(at, f"c{at}", f"f{at}", text[:3]))
-        pieces.append(call(at, None, None, text[3:]))
-    found = decode_stream(FORMAT, sse([*pieces, chunk("stop")]), step)[1]
-    wanted = FORMAT.decode_response(200, {}, json.dumps(whole).encode())
-    assert isinstance(found, InferenceResponse)
-    assert (found.text, found.finish_reason) == (wanted.text, wanted.finish_reason)
-    assert [made.id for made in found.tool_calls] == [made.id for made in wanted.tool_calls]
-    assert [made.arguments_json or "{}" for made in wanted.tool_calls] == [
-        made.arguments_json for made in found.tool_calls
+def test_a_stream_is_decoded_like_a_complete_response(texts: list[str], calls: list[str], step: int) -> None:
+    """Text and calls are equal, whatever the chunk size."""
+    complete_calls = [
+        {"id": f"c{index}", "function": {"name": f"f{index}", "arguments": text}} for index, text in enumerate(calls)
+    ]
+    message = {"content": "".join(texts), "tool_calls": complete_calls}
+    complete = {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}
+    chunks = [chunk(content=text) for text in texts]
+    for index, text in enumerate(calls):
+        chunks.append(call(index, f"c{index}", f"f{index}", text[:3]))
+        chunks.append(call(index, None, None, text[3:]))
+    response = decode_stream(FORMAT, sse([*chunks, chunk("stop")]), step)[1]
+    expected = FORMAT.decode_response(200, {}, json.dumps(complete).encode())
+    assert isinstance(response, InferenceResponse)
+    assert (response.text, response.finish_reason) == (expected.text, expected.finish_reason)
+    assert [tool_call.id for tool_call in response.tool_calls] == [tool_call.id for tool_call in expected.tool_calls]
+    assert [tool_call.arguments_json or "{}" for tool_call in expected.tool_calls] == [
+        tool_call.arguments_json for tool_call in response.tool_calls
     ]
 
 
 @given(inference_requests)
-def test_a_request_for_a_stream_is_what_the_providers_own_package_says_it_is(request: InferenceRequest) -> None:
-    """It satisfies the types that OpenAI publishes, without an entry that these do not know."""
+def test_requests_for_streams_have_the_types_of_the_openai_package(request: InferenceRequest) -> None:
+    """Requests satisfy the types that OpenAI publishes and have no unknown entries."""
     config = LLMConfig(model="m", base_url="http://localhost/v1", wire_format="openai-chat")
     body = json.loads(FORMAT.encode_request(request, config, stream=True).body)
     assert body["stream"] is True
@@ -255,14 +262,14 @@ odd_chunks = st.fixed_dictionaries(
 
 
 @given(st.lists(odd_chunks | json_values, max_size=6))
-def test_anything_like_a_stream_is_an_answer_or_an_inference_error(chunks: list[object]) -> None:
-    """No chunk with something odd in any of its places raises another error."""
-    assert isinstance(told(*chunks)[1], InferenceResponse | InferenceError)
+def test_any_chunks_are_a_response_or_an_inference_error(chunks: list[object]) -> None:
+    """No malformed chunk raises another error."""
+    assert isinstance(decode(*chunks)[1], InferenceResponse | InferenceError)
 
 
 @given(st.binary(), st.integers(0, 500), st.binary(max_size=4))
-def test_damaged_bytes_are_an_answer_or_an_inference_error(noise: bytes, place: int, other: bytes) -> None:
-    """Random bytes, a stream that is cut off, and one with other bytes in it."""
+def test_damaged_bytes_are_a_response_or_an_inference_error(noise: bytes, position: int, replacement: bytes) -> None:
+    """Random bytes, a truncated stream and one with replaced bytes raise no other error."""
     raw = sse([chunk(content="Zähler"), call(0, "a", "f", '{"x"'), call(0, None, None, ":1}"), chunk("tool_calls")])
-    for damaged in (noise, raw[:place], raw[:place] + other + raw[place + 1 :]):
+    for damaged in (noise, raw[:position], raw[:position] + replacement + raw[position + 1 :]):
         assert isinstance(decode_stream(FORMAT, damaged)[1], InferenceResponse | InferenceError)
