@@ -64,7 +64,7 @@ def test_a_test_can_use_the_loop_of_the_program(command_line: CommandLine, sever
         patch.chdir(tmp_path)
         asked = ("runs", "export", "first", "--journal", several.journal, "--pytest", "--loop", "shop_of_test:plain")
         assert command_line(*asked, "-o", str(output)).code == 0
-    assert "from shop_of_test import plain as made" in output.read_text()
+    assert "from shop_of_test import plain as loop_or_factory" in output.read_text()
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
