@@ -6,10 +6,17 @@ CORPUS ?= ../shared/corpus
 MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
 	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
-.PHONY: demo test bench kill-test corpus clean
+.PHONY: demo demo-shop demo-durable test bench kill-test corpus clean
 
 demo: $(VENV)/ready
-	$(BIN)/agentloop demo
+	$(BIN)/agentloop demo --yes
+
+# The longer examples: a support agent with every feature, and a run that survives kill -9.
+demo-shop: $(VENV)/ready
+	$(BIN)/python examples/shop_demo.py
+
+demo-durable: $(VENV)/ready
+	$(BIN)/python examples/durable_demo.py
 
 test: $(VENV)/ready
 	$(BIN)/ruff format --check agentloop tests benchmarks examples

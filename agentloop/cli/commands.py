@@ -29,7 +29,7 @@ class CommandEntry:
 
 
 ENTRIES: Mapping[str, CommandEntry] = {
-    "demo": CommandEntry("agentloop.cli.demo_command", "Watch an agent at work: no key, no network, a scripted model."),
+    "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no key, no network, a scripted model."),
     "mcp": CommandEntry("agentloop.cli.mcp", "Offer tools, or an agent, as an MCP server."),
     "run": CommandEntry("agentloop.cli.run", "Let a model answer a question with your tools."),
     "runs": CommandEntry("agentloop.cli.runs", "Look at recorded executions, go on with them, check them."),

@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.stderr.write("the command line needs the extra `cli`: pip install 'agentloop[cli]'\n")
         sys.exit(_BAD_USAGE)
-    _accept_every_character()
+    replace_unencodable_output()
     import_module("agentloop.cli.commands").agentloop(arguments, prog_name="agentloop")
 
 
-def _accept_every_character() -> None:
-    """Write a question mark for a character that the terminal's encoding lacks, instead of failing at it."""
+def replace_unencodable_output() -> None:
+    """Write a question mark for each character that the encoding of stdout or stderr lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -5,19 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from attrs import evolve, frozen
+from attrs import frozen
 
+from agentloop.cli import demo
 from agentloop.cli.console import console, exit_code, on_one_terminal, printable, shortcoming, summary
-from agentloop.cli.demo import scripted_model, story
-from agentloop.cli.demo.shop import Shop
-from agentloop.cli.demo.support_tools import TOOLS
 from agentloop.cli.errors import BadUsage, Interrupted, told_as_bad_usage
 from agentloop.cli.execution import Decider, TerminalApprover, approved, can_ask, concluded, denied, undecided
 from agentloop.cli.inventory import mcp_option, servers_from
@@ -27,7 +23,6 @@ from agentloop.cli.progress import Progress
 from agentloop.cli.runs_resume import how_to_go_on
 from agentloop.cli.sources import tools_from
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tools import Tools
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
@@ -190,27 +185,26 @@ class JournalTarget:
             raise Interrupted(f"{stop}\n{how_to_go_on(self.execution_id, journal)}") from None
 
 
-DEMO = "demo"
-"""The model that needs no key and no network."""
-_SCRIPTED = "The model is scripted: it needs no key and no network, and it answers the demo's questions only."
+DEMO_MODEL = "demo"
+"""The model that needs no API key and no network."""
+_DEMO_MODES = ("auto", "native")
+_DEMO_NOTICE = "The model is scripted: it needs no API key and no network, and it answers the demo's question only."
 
 
 @frozen(kw_only=True)
 class Subject:
-    """Who is asked what, and with which tools.
+    """What `agentloop run` executes: the question, the model and the tools.
 
     Attributes:
-        question: what is asked.
+        question: the user's message.
         inference: the model.
-        model_name: its name, without its provider.
-        tools: what it may call.
+        model_name: the model's name, without its provider.
+        tools: the tools that the model may call.
         system_prompt: the instructions before the question.
-        secrets: what is not to be written down.
-        models: what models are able to do, before what is known of the published ones.
-        rules: what holds for the tools.
-        dependencies: what the tools get as `ToolContext.dependencies`.
-        notice: what has to be said about the model; may be empty.
-        account: says what came of it in the world, as far as that is known; may be empty.
+        secrets: values that the journal masks.
+        capabilities: capability rows that precede the published ones.
+        dependencies: what the tools receive as `ToolContext.dependencies`.
+        notice: a line about the model, shown before the progress; may be empty.
     """
 
     question: str
@@ -219,49 +213,45 @@ class Subject:
     tools: Tools
     system_prompt: str
     secrets: Sequence[Secret] = ()
-    models: Sequence[CapabilityRow] = ()
-    rules: Sequence[CanIntercept] = ()
+    capabilities: Sequence[CapabilityRow] = ()
     dependencies: object = None
     notice: str = ""
-    account: Callable[[], str] = str
 
 
 def subject_of(
     model: str,
     question: str | None,
     places: Sequence[str],
-    stack: ExitStack,
     *,
     allow: Sequence[str],
     base_url: str | None,
     system: str,
 ) -> Subject:
-    """Find out what a command line speaks of.
+    """Return what the arguments of the command name.
 
     Args:
         model: the model string, or `demo`.
-        question: the question, `-` for the one on stdin; None for the demo's own.
+        question: the question, or `-` to read it from stdin; None for the demo's own question.
         places: the files of the tools.
-        stack: closes what is made for the execution.
         allow: the modules that TOML files of tools may name.
-        base_url: another address of the model.
-        system: the instructions.
+        base_url: the address of the model, if it is not the provider's own.
+        system: the system prompt.
 
     Raises:
-        BadUsage: when it contradicts itself.
-        ConfigurationError: when there is no such model or no such tool.
+        BadUsage: the arguments contradict each other.
+        ConfigurationError: there is no such model or tool.
     """
-    if model == DEMO:
+    if model == DEMO_MODEL:
         if base_url is not None:
-            raise BadUsage("the model demo is in this program and has no address; leave --base-url out")
-        asked = story.COMPLAINT if question is None else _read(question)
-        return _demo(asked, tools_from(places, allow) if places else None, stack, system)
+            raise BadUsage("the model demo runs in this process and has no address; omit --base-url")
+        text = demo.QUESTION if question is None else _read(question)
+        return _demo_subject(text, tools_from(places, allow) if places else None, system)
     if question is None:
         raise click.UsageError("Missing argument 'QUESTION'; only the model demo has a question of its own")
-    asked, tools = _read(question), tools_from(places, allow)
+    text, tools = _read(question), tools_from(places, allow)
     config = LLMConfig.parse(model, base_url=base_url)
     return Subject(
-        question=asked,
+        question=text,
         inference=HttpInference(config),
         model_name=config.model,
         tools=tools,
@@ -270,25 +260,16 @@ def subject_of(
     )
 
 
-def _demo(question: str, tools: Tools | None, stack: ExitStack, system: str) -> Subject:
-    subject = Subject(
+def _demo_subject(question: str, tools: Tools | None, system: str) -> Subject:
+    return Subject(
         question=question,
-        inference=story.inference(),
-        model_name=scripted_model.NAME,
-        tools=Tools.of(TOOLS) if tools is None else tools,
-        system_prompt=system or story.SYSTEM_PROMPT,
-        models=story.MODELS,
-        notice=_SCRIPTED,
-    )
-    if tools is not None:
-        return subject
-    folder = stack.enter_context(TemporaryDirectory(prefix="agentloop-demo-"))
-    shop = Shop.founded(Path(folder) / "shop.db")
-    return evolve(
-        subject,
-        rules=story.rules(),
-        dependencies=shop,
-        account=lambda: f"in the database: {shop.sum()}",
+        inference=demo.scripted_inference(),
+        model_name=demo.MODEL_NAME,
+        tools=Tools.of(demo.TOOLS) if tools is None else tools,
+        system_prompt=system or demo.SYSTEM_PROMPT,
+        capabilities=demo.CAPABILITIES,
+        dependencies=demo.Cluster() if tools is None else None,
+        notice=_DEMO_NOTICE,
     )
 
 
@@ -306,7 +287,7 @@ def _read(question: str) -> str:
 _EPILOG = """\
 \b
 Examples:
-  agentloop run --model demo --driver react
+  agentloop run --model demo --stream
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
   agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
@@ -397,26 +378,23 @@ def run(  # noqa: PLR0913  # an option each
         raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
     recorded = JournalTarget.of(journal_file, resumed, question)
     question = "go on" if resumed is not None else question
-    with ExitStack() as stack:
-        with redirect_stdout(sys.stderr), told_as_bad_usage():
-            subject = subject_of(model, question, places, stack, allow=allow, base_url=base_url, system=system)
-            interceptors = [
-                *subject.rules,
-                *limits.interceptors(subject.model_name),
-                *([] if approve is None else [RequireApproval()]),
-            ]
-            loop = AgentLoop(
-                manner.driver(subject.inference, subject.models),
-                subject.tools.plus(*servers_from(mcp)),
-                system_prompt=subject.system_prompt,
-                max_steps=limits.max_steps,
-                interceptors=interceptors,
-                journal=None if recorded is None else recorded.journal(subject.secrets),
-            )
-            state, shown = _executed(loop, subject, _decider(approve), recorded, quiet=quiet)
-        _tell(state, subject, shown, quiet=quiet, as_json=as_json)
-        if state.pending and recorded is not None:
-            click.echo(f"It waits in the journal; {recorded.way_on}.", err=True)
+    if model == DEMO_MODEL and (manner.driver_name != "tools" or manner.mode not in _DEMO_MODES):
+        raise BadUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
+    with redirect_stdout(sys.stderr), told_as_bad_usage():
+        subject = subject_of(model, question, places, allow=allow, base_url=base_url, system=system)
+        interceptors = [*limits.interceptors(subject.model_name), *([] if approve is None else [RequireApproval()])]
+        loop = AgentLoop(
+            manner.driver(subject.inference, subject.capabilities),
+            subject.tools.plus(*servers_from(mcp)),
+            system_prompt=subject.system_prompt,
+            max_steps=limits.max_steps,
+            interceptors=interceptors,
+            journal=None if recorded is None else recorded.journal(subject.secrets),
+        )
+        state, shown = _executed(loop, subject, _decider(approve), recorded, quiet=quiet)
+    _tell(state, shown, quiet=quiet, as_json=as_json)
+    if state.pending and recorded is not None:
+        click.echo(f"It waits in the journal; {recorded.way_on}.", err=True)
     context.exit(exit_code(state))
 
 
@@ -457,10 +435,9 @@ def _concluded(loop: AgentLoop, subject: Subject, decide: Decider, recorded: Jou
         )
 
 
-def _tell(state: AgentState, subject: Subject, shown: str, *, quiet: bool, as_json: bool) -> None:
+def _tell(state: AgentState, shown: str, *, quiet: bool, as_json: bool) -> None:
     if not quiet:
-        for line in filter(None, [summary(state), subject.account()]):
-            click.echo(line, err=True)
+        click.echo(summary(state), err=True)
     short = shortcoming(state)
     if short:
         click.echo(short, err=True)

@@ -1,4 +1,4 @@
-"""A small shop: a real SQLite database, made on the spot, and a carrier that does not always answer at once."""
+"""The database of a small shop, in SQLite, and a carrier that fails the first time it is asked about one of the orders."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
-from agentloop.cli.console import counted
 
 _TABLES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, email TEXT NOT NULL);
@@ -40,7 +38,7 @@ _ORDERS = (
     (1022, 3, "moth trap", 2100, "delivered"),
 )
 _SILENT_ORDER = 1015
-"""The order about which the carrier does not answer the first time."""
+"""The order whose first tracking request fails."""
 
 
 @frozen
@@ -64,7 +62,7 @@ class Order:
 
 @frozen
 class Shop:
-    """The shop's database. Each call opens a connection of its own, since tools run side by side in threads.
+    """The shop's database. Each method opens its own connection, because tools run in parallel threads.
 
     Attributes:
         path: the SQLite file.
@@ -73,8 +71,8 @@ class Shop:
     path: Path
 
     @classmethod
-    def founded(cls, path: Path) -> Shop:
-        """Make the database, with a few customers and orders."""
+    def create(cls, path: Path) -> Shop:
+        """Create the database, with a few customers and orders."""
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.executescript(_TABLES)
             connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", _CUSTOMERS)
@@ -83,10 +81,10 @@ class Shop:
         return cls(path)
 
     def customer(self, name: str) -> Customer:
-        """Find a customer by name.
+        """Return a customer by name.
 
         Raises:
-            LookupError: when there is none.
+            LookupError: there is no customer of this name.
         """
         rows = self._rows("SELECT id, name, email FROM customers WHERE name = ? COLLATE NOCASE", name)
         if not rows:
@@ -94,77 +92,82 @@ class Shop:
         return Customer(*rows[0])
 
     def order(self, number: int) -> Order:
-        """Find an order by number.
+        """Return an order by number.
 
         Raises:
-            LookupError: when there is none; names the number most like it.
+            LookupError: there is no such order; the message suggests the closest number.
         """
         rows = self._rows("SELECT number, item, cents, status FROM orders WHERE number = ?", number)
         if rows:
             return Order(*rows[0])
-        numbers = [str(known) for (known,) in self._rows("SELECT number FROM orders ORDER BY number")]
+        numbers = [str(existing) for (existing,) in self._rows("SELECT number FROM orders ORDER BY number")]
         closest = get_close_matches(str(number), numbers, n=1, cutoff=0.0)
-        raise LookupError(f"there is no order {number}; the number most like it is {closest[0]}")
+        raise LookupError(f"there is no order {number}; the closest number is {closest[0]}")
 
-    def tracked(self, number: int) -> Order:
+    def track(self, number: int) -> Order:
         """Ask the carrier where an order is.
 
         Raises:
-            LookupError: when there is no such order; names the number most like it.
-            ConnectionError: when the carrier does not answer.
+            LookupError: there is no such order; the message suggests the closest number.
+            ConnectionError: the carrier does not respond.
         """
         order = self.order(number)
-        if self._changed("UPDATE orders SET carrier_is_silent = 0 WHERE number = ? AND carrier_is_silent", number):
-            raise ConnectionError("the carrier does not answer")
+        if self._update("UPDATE orders SET carrier_is_silent = 0 WHERE number = ? AND carrier_is_silent", number):
+            raise ConnectionError("the carrier does not respond")
         return order
 
     def orders_of(self, customer_id: int) -> list[Order]:
-        """List the orders of a customer."""
+        """Return the orders of a customer."""
         query = "SELECT number, item, cents, status FROM orders WHERE customer_id = ? ORDER BY number"
         return [Order(*row) for row in self._rows(query, customer_id)]
 
-    def pay_back(self, order_number: int, cents: int) -> int:
+    def refund(self, order_number: int, cents: int) -> int:
         """Book a refund and return its id."""
-        return self._added("INSERT INTO refunds (order_number, cents) VALUES (?, ?)", order_number, cents)
+        return self._insert("INSERT INTO refunds (order_number, cents) VALUES (?, ?)", order_number, cents)
 
     def open_ticket(self, customer_id: int, subject: str) -> int:
         """Open a ticket for a colleague and return its id."""
-        return self._added("INSERT INTO tickets (customer_id, subject) VALUES (?, ?)", customer_id, subject)
+        return self._insert("INSERT INTO tickets (customer_id, subject) VALUES (?, ?)", customer_id, subject)
 
     def give_voucher(self, customer_id: int, cents: int) -> int:
-        """Give a customer a voucher and return its id."""
-        return self._added("INSERT INTO vouchers (customer_id, cents) VALUES (?, ?)", customer_id, cents)
+        """Create a voucher for a customer and return its id."""
+        return self._insert("INSERT INTO vouchers (customer_id, cents) VALUES (?, ?)", customer_id, cents)
 
     def refunds(self) -> list[tuple[int, int]]:
-        """List the refunds that were booked: order and cents."""
+        """Return the refunds: order number and cents."""
         return [(order, cents) for order, cents in self._rows("SELECT order_number, cents FROM refunds ORDER BY id")]
 
     def tickets(self) -> list[tuple[int, str]]:
-        """List the tickets that were opened: customer and subject."""
+        """Return the tickets: customer id and subject."""
         return [
-            (customer, told) for customer, told in self._rows("SELECT customer_id, subject FROM tickets ORDER BY id")
+            (customer, subject)
+            for customer, subject in self._rows("SELECT customer_id, subject FROM tickets ORDER BY id")
         ]
 
     def vouchers(self) -> list[tuple[int, int]]:
-        """List the vouchers that were given: customer and cents."""
+        """Return the vouchers: customer id and cents."""
         return [
             (customer, cents) for customer, cents in self._rows("SELECT customer_id, cents FROM vouchers ORDER BY id")
         ]
 
-    def sum(self) -> str:
-        """Say in a line what changed in the database since it was made."""
-        made = [counted(len(self.refunds()), "refund"), counted(len(self.tickets()), "ticket")]
+    def summary(self) -> str:
+        """Return what changed in the database since it was created, on one line."""
+        counts = [_count(len(self.refunds()), "refund"), _count(len(self.tickets()), "ticket")]
         vouchers = [f" over {cents / 100:.2f}" for _, cents in self.vouchers()]
-        return ", ".join([*made, f"{counted(len(vouchers), 'voucher')}{' and'.join(vouchers)}"])
+        return ", ".join([*counts, f"{_count(len(vouchers), 'voucher')}{' and'.join(vouchers)}"])
 
     def _rows(self, query: str, *values: object) -> Sequence[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.path)) as connection:
             return connection.execute(query, values).fetchall()
 
-    def _changed(self, statement: str, *values: object) -> bool:
+    def _update(self, statement: str, *values: object) -> bool:
         with closing(sqlite3.connect(self.path)) as connection, connection:
             return connection.execute(statement, values).rowcount > 0
 
-    def _added(self, statement: str, *values: object) -> int:
+    def _insert(self, statement: str, *values: object) -> int:
         with closing(sqlite3.connect(self.path)) as connection, connection:
             return connection.execute(statement, values).lastrowid or 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

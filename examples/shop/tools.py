@@ -1,8 +1,9 @@
-"""The tools of the shop's support agent; the shop comes with each execution, as its dependencies."""
+"""The tools of the shop's support agent. Each execution supplies the shop as its dependencies."""
 
 from __future__ import annotations
 
-from agentloop.cli.demo.shop import Customer, Order, Shop
+from shop.database import Customer, Order, Shop
+
 from agentloop.contracts.tool import ToolContext
 from agentloop.tools.decorator import tool
 from agentloop.values.policies import CachePolicy, RetryPolicy
@@ -14,20 +15,20 @@ def find_customer(name: str, context: ToolContext) -> Customer:
 
     Args:
         name: first and last name.
-        context: given by the program.
+        context: supplied by the loop.
     """
     return _shop(context).customer(name)
 
 
 @tool(effect="pure", cache=CachePolicy(seconds=60), retry=RetryPolicy(initial_wait=0.05))
 def track_order(number: int, context: ToolContext) -> Order:
-    """Tell where an order is.
+    """Report where an order is.
 
     Args:
         number: the order's number.
-        context: given by the program.
+        context: supplied by the loop.
     """
-    return _shop(context).tracked(number)
+    return _shop(context).track(number)
 
 
 @tool(effect="pure")
@@ -36,7 +37,7 @@ def list_orders(customer_id: int, context: ToolContext) -> list[Order]:
 
     Args:
         customer_id: the customer's id.
-        context: given by the program.
+        context: supplied by the loop.
     """
     return _shop(context).orders_of(customer_id)
 
@@ -47,39 +48,38 @@ def refund(order_number: int, cents: int, context: ToolContext) -> str:
 
     Args:
         order_number: the order's number.
-        cents: how much to pay back, in cents.
-        context: given by the program.
+        cents: the amount, in cents.
+        context: supplied by the loop.
     """
-    return f"refund {_shop(context).pay_back(order_number, cents)} is booked"
+    return f"refund {_shop(context).refund(order_number, cents)} is booked"
 
 
 @tool
 def open_ticket(customer_id: int, subject: str, context: ToolContext) -> str:
-    """Open a ticket for a colleague, where something needs a person.
+    """Open a ticket for a colleague when something needs a person.
 
     Args:
-        customer_id: the customer whom it concerns.
+        customer_id: the customer concerned.
         subject: what the colleague has to decide or do.
-        context: given by the program.
+        context: supplied by the loop.
     """
     return f"ticket {_shop(context).open_ticket(customer_id, subject)} is open"
 
 
 @tool
 def give_voucher(customer_id: int, cents: int, context: ToolContext) -> str:
-    """Give a customer a voucher, to make up for trouble.
+    """Give a customer a voucher as compensation.
 
     Args:
         customer_id: the customer's id.
-        cents: what it is worth, in cents.
-        context: given by the program.
+        cents: its value, in cents.
+        context: supplied by the loop.
     """
     number = _shop(context).give_voucher(customer_id, cents)
     return f"voucher {number} over {cents / 100:.2f} is yours"
 
 
 TOOLS = (find_customer, track_order, list_orders, refund, open_ticket, give_voucher)
-"""What the model may call."""
 
 
 def _shop(context: ToolContext) -> Shop:

@@ -1,4 +1,4 @@
-"""The scripted model behind the demo: it speaks Chat Completions, and every notation in which it can be asked."""
+"""The scripted model of the shop: it speaks Chat Completions, in every notation in which tools can be offered."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import shop_demo
+from shop import scripted_model
+from shop.scripts import COMPLAINT
+from shop.tools import TOOLS
 
-from agentloop.cli.demo import scripted_model, story
-from agentloop.cli.demo.support_tools import TOOLS
 from agentloop.cli.options import MODES, Manner
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.inference.wire_formats.wire_format import wire_format
@@ -30,7 +32,9 @@ from agentloop.values import (
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SPELLING = wire_format("openai-chat")
 _DRIVERS = [
-    Manner(driver, mode).driver(story.inference(), story.MODELS) for driver, modes in MODES.items() for mode in modes
+    Manner(driver, mode).driver(shop_demo.scripted_inference(), shop_demo.CAPABILITIES)
+    for driver, modes in MODES.items()
+    for mode in modes
 ]
 WAYS: list[CanUseMode] = [
     *[driver.mode_of(driver.inference) for driver in _DRIVERS],  # type: ignore[attr-defined]  # both drivers have it
@@ -40,7 +44,7 @@ WAYS: list[CanUseMode] = [
 ]
 """Every way in which a model can be asked, those for models of which less is known included."""
 ORDER = '{"number":5,"item":"clock","cents":100,"status":"delivered"}'
-FAILURE = 'LookupError: there is no order 1;\nObserved: "the number most like it" is 77'
+FAILURE = 'LookupError: there is no order 1;\nObserved: "the closest number" is 77'
 
 
 def _spoken(mode: CanUseMode) -> str:
@@ -74,17 +78,17 @@ FIRST_TURN = Message.assistant(
 
 
 def asked(
-    *messages: Message, tools: tuple[ToolSpec, ...] | None = None, question: str = story.COMPLAINT
+    *messages: Message, tools: tuple[ToolSpec, ...] | None = None, question: str = COMPLAINT.question
 ) -> InferenceRequest:
     """Make a request, before it is put into a mode."""
     offered = tuple([tool.spec for tool in TOOLS]) if tools is None else tools
-    return InferenceRequest((Message.user(question), *messages), story.SYSTEM_PROMPT, offered)
+    return InferenceRequest((Message.user(question), *messages), shop_demo.SYSTEM_PROMPT, offered)
 
 
 def answered(request: InferenceRequest, mode: CanUseMode) -> InferenceResponse:
     """Ask the scripted model in a mode, and read its answer in it."""
-    body = _SPELLING.encode_request(mode.offer(request), story.CONFIG).body
-    status, headers, answer = scripted_model.answer(scripted_model.PATH, body)
+    body = _SPELLING.encode_request(mode.offer(request), shop_demo.CONFIG).body
+    status, headers, answer = scripted_model.respond(scripted_model.PATH, body)
     return mode.read(_SPELLING.decode_response(status, headers, answer), request)
 
 
@@ -131,7 +135,7 @@ def test_it_knows_no_other_question(mode: CanUseMode) -> None:
 @pytest.mark.parametrize("mode", WAYS, ids=_spoken)
 def test_a_new_question_begins_anew(mode: CanUseMode) -> None:
     """Calls that served an earlier question are not taken for those of the last one."""
-    again = asked(FIRST_TURN, Message.assistant("Dear A."), Message.user(story.COMPLAINT))
+    again = asked(FIRST_TURN, Message.assistant("Dear A."), Message.user(COMPLAINT.question))
     assert called(answered(again, mode)) == called(answered(asked(), mode))
 
 
@@ -139,8 +143,8 @@ def test_a_new_question_begins_anew(mode: CanUseMode) -> None:
 def test_a_streamed_answer_is_the_whole_one(messages: tuple[Message, ...]) -> None:
     """The pieces of a stream come to the same answer, tokens included."""
     request = asked(*messages)
-    body = _SPELLING.encode_request(request, story.CONFIG, stream=True).body
-    status, headers, sent = scripted_model.answer(scripted_model.PATH, body)
+    body = _SPELLING.encode_request(request, shop_demo.CONFIG, stream=True).body
+    status, headers, sent = scripted_model.respond(scripted_model.PATH, body)
     decoder = _SPELLING.stream_decoder(headers)
     pieces = decoder.feed(sent)
     response = decoder.close()
@@ -154,13 +158,15 @@ def test_a_streamed_answer_is_the_whole_one(messages: tuple[Message, ...]) -> No
 
 def test_it_keeps_nothing_between_requests() -> None:
     """The same request gets the same answer, whatever was asked in between."""
-    first, second = (_SPELLING.encode_request(request, story.CONFIG).body for request in (asked(), asked(FIRST_TURN)))
-    before = scripted_model.answer(scripted_model.PATH, first)
-    scripted_model.answer(scripted_model.PATH, second)
-    assert scripted_model.answer(scripted_model.PATH, first) == before
+    first, second = (
+        _SPELLING.encode_request(request, shop_demo.CONFIG).body for request in (asked(), asked(FIRST_TURN))
+    )
+    before = scripted_model.respond(scripted_model.PATH, first)
+    scripted_model.respond(scripted_model.PATH, second)
+    assert scripted_model.respond(scripted_model.PATH, first) == before
 
 
 def test_it_has_one_address() -> None:
     """A request to another path is answered with 404."""
-    status, _, _ = scripted_model.answer("/v2/anything", b"{}")
+    status, _, _ = scripted_model.respond("/v2/anything", b"{}")
     assert status == 404

@@ -1,0 +1,73 @@
+"""The options of `agentloop run` that choose a driver and a mode, against a model that knows every mode."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentloop.cli.options import MODES
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CommandLine, ModelServer
+
+DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes]
+
+
+@pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
+@pytest.mark.parametrize("more", [(), ("--stream",)])
+def test_a_run_completes_in_every_driver_and_mode(
+    command_line: CommandLine, shop_run: list[str], driver: str, mode: str, more: tuple[str, ...]
+) -> None:
+    """Whatever the driver and the mode, the calls run and the answer is written once to stdout."""
+    ended = command_line(*shop_run, "--driver", driver, "--mode", mode, *more)
+    assert ended.code == 0
+    assert ended.out.startswith("Dear Ada Lovelace,\n")
+    assert ended.out.count("Dear Ada Lovelace,") == 1
+    assert "ticket 1 is open" in ended.out
+    assert "voucher 1 over 25.00 is yours" in ended.out
+    assert "9 tool calls (7 succeeded, 2 failed)" in ended.err
+
+
+@pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
+def test_a_stream_shows_the_text_and_then_the_answer(
+    command_line: CommandLine, shop_run: list[str], driver: str, mode: str
+) -> None:
+    """With --stream, stderr shows the answer before the line that ends it; stdout contains it once."""
+    ended = command_line(*shop_run, "--driver", driver, "--mode", mode, "--stream")
+    shown = ended.err.index("  ·  Dear Ada Lovelace,")
+    assert "You will hear from us" in ended.err[shown : ended.err.index("  ·  model", shown)]
+
+
+def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServer) -> None:
+    """--mode and --stream decide what the provider is sent."""
+    server.says(json.dumps({"next": [{"answer": "4"}]}))
+    base = ("run", "2+2?", "--model", "ollama:m", "--base-url", server.base_url)
+    assert command_line(*base, "--mode", "parsed").out == '{"next": [{"answer": "4"}]}\n'
+    command_line(*base, "--stream")
+    assert [request.get("stream", False) for request in server.requests] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "demo", "--mode", "json"], "--driver tools has no mode 'json', only auto, native"),
+        (["--model", "demo", "--mode", "json"], "'json' is a mode of --driver react"),
+        (["--model", "demo", "--driver", "react", "--mode", "parsed"], "'parsed' is a mode of --driver tools"),
+        (["--model", "demo", "--driver", "react", "--mode", "native"], "only auto, json, text"),
+        (["--model", "demo", "--mode", "telepathy"], "'telepathy' is not one of 'auto'"),
+        (["--model", "demo", "--driver", "car"], "'car' is not one of 'tools', 'react'"),
+        (["--model", "demo", "--stream", "--quiet"], "leave one of them out"),
+        (["--model", "demo", "--base-url", "http://localhost"], "has no address"),
+        (["--model", "demo", "--max-tokens", "0"], "Invalid value for '--max-tokens'"),
+        (["--model", "demo", "--max-cost", "0"], "Invalid value for '--max-cost'"),
+        (["", "--model", "demo"], "the question is empty"),
+        (["--model", "demo", "--tools", "absent.py"], "there is no file"),
+    ],
+)
+def test_contradicting_options_exit_with_2(command_line: CommandLine, arguments: list[str], message: str) -> None:
+    """Options that contradict each other are a usage error whose message says what to change."""
+    ended = command_line("run", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
