@@ -1,4 +1,4 @@
-"""Strategies and helpers for conversations with everything that Messages can carry."""
+"""Strategies and helpers for conversations with everything that the Messages API supports."""
 
 from __future__ import annotations
 
@@ -41,48 +41,48 @@ HELLO = Message.user("hello")
 ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
-def own(**data: object) -> dict[str, Any]:
-    """Make the provider data that Anthropic wants back."""
+def anthropic_data(**data: object) -> dict[str, Any]:
+    """Return provider data of Anthropic."""
     return {FORMAT: data}
 
 
-def encoded(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> bytes:
-    """Encode a request to its body."""
+def encode(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> bytes:
+    """Return the body of a request."""
     return wire_format(FORMAT).encode_request(request, config, stream=stream).body
 
 
-def spelled(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> dict[str, Any]:
-    """Encode a request and parse what came of it."""
-    body: dict[str, Any] = json.loads(encoded(request, config, stream=stream))
+def encode_json(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> dict[str, Any]:
+    """Return the parsed body of a request."""
+    body: dict[str, Any] = json.loads(encode(request, config, stream=stream))
     return body
 
 
-def messages_of(*messages: Message) -> list[dict[str, Any]]:
-    """Encode a conversation and return its messages."""
-    found: list[dict[str, Any]] = spelled(InferenceRequest(messages))["messages"]
-    return found
+def encode_messages(*messages: Message) -> list[dict[str, Any]]:
+    """Return the encoded messages of a conversation."""
+    encoded: list[dict[str, Any]] = encode_json(InferenceRequest(messages))["messages"]
+    return encoded
 
 
 def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
-    """Join a call to an outcome."""
+    """Return a call with its execution."""
     return ToolExchange(call, execution_of(call, value=value, error=error))
 
 
-def shown(*content: Text | Image | Document) -> ToolExchange:
-    """Make a call whose result is shown as this content."""
+def exchange_with_content(*content: Text | Image | Document) -> ToolExchange:
+    """Return a call whose result has this content."""
     call = ToolCall("c", "add")
     return ToolExchange(call, evolve(execution_of(call), content=content))
 
 
-def unpaired(messages: Sequence[dict[str, Any]]) -> str:
-    """Say where calls and results do not pair up, as the provider would; empty when they do."""
-    waiting: list[str] = []
+def find_unpaired(messages: Sequence[dict[str, Any]]) -> str:
+    """Return where calls and results are not paired as the provider requires; empty if they are."""
+    unanswered: list[str] = []
     for number, message in enumerate(messages):
         results = [block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"]
-        if results != waiting or any(block["type"] != "tool_result" for block in message["content"][: len(results)]):
-            return f"messages[{number}] has the results {results} for the calls {waiting}"
-        waiting = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-    return f"no results of {waiting}" if waiting else ""
+        if results != unanswered or any(block["type"] != "tool_result" for block in message["content"][: len(results)]):
+            return f"messages[{number}] has the results {results} for the calls {unanswered}"
+        unanswered = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    return f"no results for {unanswered}" if unanswered else ""
 
 
 media: st.SearchStrategy[Image | Document] = st.one_of(
@@ -92,7 +92,7 @@ media: st.SearchStrategy[Image | Document] = st.one_of(
     st.builds(Document, media_type=st.just("application/pdf"), data=st.binary(), name=st.text(max_size=9)),
     st.builds(Document, media_type=st.just("text/markdown"), data=st.text().map(lambda text: text.encode())),
     st.builds(Document, url=st.just("https://example.com/a.pdf")),
-    st.builds(Document, file_id=st.just("file_2"), provider_data=st.just(own(citations={"enabled": True}))),
+    st.builds(Document, file_id=st.just("file_2"), provider_data=st.just(anthropic_data(citations={"enabled": True}))),
 )
 blocks = st.sampled_from(
     [
@@ -113,19 +113,19 @@ citation = {"type": "char_location", "cited_text": "a", "document_index": 0, "do
 }
 parts = st.one_of(
     st.builds(Text, st.text()),
-    st.builds(Text, st.text(), provider_data=st.just(own(citations=[citation]))),
+    st.builds(Text, st.text(), provider_data=st.just(anthropic_data(citations=[citation]))),
     st.builds(Reasoning, st.text()),
     st.builds(Reasoning, st.text(), provider_data=st.just({"gemini": {"signature": "theirs"}})),
-    st.builds(Reasoning, st.text(), provider_data=st.text(min_size=1).map(lambda text: own(signature=text))),
+    st.builds(Reasoning, st.text(), provider_data=st.text(min_size=1).map(lambda text: anthropic_data(signature=text))),
     st.builds(ProviderPart, st.just(FORMAT), blocks),
     st.builds(ProviderPart, st.just("gemini"), blocks),
     tool_exchanges(),
-    st.lists(st.builds(Text, st.text()) | media, max_size=3).map(lambda content: shown(*content)),
+    st.lists(st.builds(Text, st.text()) | media, max_size=3).map(lambda content: exchange_with_content(*content)),
 )
 messages = st.one_of(
     st.lists(st.text() | media, max_size=3).map(lambda content: Message.user(*content)),
     system_messages,
-    st.lists(parts, max_size=5).map(lambda held: Message.assistant(*held)),
+    st.lists(parts, max_size=5).map(lambda items: Message.assistant(*items)),
 )
 conversations = st.lists(messages, max_size=6)
 response_formats = st.none() | st.builds(
@@ -140,7 +140,7 @@ requests = st.builds(
     st.none() | st.booleans(),
     response_formats,
     st.builds(
-        lambda given, cached: evolve(given, extra={"metadata": {"user_id": "me"}}, cache_prompt=cached),
+        lambda base, cached: evolve(base, extra={"metadata": {"user_id": "me"}}, cache_prompt=cached),
         options,
         st.booleans(),
     ),

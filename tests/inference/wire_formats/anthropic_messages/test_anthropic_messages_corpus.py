@@ -1,4 +1,4 @@
-"""Recorded exchanges of Anthropic, decoded and compared with what its own package read in them, and their histories."""
+"""Recorded exchanges of Anthropic: responses compared with those of its package, and conversations imported and exported."""
 
 from __future__ import annotations
 
@@ -22,88 +22,96 @@ from tests.inference.wire_formats.recorded_responses import (
 )
 
 FORMAT = wire_format("anthropic-messages")
-PLAIN, STREAMED = "anthropic_messages.json.jsonl", "anthropic_messages.stream.jsonl"
+COMPLETE, STREAMED = "anthropic_messages.json.jsonl", "anthropic_messages.stream.jsonl"
 
 
-def counted(found: InferenceResponse | InferenceError) -> tuple[int | None, int | None]:
-    """Return the tokens of a response as Anthropic counts them, without those of its cache."""
-    if isinstance(found, InferenceError):
+def tokens_of(result: InferenceResponse | InferenceError) -> tuple[int | None, int | None]:
+    """Return the token counts as Anthropic reports them, without those of the cache."""
+    if isinstance(result, InferenceError):
         return None, None
-    usage = found.usage
+    usage = result.usage
     cached = (usage.cached_input_tokens or 0) + (usage.cache_write_tokens or 0)
     return None if usage.input_tokens is None else usage.input_tokens - cached, usage.output_tokens
 
 
-def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
-    """Text, thoughts, calls, tokens and errors of every recorded answer are what Anthropic's own package found."""
-    judged = [exchange for exchange in load_exchanges(corpus, PLAIN) if has_expectation(exchange)]
+def test_recorded_responses_are_decoded_like_the_sdk_does(corpus: Path) -> None:
+    """Text, thinking, calls, tokens and errors of every recorded response are those of the Anthropic package."""
+    judged = [exchange for exchange in load_exchanges(corpus, COMPLETE) if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
-        got = decode_exchange(FORMAT, exchange)
-        found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
+        decoded = decode_exchange(FORMAT, exchange)
+        found += [
+            f"{exchange['id']}: {difference}"
+            for difference in differences(decoded, exchange["expect"], tokens_of(decoded))
+        ]
     assert len(judged) > 100
     assert not found, "\n".join(found)
 
 
-def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
-    """So are those of every recorded stream, however its bytes are cut; the deltas tell what the response says."""
+def test_recorded_streams_are_decoded_like_the_sdk_does(corpus: Path) -> None:
+    """Streams are decoded like the Anthropic package does for all chunk sizes, and the deltas add up to the response."""
     judged = [exchange for exchange in load_exchanges(corpus, STREAMED) if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
         outcomes = [decode_stream(FORMAT, exchange["response"]["raw"].encode(), size) for size in CHUNK_SIZES]
-        deltas, got = outcomes[-1]
+        deltas, decoded = outcomes[-1]
         assert all(other == outcomes[0] for other in outcomes), exchange["id"]
-        assert isinstance(got, InferenceResponse), exchange["id"]
+        assert isinstance(decoded, InferenceResponse), exchange["id"]
         text, reasoning, calls = joined_deltas(deltas)
-        assert (text, reasoning, [(*call[:2], call[2] or "{}") for call in calls]) == joined_parts(got), exchange["id"]
-        found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
+        assert (text, reasoning, [(*call[:2], call[2] or "{}") for call in calls]) == joined_parts(decoded), exchange[
+            "id"
+        ]
+        found += [
+            f"{exchange['id']}: {difference}"
+            for difference in differences(decoded, exchange["expect"], tokens_of(decoded))
+        ]
     assert len(judged) > 20
     assert not found, "\n".join(found)
 
 
 def test_disputed_streams_are_a_response_or_an_inference_error(corpus: Path) -> None:
-    """What two decoders read differently raises nothing else."""
+    """Streams that decoders disagree about raise no other error."""
     for exchange in load_exchanges(corpus, STREAMED):
         if not has_expectation(exchange):
-            _, got = decode_stream(FORMAT, exchange["response"]["raw"].encode(), 5)
-            assert isinstance(got, InferenceResponse | InferenceError), exchange["id"]
+            _, decoded = decode_stream(FORMAT, exchange["response"]["raw"].encode(), 5)
+            assert isinstance(decoded, InferenceResponse | InferenceError), exchange["id"]
 
 
 def test_recorded_conversations_survive_import_and_export(corpus: Path) -> None:
-    """What is exported of an imported history says the same as the history did."""
+    """The export of an imported conversation is equivalent to the original."""
     bodies = [
         exchange["request"]["body"]
-        for name in (PLAIN, STREAMED)
+        for name in (COMPLETE, STREAMED)
         for exchange in load_exchanges(corpus, name)
         if exchange["request"]
     ]
     for body in bodies:
         _, imported = import_messages(body["messages"], system=body.get("system"))
-        assert meaning(export_messages(imported)) == meaning(body["messages"])
+        assert normalized(export_messages(imported)) == normalized(body["messages"])
     assert len(bodies) > 100
 
 
-def meaning(messages: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Reduce messages to what they mean to the provider: turns of blocks, results first, without what is blank."""
-    found = []
-    for role, held in groupby(messages, lambda message: str(message["role"])):
-        blocks = [reduced(block) for message in held for block in listed(message["content"])]
-        kept = [block for block in blocks if block["type"] != "text" or block.get("text", "").strip()]
-        if kept:
-            found.append((role, sorted(kept, key=lambda block: block["type"] != "tool_result")))
-    return found
+def normalized(messages: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return messages as turns of blocks, results first, without blank texts."""
+    turns = []
+    for role, group in groupby(messages, lambda message: str(message["role"])):
+        blocks = [without_empty_entries(block) for message in group for block in as_blocks(message["content"])]
+        remaining = [block for block in blocks if block["type"] != "text" or block.get("text", "").strip()]
+        if remaining:
+            turns.append((role, sorted(remaining, key=lambda block: block["type"] != "tool_result")))
+    return turns
 
 
-def reduced(block: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a block what says nothing."""
-    made = {
+def without_empty_entries(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block without entries that are empty."""
+    entries = {
         name: value for name, value in block.items() if name != "cache_control" and value not in (None, "", [], False)
     }
-    if made["type"] == "tool_result":
-        made["content"] = [reduced(held) for held in listed(made.get("content") or [])]
-    return made
+    if entries["type"] == "tool_result":
+        entries["content"] = [without_empty_entries(item) for item in as_blocks(entries.get("content") or [])]
+    return entries
 
 
-def listed(content: Any) -> list[dict[str, Any]]:
-    """Spell content as blocks."""
+def as_blocks(content: Any) -> list[dict[str, Any]]:
+    """Return content as blocks."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)

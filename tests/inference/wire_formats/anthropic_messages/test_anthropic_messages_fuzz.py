@@ -1,4 +1,4 @@
-"""Answers of Messages that are none: damaged, odd, random."""
+"""Fuzz tests of the decoding of responses of the Messages API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceResponse
 from tests.inference.generated_requests import json_objects, json_values
 from tests.inference.wire_formats.anthropic_messages.generated_messages import FORMAT
-from tests.inference.wire_formats.anthropic_messages.spelled_answers import BLOCKS, answer, decoded, events, stream
+from tests.inference.wire_formats.anthropic_messages.sample_messages import (
+    BLOCKS,
+    assistant_message,
+    decode,
+    events,
+    stream,
+)
 
 ODD = st.one_of(json_values, st.sampled_from(["text", "tool_use", "thinking", "message_start", "content_block_delta"]))
 odd_blocks = st.fixed_dictionaries(
@@ -21,7 +27,9 @@ odd_blocks = st.fixed_dictionaries(
     optional=dict.fromkeys(["text", "thinking", "signature", "id", "name", "input", "citations"], ODD),
 )
 odd_events = st.one_of(
-    st.fixed_dictionaries({"type": st.just("message_start"), "message": st.just(answer(stop_reason=None)) | ODD}),
+    st.fixed_dictionaries(
+        {"type": st.just("message_start"), "message": st.just(assistant_message(stop_reason=None)) | ODD}
+    ),
     st.fixed_dictionaries(
         {"type": st.just("content_block_start"), "index": st.integers(0, 1) | ODD, "content_block": odd_blocks | ODD}
     ),
@@ -39,45 +47,52 @@ odd_events = st.one_of(
 
 @given(st.lists(odd_blocks | ODD, max_size=3), json_objects)
 def test_anything_like_a_message_is_a_response_or_an_inference_error(blocks: list[Any], more: dict[str, Any]) -> None:
-    """No shape of an answer raises anything else."""
-    for data in ({**answer(*blocks), **more}, {**answer(), "content": blocks and blocks[0], "usage": more}):
+    """No structure of a response raises another error."""
+    for data in (
+        {**assistant_message(*blocks), **more},
+        {**assistant_message(), "content": blocks and blocks[0], "usage": more},
+    ):
         try:
-            assert isinstance(decoded(data), InferenceResponse)
+            assert isinstance(decode(data), InferenceResponse)
         except InferenceError:
             continue
 
 
 @given(st.lists(odd_events, max_size=6))
-def test_anything_like_a_stream_is_a_response_or_an_inference_error(made: list[dict[str, Any]]) -> None:
-    """No order and no shape of events raises anything else."""
+def test_anything_like_a_stream_is_a_response_or_an_inference_error(stream_events: list[dict[str, Any]]) -> None:
+    """No order and no structure of events raises another error."""
     try:
-        assert isinstance(stream([{"type": "message_start", "message": answer()}, *made])[1], InferenceResponse)
+        assert isinstance(
+            stream([{"type": "message_start", "message": assistant_message()}, *stream_events])[1], InferenceResponse
+        )
     except InferenceError:
         return
 
 
 @given(st.data())
 def test_damaged_bytes_are_a_response_or_an_inference_error(data: st.DataObject) -> None:
-    """Neither random bytes nor those of an answer that were cut or changed raise anything else."""
-    whole = json.dumps(answer(*BLOCKS)).encode()
-    streamed = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events(answer(*BLOCKS)))
-    body = bytearray(data.draw(st.sampled_from([whole, streamed])))
-    at = data.draw(st.integers(0, len(body) - 1))
-    body[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
-    for damaged in (bytes(body), bytes(body[:at]), data.draw(st.binary())):
-        for read in (whole_of, stream_of):
+    """Random bytes, truncated responses and changed responses raise no other error."""
+    complete = json.dumps(assistant_message(*BLOCKS)).encode()
+    streamed = b"".join(
+        b"data: " + json.dumps(event).encode() + b"\n\n" for event in events(assistant_message(*BLOCKS))
+    )
+    body = bytearray(data.draw(st.sampled_from([complete, streamed])))
+    position = data.draw(st.integers(0, len(body) - 1))
+    body[position : position + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    for damaged in (bytes(body), bytes(body[:position]), data.draw(st.binary())):
+        for decode_bytes in (decode_complete, decode_streamed):
             try:
-                assert isinstance(read(damaged), InferenceResponse)
+                assert isinstance(decode_bytes(damaged), InferenceResponse)
             except InferenceError:
                 continue
 
 
-def whole_of(body: bytes) -> InferenceResponse:
-    """Decode bytes as an answer that came whole."""
+def decode_complete(body: bytes) -> InferenceResponse:
+    """Decode bytes as a complete response."""
     return wire_format(FORMAT).decode_response(200, {}, body)
 
 
-def stream_of(body: bytes) -> InferenceResponse:
+def decode_streamed(body: bytes) -> InferenceResponse:
     """Decode bytes as a stream."""
     decoder = wire_format(FORMAT).stream_decoder()
     decoder.feed(body)

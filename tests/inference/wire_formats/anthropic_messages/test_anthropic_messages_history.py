@@ -1,4 +1,4 @@
-"""Histories of Messages, from elsewhere and for elsewhere."""
+"""Tests of importing and exporting conversations in the format of the Messages API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from agentloop.errors import InvalidDocument
 from agentloop.inference.wire_formats.anthropic_messages.history import export_messages, import_messages
 from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Document, Image, Message, Text, ToolStatus
-from tests.inference.wire_formats.anthropic_messages.generated_messages import conversations, messages_of, own, unpaired
+from tests.inference.wire_formats.anthropic_messages.generated_messages import (
+    anthropic_data,
+    conversations,
+    encode_messages,
+    find_unpaired,
+)
 
 CALLS = {
     "role": "assistant",
@@ -25,42 +30,42 @@ CALLS = {
 
 
 def result(call_id: str, content: object, **more: object) -> dict[str, Any]:
-    """Spell a result."""
+    """Return a result block."""
     return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
 def user(*content: object) -> dict[str, Any]:
-    """Spell a message of the user."""
+    """Return a user message."""
     return {"role": "user", "content": list(content)}
 
 
-def test_calls_are_joined_to_the_results_that_follow_by_id() -> None:
-    """Also when these come in another order and in several messages; what the user said with them stands after."""
-    when = datetime(2026, 1, 1, tzinfo=UTC)
-    said = user(result("b", "no", is_error=True), {"type": "text", "text": "Go on."})
-    prompt, (answered, asked) = import_messages([CALLS, said, user(result("a", "3"))], system="Be kind.", at=when)
-    first, second = (exchange.execution for exchange in answered.exchanges)
-    assert (prompt, answered.text, asked) == ("Be kind.", "so", Message.user("Go on."))
+def test_calls_are_paired_with_the_results_that_follow_by_id() -> None:
+    """Results may have another order and be spread over several messages; other content of these messages follows the turn."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    results = user(result("b", "no", is_error=True), {"type": "text", "text": "Go on."})
+    prompt, (turn, question) = import_messages([CALLS, results, user(result("a", "3"))], system="Be kind.", at=at)
+    first, second = (exchange.execution for exchange in turn.exchanges)
+    assert (prompt, turn.text, question) == ("Be kind.", "so", Message.user("Go on."))
     assert (first.status, first.value, first.text, first.arguments, first.started_at) == (
         "succeeded",
         "3",
         "3",
         {"a": 1},
-        when,
+        at,
     )
     assert (second.status, second.error_message, second.text) == (ToolStatus.FAILED, "no", "no")
     assert first.id != second.id
 
 
 def test_a_call_without_a_result_is_refused_or_cancelled() -> None:
-    """An unanswered call cannot be part of a conversation (law 2)."""
+    """A conversation must not contain an unanswered call (law 2)."""
     history = [CALLS, user(result("a", "3"))]
     with pytest.raises(InvalidDocument, match=r"messages\[0\]\.content\[2\] calls 'add'.*'b'.*unanswered='cancel'"):
         import_messages(history)
     _, (message,) = import_messages(history, unanswered="cancel")
     execution = message.exchanges[1].execution
     assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, True)
-    assert not unpaired(export_messages([message]))
+    assert not find_unpaired(export_messages([message]))
 
 
 @pytest.mark.parametrize(
@@ -85,15 +90,15 @@ def test_a_call_without_a_result_is_refused_or_cancelled() -> None:
         ([user({"type": "image", "source": {"type": "url"}})], "messages[0].content[0].source.url"),
     ],
 )
-def test_what_is_no_history_is_refused_with_its_place(messages: list[Any], place: str) -> None:
-    """Nothing is guessed."""
+def test_an_invalid_conversation_is_refused_with_its_place(messages: list[Any], place: str) -> None:
+    """The error names the place of the problem."""
     with pytest.raises(InvalidDocument) as refused:
         import_messages(messages)
     assert str(refused.value).startswith(f"{place} ")
 
 
-def test_content_becomes_parts_and_the_rest_is_kept_whole() -> None:
-    """What has no neutral form is shown to others as its JSON, and goes back as it was; cache marks are left out."""
+def test_blocks_become_parts_or_are_kept_unchanged() -> None:
+    """A block without a neutral form is JSON text for other providers, and is exported unchanged; cache marks are removed."""
     content: list[dict[str, Any]] = [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "cG5n"}},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "ä"}, "title": "a"},
@@ -105,15 +110,15 @@ def test_content_becomes_parts_and_the_rest_is_kept_whole() -> None:
     assert message.parts[:3] == (
         Image(media_type="image/png", data=b"png"),
         Document(media_type="text/plain", data="ä".encode(), name="a"),
-        Document(file_id="f", provider_data=own(context="c")),
+        Document(file_id="f", provider_data=anthropic_data(context="c")),
     )
     assert isinstance(message.parts[3], Text)
     assert message.parts[3].text.startswith('{"type":"search_result"')
     assert export_messages([message]) == [user(*content)]
 
 
-def test_a_prompt_of_blocks_is_their_texts() -> None:
-    """Each in a paragraph of its own."""
+def test_the_texts_of_a_prompt_of_blocks_are_joined() -> None:
+    """Each text is a paragraph."""
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "b"},
@@ -124,33 +129,33 @@ def test_a_prompt_of_blocks_is_their_texts() -> None:
 
 
 @given(conversations)
-def test_export_and_import_and_export_is_export(conversation: list[Message]) -> None:
-    """What was exported can be imported, and says the same when it is exported again; made names are made again."""
+def test_an_exported_conversation_can_be_imported_and_exported_again(conversation: list[Message]) -> None:
+    """The second export equals the first, except for the encoded tool names."""
     exported = export_messages(conversation)
-    assert exported == messages_of(*conversation)
+    assert exported == encode_messages(*conversation)
     _, imported = import_messages(exported)
     for block in (block for message in exported for block in message["content"] if block["type"] == "tool_use"):
         block["name"] = wire_name(block["name"])
-    assert joined(export_messages(imported)) == joined(exported)
+    assert normalized(export_messages(imported)) == normalized(exported)
 
 
-def joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join messages of one role that follow each other, as the provider does; texts of results to text."""
-    found: list[dict[str, Any]] = []
+def normalized(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with consecutive ones of a role merged, and results as blocks."""
+    merged: list[dict[str, Any]] = []
     for message in messages:
         content = [
-            {**block, "content": listed(block["content"])}
+            {**block, "content": as_blocks(block["content"])}
             if "content" in block and block["type"] == "tool_result"
             else block
             for block in message["content"]
         ]
-        if found and found[-1]["role"] == message["role"]:
-            found[-1]["content"] += content
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1]["content"] += content
         else:
-            found.append({"role": message["role"], "content": content})
-    return found
+            merged.append({"role": message["role"], "content": content})
+    return merged
 
 
-def listed(content: Any) -> list[Any]:
-    """Spell content as blocks."""
+def as_blocks(content: Any) -> list[Any]:
+    """Return content as blocks."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -1,4 +1,4 @@
-"""Options of requests of Messages: sampling, effort, the form of the answer, prompt caching and extra entries."""
+"""Tests of the options of requests for the Messages API: sampling, effort, response formats, prompt caching and extra entries."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     CONFIG,
     FORMAT,
     HELLO,
-    encoded,
-    spelled,
+    encode,
+    encode_json,
 )
 
-MARK = {"type": "ephemeral"}
+BREAKPOINT = {"type": "ephemeral"}
 
 
 def with_options(**options: Any) -> dict[str, Any]:
-    """Encode a request with these options."""
-    return spelled(InferenceRequest((HELLO,), options=InferenceOptions(**options)))
+    """Return the encoded body of a request with these options."""
+    return encode_json(InferenceRequest((HELLO,), options=InferenceOptions(**options)))
 
 
-def test_options_are_spelled_as_the_provider_wants_them() -> None:
-    """A seed has no place; the limit of tokens, which has to be there, is that of the quirks where none is set."""
+def test_options_are_sent_under_the_names_of_the_provider() -> None:
+    """A seed is ignored; the required limit of tokens has a default in the quirks."""
     assert with_options(temperature=0.5, top_p=0.1, stop=("x",), max_tokens=7, seed=3, model="n") == {
         "model": "n",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
@@ -38,7 +38,7 @@ def test_options_are_spelled_as_the_provider_wants_them() -> None:
         "stop_sequences": ["x"],
     }
     config = CONFIG.with_settings(quirks=Quirks(default_max_tokens=9), options=InferenceOptions(top_p=0.2))
-    body = spelled(InferenceRequest((HELLO,)), config, stream=True)
+    body = encode_json(InferenceRequest((HELLO,)), config, stream=True)
     assert (body["max_tokens"], body["top_p"], body["stream"]) == (9, 0.2, True)
 
 
@@ -51,24 +51,24 @@ def test_options_are_spelled_as_the_provider_wants_them() -> None:
         ("max", {"type": "adaptive"}, {"effort": "max"}),
     ],
 )
-def test_effort_is_effort_and_thinking(effort: Any, thinking: object, config: object) -> None:
-    """Thinking is not asked for beside a forced call, which excludes it."""
+def test_a_reasoning_effort_sets_effort_and_thinking(effort: Any, thinking: object, config: object) -> None:
+    """Thinking is not enabled with a forced call, which the provider does not allow."""
     options = InferenceOptions(reasoning_effort=effort)
-    body = spelled(InferenceRequest((HELLO,), options=options))
+    body = encode_json(InferenceRequest((HELLO,), options=options))
     assert (body["thinking"], body.get("output_config")) == (thinking, config)
-    forced = spelled(InferenceRequest((HELLO,), "", (ADD,), ToolChoice.required(), options=options))
+    forced = encode_json(InferenceRequest((HELLO,), "", (ADD,), ToolChoice.required(), options=options))
     assert forced.get("thinking") == (thinking if effort == "none" else None)
 
 
-def test_a_response_format_is_a_schema_whose_objects_are_closed() -> None:
-    """Objects are closed at every depth, data and names that look like keywords are left alone."""
+def test_a_response_format_is_a_schema_without_additional_properties() -> None:
+    """Objects are closed at every depth; data, and properties named like keywords, are unchanged."""
     inner = {"type": "object", "additionalProperties": True}
     schema = {
         "type": "object",
         "properties": {"default": {"type": "array", "items": {"type": "object"}}, "b": inner},
         "enum": [{"type": "object"}],
     }
-    body = spelled(
+    body = encode_json(
         InferenceRequest(
             (HELLO,),
             response_format=ResponseFormat(schema),
@@ -88,32 +88,32 @@ def test_a_response_format_is_a_schema_whose_objects_are_closed() -> None:
         "effort": "low",
     }
     with pytest.raises(BadRequest, match="schema"):
-        encoded(InferenceRequest((HELLO,), response_format=ResponseFormat()))
+        encode(InferenceRequest((HELLO,), response_format=ResponseFormat()))
 
 
-def test_cache_breakpoints_stand_at_the_ends_and_never_in_messages() -> None:
-    """The end of the conversation is marked for all, so that bytes sent before stay as they were."""
+def test_cache_breakpoints_are_at_the_ends_and_never_in_messages() -> None:
+    """A breakpoint for the whole conversation keeps the bytes of earlier requests valid."""
     request = InferenceRequest((HELLO,), "Be kind.", (ADD, ADD), options=InferenceOptions(cache_prompt=True))
-    body = spelled(request)
-    assert [tool.get("cache_control") for tool in body["tools"]] == [None, MARK]
-    assert body["system"] == [{"type": "text", "text": "Be kind.", "cache_control": MARK}]
-    assert body["cache_control"] == MARK
+    body = encode_json(request)
+    assert [tool.get("cache_control") for tool in body["tools"]] == [None, BREAKPOINT]
+    assert body["system"] == [{"type": "text", "text": "Be kind.", "cache_control": BREAKPOINT}]
+    assert body["cache_control"] == BREAKPOINT
     assert "cache_control" not in json.dumps(body["messages"])
-    assert b"cache_control" not in encoded(request.with_options(InferenceOptions()))
+    assert b"cache_control" not in encode(request.with_options(InferenceOptions()))
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "tools", "system"])
-def test_an_extra_entry_never_stands_beside_the_one_of_the_request(name: str) -> None:
-    """Which of the two a service would read cannot be known; other entries go before what is made of options."""
+def test_an_extra_entry_must_not_repeat_an_entry_of_the_body(name: str) -> None:
+    """Duplicates are refused; other extra entries override options."""
     options = InferenceOptions(extra={name: [], "top_k": 3, "max_tokens": 5})
     with pytest.raises(BadRequest, match=name):
-        encoded(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=options))
-    body = spelled(InferenceRequest((HELLO,), options=InferenceOptions(extra={"tools": [1], "max_tokens": 5})))
+        encode(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=options))
+    body = encode_json(InferenceRequest((HELLO,), options=InferenceOptions(extra={"tools": [1], "max_tokens": 5})))
     assert (body["tools"], body["max_tokens"]) == ([1], 5)
 
 
-def test_the_key_goes_in_the_header_of_the_provider() -> None:
-    """A configuration that is spelled out needs no preset."""
+def test_the_key_is_sent_in_the_header_of_the_provider() -> None:
+    """A configuration without a preset can set the header."""
     config = LLMConfig(model="m", base_url="http://a.b/v1", wire_format=FORMAT, auth="x-api-key", api_key="k")
     assert config.auth_headers() == {"x-api-key": "k"}
     assert config.url("/messages") == "http://a.b/v1/messages"

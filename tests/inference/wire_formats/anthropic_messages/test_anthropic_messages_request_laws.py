@@ -1,4 +1,4 @@
-"""Laws of requests of Messages, over generated conversations."""
+"""Laws of requests for the Messages API, checked with generated conversations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentloop.values.json import format_json
 from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     ADD,
     conversations,
-    encoded,
+    encode,
+    encode_json,
     exchange,
+    find_unpaired,
     requests,
-    spelled,
-    unpaired,
 )
 
 ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -29,44 +29,46 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 
 
 @given(requests)
-def test_calls_and_results_pair_up_under_ids_of_their_own(request: InferenceRequest) -> None:
-    """Law 2: each turn's calls are answered first thing in the next message; no id comes twice in a conversation."""
+def test_calls_and_results_are_paired_with_unique_ids(request: InferenceRequest) -> None:
+    """Law 2: the results of each turn come first in the next message; ids are unique in the conversation."""
     before = to_json(request)
-    sent = spelled(request)["messages"]
+    sent = encode_json(request)["messages"]
     calls = [block for message in sent for block in message["content"] if block["type"] == "tool_use"]
-    assert not unpaired(sent)
+    assert not find_unpaired(sent)
     assert len(calls) == sum(len(message.exchanges) for message in request.messages)
     assert len({call["id"] for call in calls}) == len(calls)
     assert all(ID.match(call["id"]) and NAME.match(call["name"]) and type(call["input"]) is dict for call in calls)
     assert to_json(request) == before
 
 
-def test_the_judge_of_pairs_can_say_no() -> None:
-    """A result that is missing, or does not come first, is noticed."""
-    said, results = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))["messages"]
+def test_the_check_of_pairs_detects_violations() -> None:
+    """A missing result, and one that does not come first, are detected."""
+    assistant, results = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))[
+        "messages"
+    ]
     late = {"role": "user", "content": [{"type": "text", "text": "a"}, *results["content"]]}
-    assert not unpaired([said, results])
-    assert all(map(unpaired, ([said], [results], [said, said, results], [said, late])))
+    assert not find_unpaired([assistant, results])
+    assert all(map(find_unpaired, ([assistant], [results], [assistant, assistant, results], [assistant, late])))
 
 
 @given(requests)
 def test_nothing_blank_or_empty_is_sent(request: InferenceRequest) -> None:
-    """The API refuses messages without content, blank texts, and messages of the assistant that end with thoughts."""
-    for message in spelled(request)["messages"]:
+    """The API refuses messages without content, blank texts, and assistant messages that end with thinking."""
+    for message in encode_json(request)["messages"]:
         assert message["content"]
         assert all(block["text"].strip() for block in message["content"] if block["type"] == "text")
         assert message["role"] != "assistant" or "thinking" not in message["content"][-1]["type"]
 
 
 @given(conversation=conversations, system_prompt=st.text(), cached=st.booleans(), length=st.integers(0, 6))
-def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
+def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one(
     conversation: list[Message], system_prompt: str, *, cached: bool, length: int
 ) -> None:
-    """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them."""
+    """Law 13: continuing a conversation does not change the bytes before, so that prompt caches apply."""
     options = InferenceOptions(cache_prompt=cached)
     shorter, longer = (
-        encoded(InferenceRequest(tuple(told), system_prompt, (ADD,), options=options))
-        for told in (conversation[:length], conversation)
+        encode(InferenceRequest(tuple(part), system_prompt, (ADD,), options=options))
+        for part in (conversation[:length], conversation)
     )
     end = b'],"max_tokens":16384' + (b',"cache_control":{"type":"ephemeral"}' if cached else b"") + b"}"
     assert shorter.endswith(end)
@@ -75,15 +77,15 @@ def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
 
 
 @given(conversations)
-def test_a_conversation_is_encoded_the_same_whatever_was_encoded_before(conversation: list[Message]) -> None:
-    """Kept segments do not leak into requests where a message stands at another place."""
+def test_cached_encodings_do_not_affect_other_conversations(conversation: list[Message]) -> None:
+    """A message at another position is encoded for that position."""
     copies = [Message(message.role, message.parts) for message in conversation]
-    encoded(InferenceRequest((*conversation, *conversation)))
-    assert encoded(InferenceRequest(tuple(conversation))) == encoded(InferenceRequest(tuple(copies)))
+    encode(InferenceRequest((*conversation, *conversation)))
+    assert encode(InferenceRequest(tuple(conversation))) == encode(InferenceRequest(tuple(copies)))
 
 
 def test_each_message_is_encoded_once_over_growing_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 20: over a run of n requests, what is written is one history, twice where an id has to be told apart."""
+    """Law 20: over n growing requests, each message is encoded once, or twice if one of its ids is replaced."""
     written: list[bytes] = []
 
     def counted(value: object) -> bytes:
@@ -92,46 +94,44 @@ def test_each_message_is_encoded_once_over_growing_requests(monkeypatch: pytest.
 
     monkeypatch.setattr(messages, "format_json", counted)
     ids = [*(f"c{number}" for number in range(30)), "c0"]
-    told = [Message.assistant(exchange(ToolCall(call_id, "add"), 1)) for call_id in ids]
-    for length in range(len(told) + 1):
-        encoded(InferenceRequest(tuple(told[:length])))
+    conversation = [Message.assistant(exchange(ToolCall(call_id, "add"), 1)) for call_id in ids]
+    for length in range(len(conversation) + 1):
+        encode(InferenceRequest(tuple(conversation[:length])))
     messages_written = [entry for entry in written if entry.startswith(b'{"role"')]
-    assert len(messages_written) == 2 * (len(told) + 1)
-    encoded(InferenceRequest(tuple(told)))
+    assert len(messages_written) == 2 * (len(conversation) + 1)
+    encode(InferenceRequest(tuple(conversation)))
     messages_written = [entry for entry in written if entry.startswith(b'{"role"')]
-    assert len(messages_written) == 2 * (len(told) + 1)
+    assert len(messages_written) == 2 * (len(conversation) + 1)
 
 
 @given(request=requests, stream=st.booleans())
-def test_a_request_is_what_the_providers_own_package_says_a_request_is(
-    request: InferenceRequest, *, stream: bool
-) -> None:
-    """Requests satisfy the types that Anthropic publishes for them, without an entry that these do not know.
+def test_requests_have_the_types_of_the_anthropic_package(request: InferenceRequest, *, stream: bool) -> None:
+    """Requests satisfy the types that Anthropic publishes and have no unknown entries.
 
-    Its package has no name for sampling options any more; the API takes them for the models that have them.
+    The package no longer declares the sampling options, which the API accepts for the models that have them.
     """
-    kind, judge = judged_by(stream=stream)
-    body = spelled(request, stream=stream)
+    kind, validator = request_type(stream=stream)
+    body = encode_json(request, stream=stream)
     assert body.keys() - {"temperature", "top_p"} <= get_type_hints(kind).keys()
-    walk(judge.validate_python(body))
+    walk(validator.validate_python(body))
 
 
-def test_a_request_that_anthropic_would_refuse_does_not_satisfy_its_types() -> None:
-    """The judge of the test above can say no."""
+def test_an_invalid_request_does_not_have_the_types_of_the_anthropic_package() -> None:
+    """The validation detects a missing entry."""
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    _, judge = judged_by(stream=False)
-    body = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
-    walk(judge.validate_python(json.loads(json.dumps(body))))
+    _, validator = request_type(stream=False)
+    body = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
+    walk(validator.validate_python(json.loads(json.dumps(body))))
     body["messages"][1]["content"][0].pop("tool_use_id")
     with pytest.raises(pydantic.ValidationError):
-        walk(judge.validate_python(body))
+        walk(validator.validate_python(body))
 
 
 ADAPTERS: dict[bool, tuple[Any, Any]] = {}
 
 
-def judged_by(*, stream: bool) -> tuple[Any, Any]:
-    """Return the provider's type of a request and what validates it, made once."""
+def request_type(*, stream: bool) -> tuple[Any, Any]:
+    """Return the type of a request and its cached validator."""
     params = pytest.importorskip("anthropic.types.message_create_params", reason="anthropic is not installed")
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
     if stream not in ADAPTERS:
@@ -141,7 +141,7 @@ def judged_by(*, stream: bool) -> tuple[Any, Any]:
 
 
 def walk(value: Any) -> None:
-    """Go through what pydantic validates as it is gone through."""
+    """Iterate over nested values, since pydantic validates iterables lazily."""
     if isinstance(value, Mapping):
         for item in value.values():
             walk(item)

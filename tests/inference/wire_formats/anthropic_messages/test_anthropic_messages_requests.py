@@ -1,4 +1,4 @@
-"""Requests of Messages."""
+"""Tests of the encoding of requests for the Messages API."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     CONFIG,
     FORMAT,
     HELLO,
-    encoded,
+    anthropic_data,
+    encode,
+    encode_json,
+    encode_messages,
     exchange,
-    messages_of,
-    own,
-    shown,
-    spelled,
+    exchange_with_content,
 )
 
 PNG = base64.b64encode(b"png").decode()
 
 
-def blocks_of(message: Message) -> Any:
-    """Encode one message and return its blocks."""
-    return messages_of(message)[0]["content"]
+def encode_blocks(message: Message) -> Any:
+    """Return the blocks of an encoded message."""
+    return encode_messages(message)[0]["content"]
 
 
-def test_a_request_is_the_model_the_tools_the_prompt_the_messages_and_the_rest_in_this_order() -> None:
-    """The body is compact JSON whose stable parts come first, byte by byte, as prompt caches read them."""
+def test_a_body_contains_model_tools_prompt_messages_and_options_in_this_order() -> None:
+    """The body is compact JSON, whose stable parts come first, as prompt caches require."""
     request = InferenceRequest((HELLO,), "Be kind.", (ADD,), ToolChoice.required())
-    assert encoded(request) == (
+    assert encode(request) == (
         b'{"model":"m"'
         b',"tools":[{"name":"add","description":"Add numbers.",'
         b'"input_schema":{"type":"object","properties":{"a":{"type":"integer"}}}}]'
@@ -60,13 +60,13 @@ def test_a_request_is_the_model_the_tools_the_prompt_the_messages_and_the_rest_i
     )
 
 
-def test_the_path_is_that_of_messages_in_the_version_that_is_spoken() -> None:
-    """Requests go to one endpoint, with the version in a header, and tools that go by another name are listed."""
+def test_a_request_has_the_path_and_the_version_of_the_api() -> None:
+    """The version is sent in a header, and renamed tools are listed."""
     tools = (ADD, ToolSpec("math.add", "", {}))
-    made = wire_format(FORMAT).encode_request(InferenceRequest((HELLO,), tools=tools), CONFIG)
-    assert (made.path, dict(made.headers)) == ("/messages", {"anthropic-version": "2023-06-01"})
-    assert made.tool_names == {wire_name("math.add"): "math.add"}
-    assert json.loads(made.body)["tools"][1] == {"name": wire_name("math.add"), "input_schema": {"type": "object"}}
+    request = wire_format(FORMAT).encode_request(InferenceRequest((HELLO,), tools=tools), CONFIG)
+    assert (request.path, dict(request.headers)) == ("/messages", {"anthropic-version": "2023-06-01"})
+    assert request.tool_names == {wire_name("math.add"): "math.add"}
+    assert json.loads(request.body)["tools"][1] == {"name": wire_name("math.add"), "input_schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,21 @@ def test_the_path_is_that_of_messages_in_the_version_that_is_spoken() -> None:
         ),
         (Document(url="https://a.b"), {"type": "document", "source": {"type": "url", "url": "https://a.b"}}),
         (
-            Document(file_id="f", provider_data=own(citations={"enabled": True})),
+            Document(file_id="f", provider_data=anthropic_data(citations={"enabled": True})),
             {"type": "document", "source": {"type": "file", "file_id": "f"}, "citations": {"enabled": True}},
         ),
     ],
 )
-def test_users_and_tools_show_every_kind_of_content(part: Text | Image | Document, sent: dict[str, Any]) -> None:
-    """By value, by address and by id, in a message of the user and in the result of a tool alike."""
-    assert blocks_of(Message.user(part)) == [sent]
-    assert messages_of(Message.assistant(shown(part)))[1]["content"][0]["content"] == [sent]
+def test_messages_and_results_can_contain_every_kind_of_content(
+    part: Text | Image | Document, sent: dict[str, Any]
+) -> None:
+    """Content by value, by URL and by id is encoded in user messages and in results."""
+    assert encode_blocks(Message.user(part)) == [sent]
+    assert encode_messages(Message.assistant(exchange_with_content(part)))[1]["content"][0]["content"] == [sent]
 
 
 @pytest.mark.parametrize(
-    ("part", "named"),
+    ("part", "message"),
     [
         (Audio(media_type="audio/wav", data=b""), "Audio"),
         (Image(media_type="image/tiff", data=b""), "image/tiff"),
@@ -113,30 +115,33 @@ def test_users_and_tools_show_every_kind_of_content(part: Text | Image | Documen
         (Document(media_type="text/plain", data=b"\xff"), "UTF-8"),
     ],
 )
-def test_what_cannot_be_carried_is_refused_by_name_and_place(part: Image | Audio | Document, named: str) -> None:
-    """What the API has no place for never leaves."""
-    with pytest.raises(BadRequest, match=f"{named}.*|.*{named}") as refused:
-        messages_of(Message.user(part))
+def test_unsupported_content_is_refused_by_name_and_place(part: Image | Audio | Document, message: str) -> None:
+    """Content without an encoding is an error."""
+    with pytest.raises(BadRequest, match=f"{message}.*|.*{message}") as refused:
+        encode_messages(Message.user(part))
     assert "a message of the user" in str(refused.value)
     with pytest.raises(BadRequest, match="the result of the tool 'add'"):
-        messages_of(Message.assistant(shown(part)))  # type: ignore[arg-type]  # sound, which it is about
+        encode_messages(Message.assistant(exchange_with_content(part)))  # type: ignore[arg-type]  # audio, which is refused
     with pytest.raises(BadRequest, match=type(part).__name__):
-        messages_of(Message.assistant(part))
+        encode_messages(Message.assistant(part))
 
 
-def test_an_assistants_message_is_its_blocks_in_order_and_then_the_results() -> None:
-    """Thoughts, text and calls stay where they were; results come first in the user's message that follows."""
+def test_an_assistant_message_contains_its_blocks_in_order_followed_by_the_results() -> None:
+    """Thinking, text and calls keep their order; the results come first in the user message that follows."""
     failure = ErrorInfo("ToolFailed", "no")
-    first, second = ToolCall("a", "add", '{"a": 1}', provider_data=own(caller={"type": "direct"})), ToolCall("b", "x.y")
+    first, second = (
+        ToolCall("a", "add", '{"a": 1}', provider_data=anthropic_data(caller={"type": "direct"})),
+        ToolCall("b", "x.y"),
+    )
     message = Message.assistant(
-        Reasoning("hm", provider_data=own(signature="s")),
+        Reasoning("hm", provider_data=anthropic_data(signature="s")),
         "so",
         exchange(first, 3),
         "and",
         exchange(second, error=failure),
     )
-    said, results = messages_of(message)
-    assert said == {
+    assistant, results = encode_messages(message)
+    assert assistant == {
         "role": "assistant",
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -160,33 +165,36 @@ def test_an_assistants_message_is_its_blocks_in_order_and_then_the_results() -> 
     }
 
 
-def test_what_the_provider_refuses_is_left_out() -> None:
-    """Blank texts, thoughts of others or at the end, parts of others, and messages with nothing left in them."""
-    signed = Reasoning("hm", provider_data=own(signature="s"))
-    theirs = ProviderPart("gemini", {"type": "text", "text": "a"})
-    assert messages_of(Message.user(" \n"), Message.system(""), Message.assistant(Reasoning("a"), theirs, signed)) == []
-    assert blocks_of(Message.assistant(Reasoning("a"), "b", " ", signed)) == [{"type": "text", "text": "b"}]
-    (result,) = messages_of(Message.assistant(shown(Text(" "))))[1]["content"]
+def test_content_that_the_provider_refuses_is_dropped() -> None:
+    """Blank texts, unsigned or trailing thinking, parts of other providers, and empty messages are not sent."""
+    signed = Reasoning("hm", provider_data=anthropic_data(signature="s"))
+    foreign = ProviderPart("gemini", {"type": "text", "text": "a"})
+    assert (
+        encode_messages(Message.user(" \n"), Message.system(""), Message.assistant(Reasoning("a"), foreign, signed))
+        == []
+    )
+    assert encode_blocks(Message.assistant(Reasoning("a"), "b", " ", signed)) == [{"type": "text", "text": "b"}]
+    (result,) = encode_messages(Message.assistant(exchange_with_content(Text(" "))))[1]["content"]
     assert result == {"type": "tool_result", "tool_use_id": "c"}
 
 
-def test_an_error_always_says_something() -> None:
+def test_an_error_is_never_empty() -> None:
     """The API refuses an error without content."""
     execution = evolve(exchange(ToolCall("c", "add"), error=ErrorInfo("E", " ")).execution, content=())
     message = Message.assistant(evolve(exchange(ToolCall("c", "add")), execution=execution))
-    assert messages_of(message)[1]["content"][0]["content"] == "failed"
+    assert encode_messages(message)[1]["content"][0]["content"] == "failed"
 
 
-def test_ids_are_of_the_characters_that_are_taken_and_unique_in_the_conversation() -> None:
-    """Ids of other providers are mapped, missing ones made, and those of earlier turns told apart by place."""
+def test_ids_are_valid_and_unique_in_the_conversation() -> None:
+    """Invalid ids are encoded, missing ones derived, and repeated ones get the position of their message."""
     turn = Message.assistant(
         *[exchange(ToolCall(call_id, "add"), 1) for call_id in ("call:1", "", "toolu_1", "toolu_1")]
     )
-    found = messages_of(turn, HELLO, turn)
-    ids = [[block["id"] for block in found[place]["content"]] for place in (0, 3)]
+    messages = encode_messages(turn, HELLO, turn)
+    ids = [[block["id"] for block in messages[index]["content"]] for index in (0, 3)]
     assert ids[0] == [wire_name("call:1"), "call_1", "toolu_1", "toolu_1_3"]
     assert ids[1] == [f"{call_id}_2" for call_id in ids[0]]
-    assert [block["tool_use_id"] for block in found[4]["content"]] == ids[1]
+    assert [block["tool_use_id"] for block in messages[4]["content"]] == ids[1]
 
 
 @pytest.mark.parametrize(
@@ -202,15 +210,15 @@ def test_ids_are_of_the_characters_that_are_taken_and_unique_in_the_conversation
     ],
 )
 def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, parallel: bool | None, sent: object) -> None:  # noqa: FBT001  # a case
-    """Whether several calls may come at once is part of it."""
+    """The tool choice includes whether parallel calls are allowed."""
     request = InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice, parallel_tool_calls=parallel)
-    assert spelled(request).get("tool_choice") == sent
-    assert "tool_choice" not in spelled(request.with_tools())
+    assert encode_json(request).get("tool_choice") == sent
+    assert "tool_choice" not in encode_json(request.with_tools())
 
 
-def test_tools_that_were_called_are_declared_where_none_are_offered() -> None:
-    """The provider refuses a history with calls of tools it was not told of; they are forbidden then."""
+def test_called_tools_are_declared_if_no_tools_are_offered() -> None:
+    """The provider refuses calls of undeclared tools; the tool choice forbids calls."""
     calls = [exchange(ToolCall("", name), 1) for name in ("b", "a.a", "b")]
-    body = spelled(InferenceRequest((Message.assistant(*calls),)))
+    body = encode_json(InferenceRequest((Message.assistant(*calls),)))
     assert [tool["name"] for tool in body["tools"]] == ["b", wire_name("a.a")]
     assert body["tool_choice"] == {"type": "none"}

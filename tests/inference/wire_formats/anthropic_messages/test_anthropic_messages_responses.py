@@ -1,4 +1,4 @@
-"""Responses of Messages, whole and in streams."""
+"""Tests of the decoding of responses of the Messages API, complete and streamed."""
 
 from __future__ import annotations
 
@@ -30,29 +30,34 @@ from agentloop.values import (
     freeze,
 )
 from tests.inference.generated_requests import execution_of, json_objects
-from tests.inference.wire_formats.anthropic_messages.generated_messages import FORMAT, citation, messages_of, own
-from tests.inference.wire_formats.anthropic_messages.spelled_answers import (
+from tests.inference.wire_formats.anthropic_messages.generated_messages import (
+    FORMAT,
+    anthropic_data,
+    citation,
+    encode_messages,
+)
+from tests.inference.wire_formats.anthropic_messages.sample_messages import (
     BLOCKS,
     USAGE,
-    answer,
-    decoded,
+    assistant_message,
+    decode,
     events,
     stream,
 )
 from tests.inference.wire_formats.recorded_responses import joined_deltas, joined_parts
 
 
-def test_a_message_is_read_whole() -> None:
-    """Parts come in the order of the blocks; what the provider wants back is kept with them."""
-    found = decoded(answer(*BLOCKS, stop_reason="tool_use"))
-    assert found == InferenceResponse(
+def test_a_complete_message_is_decoded() -> None:
+    """The parts have the order of the blocks and the provider data that the provider expects back."""
+    response = decode(assistant_message(*BLOCKS, stop_reason="tool_use"))
+    assert response == InferenceResponse(
         (
-            Reasoning("hm", provider_data=own(signature="s")),
+            Reasoning("hm", provider_data=anthropic_data(signature="s")),
             ProviderPart(FORMAT, freeze(BLOCKS[1])),
-            Text("so", provider_data=own(citations=[citation])),
+            Text("so", provider_data=anthropic_data(citations=[citation])),
             ProviderPart(FORMAT, freeze(BLOCKS[3])),
             ProviderPart(FORMAT, freeze(BLOCKS[4])),
-            ToolCall("t1", "add", '{"a":1}', provider_data=own(caller={"type": "direct"})),
+            ToolCall("t1", "add", '{"a":1}', provider_data=anthropic_data(caller={"type": "direct"})),
         ),
         FinishReason.TOOL_CALLS,
         Usage(3, 5),
@@ -62,15 +67,15 @@ def test_a_message_is_read_whole() -> None:
     )
 
 
-def test_what_was_said_goes_back_as_it_came() -> None:
-    """Signatures, redacted thoughts, citations and unknown blocks are echoed exactly, in their order."""
-    found = decoded(answer(*BLOCKS))
-    message = Message.of_response(found.parts, [execution_of(found.tool_calls[0], value=2)])
-    assert messages_of(message)[0] == {"role": "assistant", "content": BLOCKS}
+def test_a_response_is_sent_back_unchanged() -> None:
+    """Signatures, redacted thinking, citations and unknown blocks are echoed in their order."""
+    response = decode(assistant_message(*BLOCKS))
+    message = Message.of_response(response.parts, [execution_of(response.tool_calls[0], value=2)])
+    assert encode_messages(message)[0] == {"role": "assistant", "content": BLOCKS}
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("end_turn", FinishReason.STOP),
         ("stop_sequence", FinishReason.STOP),
@@ -82,39 +87,40 @@ def test_what_was_said_goes_back_as_it_came() -> None:
         (None, FinishReason.UNKNOWN),
     ],
 )
-def test_stop_reasons_are_put_into_common_words(reason: str | None, meant: FinishReason) -> None:
-    """The provider's own word is kept."""
-    found = decoded(answer(stop_reason=reason))
-    assert (found.finish_reason, found.provider_finish_reason) == (meant, reason)
+def test_stop_reasons_are_translated(reason: str | None, expected: FinishReason) -> None:
+    """The provider's own reason is kept."""
+    response = decode(assistant_message(stop_reason=reason))
+    assert (response.finish_reason, response.provider_finish_reason) == (expected, reason)
 
 
-def test_calls_count_as_such_whatever_the_reason_says() -> None:
-    """Unless the answer was cut."""
-    found = [
-        decoded(answer(BLOCKS[-1], stop_reason=reason)).finish_reason for reason in ("end_turn", None, "max_tokens")
+def test_a_response_with_calls_has_finish_reason_tool_calls_unless_truncated() -> None:
+    """Some services report `end_turn` or nothing for a response with calls."""
+    response = [
+        decode(assistant_message(BLOCKS[-1], stop_reason=reason)).finish_reason
+        for reason in ("end_turn", None, "max_tokens")
     ]
-    assert found == [FinishReason.TOOL_CALLS, FinishReason.TOOL_CALLS, FinishReason.LENGTH]
+    assert response == [FinishReason.TOOL_CALLS, FinishReason.TOOL_CALLS, FinishReason.LENGTH]
 
 
-def test_input_is_everything_that_was_read() -> None:
-    """The provider counts what its cache read and wrote beside the input; unknown stays unknown."""
+def test_input_tokens_include_those_of_the_cache() -> None:
+    """The provider counts cache reads and writes separately; an unknown count is None."""
     usage = {
         "cache_read_input_tokens": 10,
         "cache_creation_input_tokens": 100,
         "output_tokens_details": {"thinking_tokens": 2},
     }
-    assert decoded(answer(usage={**USAGE, **usage})).usage == Usage(113, 5, 10, 100, 2)
-    assert decoded(answer(usage={**usage, "output_tokens": "5"})).usage == Usage(None, None, 10, 100, 2)
-    assert decoded(answer(usage=None)).usage == Usage()
+    assert decode(assistant_message(usage={**USAGE, **usage})).usage == Usage(113, 5, 10, 100, 2)
+    assert decode(assistant_message(usage={**usage, "output_tokens": "5"})).usage == Usage(None, None, 10, 100, 2)
+    assert decode(assistant_message(usage=None)).usage == Usage()
 
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 30])
-def test_a_stream_gives_the_message_that_would_have_come_whole(size: int) -> None:
-    """However its bytes are cut."""
-    message = answer(*BLOCKS, stop_reason="tool_use")
-    deltas, found = stream(events(message), size)
-    assert found == decoded(message)
-    assert joined_deltas(deltas) == joined_parts(found)
+def test_a_stream_is_decoded_like_a_complete_message(size: int) -> None:
+    """Chunk boundaries do not matter."""
+    message = assistant_message(*BLOCKS, stop_reason="tool_use")
+    deltas, response = stream(events(message), size)
+    assert response == decode(message)
+    assert joined_deltas(deltas) == joined_parts(response)
 
 
 @given(
@@ -124,43 +130,43 @@ def test_a_stream_gives_the_message_that_would_have_come_whole(size: int) -> Non
             st.builds(
                 lambda text, sign: {"type": "thinking", "thinking": text, "signature": sign}, st.text(), st.text()
             ),
-            st.builds(lambda given: {"type": "tool_use", "id": "t", "name": "n", "input": given}, json_objects),
-            st.builds(lambda given: {"type": "mcp_tool_use", "id": "t", "input": given}, json_objects),
+            st.builds(lambda arguments: {"type": "tool_use", "id": "t", "name": "n", "input": arguments}, json_objects),
+            st.builds(lambda arguments: {"type": "mcp_tool_use", "id": "t", "input": arguments}, json_objects),
             st.sampled_from(BLOCKS),
         ),
         max_size=5,
     )
 )
-def test_every_stream_gives_the_message_that_would_have_come_whole(blocks: list[dict[str, Any]]) -> None:
-    """Generated messages say the same whole and streamed; inputs may differ in how they are written."""
-    message = answer(*blocks)
-    _, found = stream(events(message))
-    whole = decoded(message)
-    assert [meaning(part) for part in found.parts] == [meaning(part) for part in whole.parts]
-    assert found.with_parts() == whole.with_parts()
+def test_any_stream_is_decoded_like_a_complete_message(blocks: list[dict[str, Any]]) -> None:
+    """Generated messages are equal, except for the formatting of inputs."""
+    message = assistant_message(*blocks)
+    _, response = stream(events(message))
+    complete = decode(message)
+    assert [normalized(part) for part in response.parts] == [normalized(part) for part in complete.parts]
+    assert response.with_parts() == complete.with_parts()
 
 
-def meaning(part: object) -> object:
-    """Compare calls by what their arguments say."""
+def normalized(part: object) -> object:
+    """Return a part that compares calls by their parsed arguments."""
     return (part.id, part.name, part.arguments) if isinstance(part, ToolCall) else part
 
 
-def test_a_message_may_begin_with_its_blocks() -> None:
-    """Services that have the answer already send it with the first event."""
-    message = answer(BLOCKS[2], BLOCKS[-1], stop_reason="tool_use")
-    deltas, found = stream([{"type": "message_start", "message": message}, {"type": "message_stop"}])
-    assert found == decoded(message)
-    assert joined_deltas(deltas) == joined_parts(found)
+def test_a_message_may_start_with_its_blocks() -> None:
+    """Some services send all content with the first event."""
+    message = assistant_message(BLOCKS[2], BLOCKS[-1], stop_reason="tool_use")
+    deltas, response = stream([{"type": "message_start", "message": message}, {"type": "message_stop"}])
+    assert response == decode(message)
+    assert joined_deltas(deltas) == joined_parts(response)
 
 
-def test_unknown_events_and_deltas_are_passed_over_or_kept() -> None:
-    """New kinds of events say nothing; new deltas of unknown blocks become fields of theirs; what follows the end is not read."""
-    begun = {"type": "compaction", "content": None, "n": 1}
-    made: list[dict[str, Any]] = [
-        {"type": "message_start", "message": answer(stop_reason=None)},
-        {"type": "message_start", "message": answer(id="again")},
+def test_unknown_events_are_ignored_and_unknown_deltas_kept() -> None:
+    """Deltas of unknown blocks become entries of the block; events after the end are ignored."""
+    initial = {"type": "compaction", "content": None, "n": 1}
+    stream_events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": assistant_message(stop_reason=None)},
+        {"type": "message_start", "message": assistant_message(id="again")},
         {"type": "unheard_of"},
-        {"type": "content_block_start", "index": 7, "content_block": begun},
+        {"type": "content_block_start", "index": 7, "content_block": initial},
         *[
             {"type": "content_block_delta", "index": 7, "delta": {"type": "compaction_delta", **delta}}
             for delta in ({"content": "a"}, {"content": "b", "n": 2})
@@ -168,24 +174,24 @@ def test_unknown_events_and_deltas_are_passed_over_or_kept() -> None:
         {"type": "message_stop"},
         {"type": "error", "error": {"message": "late"}},
     ]
-    assert stream(made)[1].parts == (ProviderPart(FORMAT, {"type": "compaction", "content": "ab", "n": 2}),)
-    assert stream(made)[1].id == "msg_1"
+    assert stream(stream_events)[1].parts == (ProviderPart(FORMAT, {"type": "compaction", "content": "ab", "n": 2}),)
+    assert stream(stream_events)[1].id == "msg_1"
 
 
-def test_cut_arguments_are_kept_as_they_came() -> None:
-    """An answer that ran out of tokens in the middle of a call is one, with the text of the arguments as far as it goes."""
-    made = events(answer(BLOCKS[-1], stop_reason="max_tokens"))
-    cut_short = [event for event in made if '}"' not in json.dumps(event.get("delta"))]
-    assert [call.arguments_json for call in stream(cut_short)[1].tool_calls] == ['{"a']
+def test_truncated_arguments_are_kept() -> None:
+    """A response that ran out of tokens within a call contains the arguments received so far."""
+    all_events = events(assistant_message(BLOCKS[-1], stop_reason="max_tokens"))
+    truncated = [event for event in all_events if '}"' not in json.dumps(event.get("delta"))]
+    assert [call.arguments_json for call in stream(truncated)[1].tool_calls] == ['{"a']
 
 
-def test_a_stream_without_an_end_is_cut_short() -> None:
-    """Neither a stop reason nor the last event came: what was said so far is not an answer."""
-    made = events(answer(*BLOCKS))
-    assert stream(made[:-1])[1] == stream(made)[1]
-    for length in range(len(made) - 1):
+def test_a_stream_without_an_end_is_truncated() -> None:
+    """Without a stop reason and `message_stop`, the stream is an invalid response."""
+    all_events = events(assistant_message(*BLOCKS))
+    assert stream(all_events[:-1])[1] == stream(all_events)[1]
+    for length in range(len(all_events) - 1):
         with pytest.raises(InvalidResponse):
-            stream(made[:length])
+            stream(all_events[:length])
 
 
 @pytest.mark.parametrize(
@@ -200,12 +206,15 @@ def test_a_stream_without_an_end_is_cut_short() -> None:
         ("invalid_request_error", "max_tokens: field required", BadRequest),
     ],
 )
-def test_errors_in_streams_and_successes_are_typed(kind: str, message: str, error: type[InferenceError]) -> None:
-    """By the words in which the provider tells them, with its id of the request."""
-    told_error = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
-    for ask in (lambda: decoded(told_error), lambda: stream([*events(answer(*BLOCKS))[:6], told_error])):
+def test_errors_in_streams_and_under_status_200_are_typed(kind: str, message: str, error: type[InferenceError]) -> None:
+    """The error type determines the class, and the error has the provider's request id."""
+    error_event = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+    for decode_error in (
+        lambda: decode(error_event),
+        lambda: stream([*events(assistant_message(*BLOCKS))[:6], error_event]),
+    ):
         with pytest.raises(error, match=message) as raised:
-            ask()
+            decode_error()
         assert (type(raised.value), raised.value.request_id) == (error, "req_1")
 
 
@@ -223,8 +232,8 @@ def test_errors_in_streams_and_successes_are_typed(kind: str, message: str, erro
     ],
 )
 def test_errors_are_typed_by_status(status: int, kind: str, error: type[InferenceError]) -> None:
-    """With the message and the id of the request."""
+    """The error has the provider's message and request id."""
     data = {"type": "error", "error": {"type": kind, "message": "so it is"}, "request_id": "req_1"}
     with pytest.raises(error, match="so it is") as raised:
-        decoded(data, status)
+        decode(data, status)
     assert (type(raised.value), raised.value.status, raised.value.request_id) == (error, status, "req_1")
