@@ -1,4 +1,4 @@
-"""Recorded answers of Ollama, decoded and compared with what its own package read in them."""
+"""Recorded responses of Ollama, compared with what its package decoded."""
 
 from __future__ import annotations
 
@@ -21,34 +21,40 @@ from tests.inference.wire_formats.recorded_responses import (
 FORMAT = wire_format("ollama")
 
 
-def counted(found: InferenceResponse | InferenceError) -> tuple[int | None, int | None]:
-    """Return the tokens of a response."""
-    if isinstance(found, InferenceError):
+def tokens_of(result: InferenceResponse | InferenceError) -> tuple[int | None, int | None]:
+    """Return the token counts of a response."""
+    if isinstance(result, InferenceError):
         return None, None
-    return found.usage.input_tokens, found.usage.output_tokens
+    return result.usage.input_tokens, result.usage.output_tokens
 
 
-def test_recorded_answers_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
-    """Text, thoughts, calls, tokens and errors of every recorded answer are what Ollama's own package found."""
+def test_recorded_responses_are_decoded_like_the_sdk_does(corpus: Path) -> None:
+    """Text, reasoning, calls, tokens and errors of every recorded response are those of Ollama's package."""
     judged = [exchange for exchange in load_exchanges(corpus, "ollama_chat.json.jsonl") if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
-        got = decode_exchange(FORMAT, exchange)
-        found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
+        decoded = decode_exchange(FORMAT, exchange)
+        found += [
+            f"{exchange['id']}: {difference}"
+            for difference in differences(decoded, exchange["expect"], tokens_of(decoded))
+        ]
     assert len(judged) > 5
     assert not found, "\n".join(found)
 
 
-def test_recorded_streams_are_read_as_the_sdk_reads_them(corpus: Path) -> None:
-    """So are those of every recorded stream, however its bytes are cut; the deltas tell what the response says."""
+def test_recorded_streams_are_decoded_like_the_sdk_does(corpus: Path) -> None:
+    """Streams are decoded like Ollama's package does for all chunk sizes, and the deltas add up to the response."""
     judged = [exchange for exchange in load_exchanges(corpus, "ollama_chat.stream.jsonl") if has_expectation(exchange)]
     found: list[str] = []
     for exchange in judged:
         outcomes = [decode_stream(FORMAT, exchange["response"]["raw"].encode(), size) for size in CHUNK_SIZES]
-        deltas, got = outcomes[0]
+        deltas, decoded = outcomes[0]
         assert all(other == outcomes[0] for other in outcomes), exchange["id"]
-        assert isinstance(got, InferenceResponse), exchange["id"]
-        assert joined_deltas(deltas) == joined_parts(got), exchange["id"]
-        found += [f"{exchange['id']}: {what}" for what in differences(got, exchange["expect"], counted(got))]
+        assert isinstance(decoded, InferenceResponse), exchange["id"]
+        assert joined_deltas(deltas) == joined_parts(decoded), exchange["id"]
+        found += [
+            f"{exchange['id']}: {difference}"
+            for difference in differences(decoded, exchange["expect"], tokens_of(decoded))
+        ]
     assert len(judged) > 5
     assert not found, "\n".join(found)

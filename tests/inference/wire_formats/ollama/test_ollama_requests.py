@@ -1,4 +1,4 @@
-"""Requests of Ollama's own chat API: what is sent, by examples and held against the types of Ollama's package."""
+"""Tests of the encoding of requests for Ollama's native chat API."""
 
 from __future__ import annotations
 
@@ -38,38 +38,38 @@ from tests.inference.generated_requests import assistant_messages, execution_of,
 CONFIG = LLMConfig(model="m", base_url="http://localhost:11434", wire_format="ollama")
 HELLO = Message.user("hello")
 ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
-PICTURE = Image(media_type="image/png", data=b"png")
+IMAGE = Image(media_type="image/png", data=b"png")
 PNG = "cG5n"
-OWN = {"ollama": {"thinking": True}}
+THINKING_DATA = {"ollama": {"thinking": True}}
 
 
-def made(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> EncodedRequest:
+def encode(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> EncodedRequest:
     """Encode a request."""
     return wire_format("ollama").encode_request(request, config, stream=stream)
 
 
-def spelled(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
-    """Encode a request and parse what came of it."""
-    body: dict[str, Any] = json.loads(made(request, config).body)
+def encode_json(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
+    """Return the parsed body of a request."""
+    body: dict[str, Any] = json.loads(encode(request, config).body)
     return body
 
 
-def messages_of(*messages: Message) -> list[dict[str, Any]]:
-    """Encode a conversation and return its messages."""
-    found: list[dict[str, Any]] = spelled(InferenceRequest(messages))["messages"]
-    return found
+def encode_messages(*messages: Message) -> list[dict[str, Any]]:
+    """Return the encoded messages of a conversation."""
+    encoded: list[dict[str, Any]] = encode_json(InferenceRequest(messages))["messages"]
+    return encoded
 
 
 def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
-    """Join a call to an outcome."""
+    """Return a call with its execution."""
     return ToolExchange(call, execution_of(call, value=value, error=error))
 
 
-def test_a_request_is_the_model_the_tools_the_messages_and_the_rest_in_this_order() -> None:
-    """The body is compact JSON whose stable parts come first, byte by byte; it says whether to stream in any case."""
+def test_a_body_contains_model_tools_messages_and_options_in_this_order() -> None:
+    """The body is compact JSON, whose stable parts come first; it always contains `stream`."""
     request = InferenceRequest((HELLO,), "Be kind.", (ADD,), options=InferenceOptions(seed=7))
     for stream, word in ((False, b"false"), (True, b"true")):
-        encoded = made(request, stream=stream)
+        encoded = encode(request, stream=stream)
         assert (encoded.path, dict(encoded.headers), dict(encoded.tool_names)) == ("/api/chat", {}, {})
         assert encoded.body == (
             b'{"model":"m"'
@@ -80,21 +80,21 @@ def test_a_request_is_the_model_the_tools_the_messages_and_the_rest_in_this_orde
         )
 
 
-def test_what_is_not_asked_for_is_not_sent() -> None:
-    """Defaults are left to the model, but for streaming, which Ollama does when it is not told."""
-    assert made(InferenceRequest((HELLO,))).body == (
+def test_unset_options_are_not_sent() -> None:
+    """The model's defaults apply, except for streaming, which Ollama enables by default."""
+    assert encode(InferenceRequest((HELLO,))).body == (
         b'{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":false}'
     )
 
 
 def test_calls_are_followed_by_their_results() -> None:
-    """Calls stand in one message, arguments as an object; each result names its tool, and the call if it has an id."""
+    """Arguments are sent as objects; each result names its tool, and the call if it has an id."""
     message = Message.assistant(
         "so",
         exchange(ToolCall("c", "add", '{"a": 1}'), {"sum": 1}),
         exchange(ToolCall("", "math.factorial", "broken"), error=ErrorInfo("ToolFailed", "no")),
     )
-    assert messages_of(message) == [
+    assert encode_messages(message) == [
         {
             "role": "assistant",
             "content": "so",
@@ -108,11 +108,11 @@ def test_calls_are_followed_by_their_results() -> None:
     ]
 
 
-def test_pictures_are_sent_by_value() -> None:
-    """Pictures stand beside the text of a message, also of the model's and of a tool's."""
+def test_images_are_sent_by_value() -> None:
+    """Images of users, models and tools are sent in an entry next to the text."""
     call = ToolCall("", "draw")
-    shown = execution_of(call).with_value(1, [Text("drawn"), PICTURE])
-    assert messages_of(Message.user("a", PICTURE, "b"), Message.assistant(PICTURE, ToolExchange(call, shown))) == [
+    execution = execution_of(call).with_value(1, [Text("drawn"), IMAGE])
+    assert encode_messages(Message.user("a", IMAGE, "b"), Message.assistant(IMAGE, ToolExchange(call, execution))) == [
         {"role": "user", "content": "ab", "images": [PNG]},
         {
             "role": "assistant",
@@ -125,7 +125,7 @@ def test_pictures_are_sent_by_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "error"),
     [
         (Image(url="https://example.com/a.png"), "Image by URL"),
         (Image(file_id="f"), "Image by file id"),
@@ -133,69 +133,71 @@ def test_pictures_are_sent_by_value() -> None:
         (Document(media_type="application/pdf", data=b"x"), "Document by value"),
     ],
 )
-def test_what_cannot_be_carried_is_refused_by_name(part: Image | Audio | Document, told: str) -> None:
-    """Nothing is left out in silence, neither of a message nor of a result."""
+def test_unsupported_content_is_refused_by_name(part: Image | Audio | Document, error: str) -> None:
+    """Content without an encoding is an error, both in messages and in results."""
     call = ToolCall("", "draw")
     result = ToolExchange(call, execution_of(call).with_value(1, [part]))
     for message in (Message.user(part), Message.assistant(part), Message.assistant(result)):
-        with pytest.raises(BadRequest, match=told):
-            made(InferenceRequest((message,)))
+        with pytest.raises(BadRequest, match=error):
+            encode(InferenceRequest((message,)))
     with pytest.raises(BadRequest, match="the result of the tool 'draw'"):
-        made(InferenceRequest((Message.assistant(result),)))
+        encode(InferenceRequest((Message.assistant(result),)))
 
 
-def test_own_thoughts_go_back_and_others_do_not() -> None:
-    """A model sees what it thought; thoughts and parts of other providers are left out, and empty messages with them."""
-    own = Message.assistant(Reasoning("h", provider_data=OWN), Reasoning("m", provider_data=OWN), "so")
-    other = Message.assistant(Reasoning("hm"), ProviderPart("gemini", {}), "so")
-    assert messages_of(own, other, Message.assistant(Reasoning("hm")), Message.assistant("")) == [
+def test_reasoning_of_ollama_is_sent_back_and_other_reasoning_is_not() -> None:
+    """Reasoning and parts of other providers are dropped, and so are empty messages."""
+    with_thinking = Message.assistant(
+        Reasoning("h", provider_data=THINKING_DATA), Reasoning("m", provider_data=THINKING_DATA), "so"
+    )
+    foreign = Message.assistant(Reasoning("hm"), ProviderPart("gemini", {}), "so")
+    assert encode_messages(with_thinking, foreign, Message.assistant(Reasoning("hm")), Message.assistant("")) == [
         {"role": "assistant", "content": "so", "thinking": "hm"},
         {"role": "assistant", "content": "so"},
     ]
 
 
-def test_a_tool_choice_that_cannot_be_carried_is_refused() -> None:
-    """No model of Ollama's can be made to call a tool; it can be kept from it by showing it none."""
+def test_an_unsupported_tool_choice_is_refused() -> None:
+    """Ollama cannot force a call; for the choice `none`, no tools are sent."""
     for choice in (ToolChoice.required(), ToolChoice.specific("add")):
         with pytest.raises(BadRequest, match="tool choice"):
-            made(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice))
-        assert "tools" not in spelled(InferenceRequest((HELLO,), tool_choice=choice))
-    assert "tools" not in spelled(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=ToolChoice.none()))
+            encode(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice))
+        assert "tools" not in encode_json(InferenceRequest((HELLO,), tool_choice=choice))
+    assert "tools" not in encode_json(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=ToolChoice.none()))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sent"), [(ResponseFormat(), "json"), (ResponseFormat({"type": "object"}), {"type": "object"})]
+    ("response_format", "sent"), [(ResponseFormat(), "json"), (ResponseFormat({"type": "object"}), {"type": "object"})]
 )
-def test_the_response_format_is_sent(wanted: ResponseFormat, sent: object) -> None:
-    """Any JSON, or what fits a schema."""
-    assert spelled(InferenceRequest((HELLO,), response_format=wanted))["format"] == sent
+def test_the_response_format_is_sent(response_format: ResponseFormat, sent: object) -> None:
+    """A response format is any JSON, or a schema."""
+    assert encode_json(InferenceRequest((HELLO,), response_format=response_format))["format"] == sent
 
 
 @pytest.mark.parametrize(("effort", "sent"), [("none", False), ("minimal", "low"), ("high", "high"), ("max", "max")])
-def test_effort_is_a_level_of_thinking(effort: Any, sent: object) -> None:
-    """No thinking is a no; levels that Ollama does not have go to the closest."""
-    assert spelled(InferenceRequest((HELLO,), options=InferenceOptions(reasoning_effort=effort)))["think"] == sent
+def test_a_reasoning_effort_is_a_level_of_thinking(effort: Any, sent: object) -> None:
+    """The effort `none` disables thinking; unknown levels are mapped to the closest one."""
+    assert encode_json(InferenceRequest((HELLO,), options=InferenceOptions(reasoning_effort=effort)))["think"] == sent
 
 
-def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
-    """Each option by itself, under Ollama's names; entries passed on are put in among ours."""
+def test_options_of_a_request_override_those_of_the_configuration() -> None:
+    """Options are merged individually, also with those in `options.extra`."""
     config = CONFIG.with_settings(
         options=InferenceOptions(
             temperature=0.5, max_tokens=5, stop="END", extra={"keep_alive": "5m", "options": {"num_ctx": 4096}}
         )
     )
     options = InferenceOptions(temperature=0.0, top_p=0.9, extra={"options": {"num_predict": -1}})
-    body = spelled(InferenceRequest((HELLO,), options=options), config)
+    body = encode_json(InferenceRequest((HELLO,), options=options), config)
     assert body["options"] == {"temperature": 0.0, "num_predict": -1, "stop": ["END"], "num_ctx": 4096, "top_p": 0.9}
     assert body["keep_alive"] == "5m"
-    assert spelled(InferenceRequest((HELLO,), options=InferenceOptions(model="other")), config)["model"] == "other"
+    assert encode_json(InferenceRequest((HELLO,), options=InferenceOptions(model="other")), config)["model"] == "other"
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "tools", "stream"])
-def test_an_extra_entry_never_stands_beside_the_one_of_the_request(name: str) -> None:
-    """What the request spells cannot be passed on as well."""
+def test_an_extra_entry_must_not_repeat_an_entry_of_the_body(name: str) -> None:
+    """Duplicate keys are refused."""
     with pytest.raises(BadRequest, match=name):
-        made(InferenceRequest((HELLO,), tools=(ADD,), options=InferenceOptions(extra={name: []})))
+        encode(InferenceRequest((HELLO,), tools=(ADD,), options=InferenceOptions(extra={name: []})))
 
 
 user_messages = st.lists(st.text() | st.builds(Image, media_type=st.just("image/png"), data=st.binary()), max_size=3)
@@ -204,7 +206,7 @@ conversations = st.lists(
     | system_messages
     | assistant_messages
     | assistant_messages.map(
-        lambda message: message.with_parts([Reasoning("hm", provider_data=OWN), *message.parts]),
+        lambda message: message.with_parts([Reasoning("hm", provider_data=THINKING_DATA), *message.parts]),
     ),
     max_size=6,
 )
@@ -219,18 +221,18 @@ requests = st.builds(
 
 
 @given(requests)
-def test_no_encoded_request_holds_a_call_without_its_result(request: InferenceRequest) -> None:
-    """Law 2: each turn's calls are followed by exactly their results, in order."""
+def test_no_encoded_request_contains_a_call_without_its_result(request: InferenceRequest) -> None:
+    """Law 2: the calls of each turn are followed by exactly their results, in order."""
     before = to_json(request)
-    sent = spelled(request)["messages"]
+    sent = encode_json(request)["messages"]
     check_pairs(sent)
     calls = [call["function"]["name"] for message in sent for call in message.get("tool_calls", [])]
-    assert calls == [made.call.name for message in request.messages for made in message.exchanges]
+    assert calls == [exchange.call.name for message in request.messages for exchange in message.exchanges]
     assert to_json(request) == before
 
 
 def check_pairs(messages: list[Mapping[str, Any]]) -> None:
-    """Check that calls and results belong together."""
+    """Check that calls and results are paired."""
     open_calls: list[tuple[str, str | None]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -242,29 +244,29 @@ def check_pairs(messages: list[Mapping[str, Any]]) -> None:
 
 
 @given(conversation=conversations, system_prompt=st.text(), with_tools=st.booleans(), length=st.integers(0, 6))
-def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
+def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one(
     conversation: list[Message], system_prompt: str, *, with_tools: bool, length: int
 ) -> None:
-    """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them."""
+    """Law 13: continuing a conversation does not change the bytes before, so that prompt caches apply."""
     tools = (ADD,) if with_tools else ()
-    shorter = made(InferenceRequest(tuple(conversation[:length]), system_prompt, tools)).body
-    longer = made(InferenceRequest(tuple(conversation), system_prompt, tools)).body
+    shorter = encode(InferenceRequest(tuple(conversation[:length]), system_prompt, tools)).body
+    longer = encode(InferenceRequest(tuple(conversation), system_prompt, tools)).body
     end = b'],"stream":false}'
     assert shorter.endswith(end)
     assert longer.startswith(shorter.removesuffix(end))
-    going_on = longer[len(shorter) - len(end) :]
-    assert going_on.startswith((end, b",")) or shorter.endswith(b'"messages":[' + end)
+    continuation = longer[len(shorter) - len(end) :]
+    assert continuation.startswith((end, b",")) or shorter.endswith(b'"messages":[' + end)
     assert all(len(message._encodings) <= 1 for message in conversation)
 
 
 @given(requests)
-def test_a_request_is_what_ollamas_own_package_says_a_request_is(request: InferenceRequest) -> None:
-    """Requests satisfy the types of Ollama's package, without an entry that these do not know."""
-    judge(spelled(request))
+def test_requests_have_the_types_of_the_ollama_package(request: InferenceRequest) -> None:
+    """Requests satisfy the types of Ollama's package and have no unknown entries."""
+    check_request(encode_json(request))
 
 
-def judge(body: dict[str, Any]) -> None:
-    """Validate a request and each of its messages by their types."""
+def check_request(body: dict[str, Any]) -> None:
+    """Validate a request and its messages against the types of Ollama's package."""
     types = pytest.importorskip("ollama._types", reason="ollama is not installed")
     assert body.keys() <= types.ChatRequest.model_fields.keys()
     assert body.get("options", {}).keys() <= types.Options.model_fields.keys()
@@ -272,18 +274,21 @@ def judge(body: dict[str, Any]) -> None:
     types.ChatRequest.model_validate(body)
     types.Options.model_validate(body.get("options", {}))
     for message in body["messages"]:
-        assert message.keys() <= {*types.Message.model_fields, "tool_call_id"}  # the server's own types know the id
+        assert message.keys() <= {
+            *types.Message.model_fields,
+            "tool_call_id",
+        }  # only the types of the server contain the id
         images = [types.Image(value=base64.b64decode(data, validate=True)) for data in message.get("images", [])]
         types.Message.model_validate({**message, "images": images})
 
 
-def test_a_request_that_ollama_would_refuse_does_not_satisfy_its_types() -> None:
-    """The judges of the tests above can say no."""
+def test_an_invalid_request_is_detected() -> None:
+    """The checks of the tests above detect violations."""
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    body = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
-    judge(body)
+    body = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
+    check_request(body)
     with pytest.raises(AssertionError):
         check_pairs(body["messages"][:1])
     body["messages"][0]["tool_calls"][0]["function"]["arguments"] = "{}"
     with pytest.raises(pydantic.ValidationError):
-        judge(body)
+        check_request(body)

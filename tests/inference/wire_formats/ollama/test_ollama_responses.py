@@ -1,4 +1,4 @@
-"""Answers of Ollama's own chat API, whole and in lines: what is read, and what is refused."""
+"""Tests of the decoding of responses of Ollama's native chat API, complete and streamed."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ from tests.inference.generated_requests import json_values
 from tests.inference.wire_formats.recorded_responses import decode_stream, joined_deltas, joined_parts
 
 FORMAT = wire_format("ollama")
-OWN = {"ollama": {"thinking": True}}
+THINKING_DATA = {"ollama": {"thinking": True}}
 
 
 def line(content: object = "", *, done: object = False, **entries: object) -> dict[str, Any]:
-    """Make a line of an answer."""
+    """Return a line of a response."""
     message = {name: entries.pop(name) for name in ("thinking", "tool_calls") if name in entries}
     return {"model": "m", "message": {"role": "assistant", "content": content, **message}, "done": done, **entries}
 
 
-def decoded(content: object = "", **entries: object) -> InferenceResponse:
-    """Decode an answer in one piece."""
+def decode(content: object = "", **entries: object) -> InferenceResponse:
+    """Decode a complete response."""
     data = line(content, done=True, **{"done_reason": "stop", **entries})
     return FORMAT.decode_response(200, {}, json.dumps(data).encode())
 
 
 def lines(*data: Any) -> bytes:
-    """Spell a stream."""
+    """Return a stream of lines."""
     return b"".join(json.dumps(item).encode() + b"\n" for item in data)
 
 
-def read(*data: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
-    """Decode a stream."""
-    deltas, found = decode_stream(FORMAT, lines(*data), 7)
-    assert isinstance(found, InferenceResponse), found
-    assert joined_deltas(deltas) == joined_parts(found)
-    return deltas, found
+def decode_lines(*data: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
+    """Decode a stream of lines."""
+    deltas, response = decode_stream(FORMAT, lines(*data), 7)
+    assert isinstance(response, InferenceResponse), response
+    assert joined_deltas(deltas) == joined_parts(response)
+    return deltas, response
 
 
 ADD = {"function": {"name": "add", "arguments": {"a": 1.5, "b": None}}}
 
 
-def test_thoughts_stand_before_the_answer_and_calls_after_it() -> None:
-    """An answer is read in the order of thinking, saying and asking; its model, tokens and words are kept."""
-    response = decoded(
+def test_reasoning_precedes_the_text_and_calls_follow_it() -> None:
+    """Model, tokens and finish reason are decoded too."""
+    response = decode(
         "so", thinking="hm", tool_calls=[ADD, {"id": "c", **ADD}], prompt_eval_count=3, eval_count=2, total_duration=1
     )
     assert response == InferenceResponse(
         (
-            Reasoning("hm", provider_data=OWN),
+            Reasoning("hm", provider_data=THINKING_DATA),
             Text("so"),
             ToolCall("", "add", '{"a":1.5,"b":null}'),
             ToolCall("c", "add", '{"a":1.5,"b":null}'),
@@ -79,9 +79,9 @@ def test_thoughts_stand_before_the_answer_and_calls_after_it() -> None:
     )
 
 
-def test_a_stream_says_what_it_would_say_in_one_piece() -> None:
-    """Thoughts and texts are put together; each call comes whole."""
-    deltas, response = read(
+def test_a_stream_is_decoded_like_a_complete_response() -> None:
+    """Fragments of reasoning and text are joined; each call is complete."""
+    deltas, response = decode_lines(
         line(thinking="h"),
         line(thinking="m"),
         line("s"),
@@ -89,29 +89,29 @@ def test_a_stream_says_what_it_would_say_in_one_piece() -> None:
         line(tool_calls=[{"id": "c", **ADD}]),
         line(done=True, done_reason="stop", prompt_eval_count=3, eval_count=2),
     )
-    assert response == decoded(
+    assert response == decode(
         "so", thinking="hm", tool_calls=[ADD, {"id": "c", **ADD}], prompt_eval_count=3, eval_count=2
     )
     kinds = ["reasoning", "reasoning", "text", "text", *["tool_call", "arguments"] * 2]
     assert [delta.kind for delta in deltas] == kinds
 
 
-def test_a_model_may_think_again() -> None:
-    """Thoughts after a text are thoughts of their own."""
-    _, response = read(line(thinking="a"), line("b"), line(thinking="c"), line("d", done=True))
+def test_reasoning_may_follow_text() -> None:
+    """Reasoning after a text is a part of its own."""
+    _, response = decode_lines(line(thinking="a"), line("b"), line(thinking="c"), line("d", done=True))
     assert [part.text for part in response.parts if isinstance(part, Text | Reasoning)] == ["a", "b", "c", "d"]
 
 
-def test_thoughts_go_back_to_the_model() -> None:
-    """What was read goes back as it came."""
-    message = Message.of_response(decoded("so", thinking="hm").parts, [])
+def test_reasoning_is_sent_back_to_the_model() -> None:
+    """The encoding of a decoded response equals the original."""
+    message = Message.of_response(decode("so", thinking="hm").parts, [])
     config = LLMConfig(model="m", base_url="http://localhost:11434", wire_format="ollama")
     body = FORMAT.encode_request(InferenceRequest((message,)), config).body
     assert json.loads(body)["messages"] == [{"role": "assistant", "content": "so", "thinking": "hm"}]
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("stop", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
@@ -121,36 +121,38 @@ def test_thoughts_go_back_to_the_model() -> None:
         (5, FinishReason.UNKNOWN),
     ],
 )
-def test_finish_reasons_are_put_into_common_words(reason: object, meant: FinishReason) -> None:
-    """Known words are translated, unknown ones are other, and Ollama's own word is kept."""
-    response = decoded("so", done_reason=reason)
-    assert response.finish_reason is meant
+def test_finish_reasons_are_translated(reason: object, expected: FinishReason) -> None:
+    """Unknown reasons become OTHER, and Ollama's own reason is kept."""
+    response = decode("so", done_reason=reason)
+    assert response.finish_reason is expected
     assert response.provider_finish_reason == (reason if isinstance(reason, str) and reason else None)
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [("stop", FinishReason.TOOL_CALLS), (None, FinishReason.TOOL_CALLS), ("length", FinishReason.LENGTH)],
 )
-def test_an_answer_with_calls_ends_for_them_unless_it_was_cut(reason: object, meant: FinishReason) -> None:
-    """Ollama has no word for calls; a cut answer is still a cut answer."""
-    assert decoded(tool_calls=[ADD], done_reason=reason).finish_reason is meant
+def test_a_response_with_calls_has_finish_reason_tool_calls_unless_truncated(
+    reason: object, expected: FinishReason
+) -> None:
+    """Ollama reports `stop` for a response with calls."""
+    assert decode(tool_calls=[ADD], done_reason=reason).finish_reason is expected
 
 
 @pytest.mark.parametrize(("arguments", "text"), [({}, "{}"), (None, "{}"), ('{"a": 1}', '{"a": 1}'), ("", "{}")])
 def test_arguments_may_be_missing_or_text(arguments: object, text: str) -> None:
-    """However arguments are spelled, a tool gets them."""
+    """All representations of arguments are supported."""
     call = {"function": {"name": "add", "arguments": arguments}}
-    assert decoded(tool_calls=[call]).tool_calls == (ToolCall("", "add", text),)
+    assert decode(tool_calls=[call]).tool_calls == (ToolCall("", "add", text),)
 
 
 def test_an_error_in_a_stream_is_raised() -> None:
-    """An error on a line of its own ends the stream, also when the line has no end."""
+    """An error line ends the stream, also without a line end."""
     body = lines(line("so")) + b'{"error": "an internal error was encountered"}'
-    deltas, found = decode_stream(FORMAT, body, 7)
+    deltas, response = decode_stream(FORMAT, body, 7)
     assert [delta.text for delta in deltas] == ["so"]
-    assert isinstance(found, ProviderUnavailable)
-    assert "internal error was encountered" in str(found)
+    assert isinstance(response, ProviderUnavailable)
+    assert "internal error was encountered" in str(response)
     with pytest.raises(BadRequest, match="does not support"):
         FORMAT.decode_response(200, {}, b'{"error": "the model does not support tools"}')
 
@@ -165,17 +167,17 @@ def test_an_error_in_a_stream_is_raised() -> None:
     ],
 )
 def test_errors_are_typed(status: int, message: str, kind: type[InferenceError]) -> None:
-    """Status and message say what went wrong."""
+    """Status and message determine the class."""
     with pytest.raises(kind, match=message[:20]) as caught:
         FORMAT.decode_response(status, {}, json.dumps({"error": message}).encode())
     assert caught.value.status == status
 
 
-def test_a_stream_that_was_cut_is_no_answer() -> None:
-    """Without a line that says that it is done, more was to come."""
+def test_a_truncated_stream_is_an_invalid_response() -> None:
+    """Without a line that says `done`, the stream is incomplete."""
     body = lines(line("so"), line("on"))
-    for cut in (0, 10, len(body)):
-        assert isinstance(decode_stream(FORMAT, body[:cut], 7)[1], InvalidResponse)
+    for length in (0, 10, len(body)):
+        assert isinstance(decode_stream(FORMAT, body[:length], 7)[1], InvalidResponse)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +198,8 @@ def test_a_stream_that_was_cut_is_no_answer() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_answer_is_an_invalid_response(body: bytes) -> None:
-    """Bytes and JSON of another shape are refused with what came, shortened, also where a stream was asked for."""
+def test_an_invalid_body_is_an_invalid_response(body: bytes) -> None:
+    """The error quotes the body, truncated; the same applies to streams."""
     with pytest.raises(InvalidResponse) as caught:
         FORMAT.decode_response(200, {"x-request-id": "r"}, body)
     assert (caught.value.status, caught.value.request_id) == (200, "r")
@@ -206,7 +208,7 @@ def test_what_is_no_answer_is_an_invalid_response(body: bytes) -> None:
 
 
 def any_of(*likely: Any, **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make objects with some of these entries, and now and then something else."""
+    """Generate objects with some of these entries, or sometimes any other value."""
     return st.one_of(st.fixed_dictionaries({}, optional=entries), st.sampled_from(likely), json_values)
 
 
@@ -218,7 +220,7 @@ messages = any_of(
     thinking=st.text() | json_values,
     tool_calls=st.lists(calls, max_size=3) | json_values,
 )
-answers = any_of(
+bodies = any_of(
     {},
     message=messages,
     done=st.booleans() | json_values,
@@ -231,20 +233,20 @@ answers = any_of(
 
 
 def check(response: InferenceResponse) -> None:
-    """Check that a response can be stored."""
+    """Check that a response can be serialized."""
     assert from_json(to_json(response), InferenceResponse) == response
 
 
-@given(st.lists(answers, max_size=3), st.integers(1, 40))
+@given(st.lists(bodies, max_size=3), st.integers(1, 40))
 @example([line("\ud800", done=True)], 5)
 @example([line("so", done=True, eval_count=10**400)], 5)
-def test_anything_like_an_answer_is_a_response_or_an_inference_error(data: list[Any], size: int) -> None:
-    """No answer with something odd in any of its places raises another error."""
-    deltas, found = decode_stream(FORMAT, lines(*data), size)
+def test_any_lines_are_a_response_or_an_inference_error(data: list[Any], size: int) -> None:
+    """No malformed line raises another error."""
+    deltas, response = decode_stream(FORMAT, lines(*data), size)
     assert decode_stream(FORMAT, lines(*data), 1 << 30)[0] == deltas
-    if isinstance(found, InferenceResponse):
-        check(found)
-        assert joined_deltas(deltas) == joined_parts(found)
+    if isinstance(response, InferenceResponse):
+        check(response)
+        assert joined_deltas(deltas) == joined_parts(response)
     for item in data:
         try:
             check(FORMAT.decode_response(200, {}, json.dumps(item).encode()))
@@ -257,14 +259,14 @@ GOOD = lines(line(thinking="é"), line("so", tool_calls=[ADD]), line(done=True, 
 
 @given(st.lists(st.tuples(st.integers(0, len(GOOD)), st.binary(max_size=3)), max_size=4), st.integers(0, len(GOOD)))
 def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tuple[int, bytes]], end: int) -> None:
-    """Streams with other bytes in them, or cut anywhere, raise nothing else, however they are cut."""
+    """Changed and truncated streams raise no other error, whatever the chunk size."""
     body = bytearray(GOOD[:end])
-    for place, change in changes:
-        body[place : place + len(change)] = change
-    found = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
-    assert len({type(outcome) for outcome in found}) == 1
-    if isinstance(found[0], InferenceResponse):
-        assert found[0] == found[1] == found[2]
+    for position, change in changes:
+        body[position : position + len(change)] = change
+    results = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
+    assert len({type(result) for result in results}) == 1
+    if isinstance(results[0], InferenceResponse):
+        assert results[0] == results[1] == results[2]
 
 
 @given(st.integers(100, 599), st.binary())
