@@ -1,4 +1,4 @@
-"""Requests of generateContent: what is sent, by examples and held against the types that Google publishes."""
+"""Tests of the encoding of requests for generateContent, also against the types that Google publishes."""
 
 from __future__ import annotations
 
@@ -49,37 +49,37 @@ CONFIG = LLMConfig(model="m", base_url="https://gemini", wire_format="gemini", a
 HELLO = Message.user("hello")
 ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 PNG = "cG5n"
-SIGNED = {"gemini": {"thoughtSignature": "c2lnbmVk"}}
+SIGNED_DATA = {"gemini": {"thoughtSignature": "c2lnbmVk"}}
 SIGNATURE = {"thoughtSignature": "c2lnbmVk"}
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 
 
-def made(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> EncodedRequest:
+def encode(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> EncodedRequest:
     """Encode a request."""
     return wire_format("gemini").encode_request(request, config, stream=stream)
 
 
-def spelled(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
-    """Encode a request and parse what came of it."""
-    body: dict[str, Any] = json.loads(made(request, config).body)
+def encode_json(request: InferenceRequest, config: LLMConfig = CONFIG) -> dict[str, Any]:
+    """Return the parsed body of a request."""
+    body: dict[str, Any] = json.loads(encode(request, config).body)
     return body
 
 
-def contents_of(*messages: Message) -> list[dict[str, Any]]:
-    """Encode a conversation and return its contents."""
-    found: list[dict[str, Any]] = spelled(InferenceRequest(messages))["contents"]
-    return found
+def encode_contents(*messages: Message) -> list[dict[str, Any]]:
+    """Return the encoded contents of a conversation."""
+    encoded: list[dict[str, Any]] = encode_json(InferenceRequest(messages))["contents"]
+    return encoded
 
 
 def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
-    """Join a call to an outcome."""
+    """Return a call with its execution."""
     return ToolExchange(call, execution_of(call, value=value, error=error))
 
 
-def test_a_request_is_the_system_prompt_the_tools_the_contents_and_the_rest_in_this_order() -> None:
-    """The body is compact JSON whose stable parts come first, byte by byte."""
+def test_a_body_contains_prompt_tools_contents_and_options_in_this_order() -> None:
+    """The body is compact JSON, whose stable parts come first."""
     request = InferenceRequest((HELLO,), "Be kind.", (ADD,), ToolChoice.required(), options=InferenceOptions(seed=7))
-    assert made(request).body == (
+    assert encode(request).body == (
         b'{"systemInstruction":{"parts":[{"text":"Be kind."}]}'
         b',"tools":[{"functionDeclarations":[{"name":"add","description":"Add numbers.",'
         b'"parametersJsonSchema":{"type":"object","properties":{"a":{"type":"integer"}}}}]}]'
@@ -88,12 +88,12 @@ def test_a_request_is_the_system_prompt_the_tools_the_contents_and_the_rest_in_t
     )
 
 
-def test_what_is_not_asked_for_is_not_sent() -> None:
-    """Defaults are left to the provider."""
-    assert made(InferenceRequest((HELLO,))).body == b'{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}'
-    with_tools = spelled(InferenceRequest((HELLO,), tools=(ADD,), parallel_tool_calls=False))
+def test_unset_options_are_not_sent() -> None:
+    """The provider's defaults apply to unset options."""
+    assert encode(InferenceRequest((HELLO,))).body == b'{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}'
+    with_tools = encode_json(InferenceRequest((HELLO,), tools=(ADD,), parallel_tool_calls=False))
     assert with_tools.keys() == {"tools", "contents"}
-    assert spelled(InferenceRequest((HELLO,), "Be kind.")).keys() == {"systemInstruction", "contents"}
+    assert encode_json(InferenceRequest((HELLO,), "Be kind.")).keys() == {"systemInstruction", "contents"}
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
         ("a b?c", "/models/a%20b%3Fc"),
     ],
 )
-def test_the_model_stands_in_the_path(model: str, path: str) -> None:
-    """A plain name is one of the models; a path of one stays as it is; a stream is asked for as events."""
+def test_the_path_contains_the_model(model: str, path: str) -> None:
+    """A plain name is a model, and a path is used unchanged; streams are requested as events."""
     request = InferenceRequest((HELLO,), options=InferenceOptions(model=model))
-    assert made(request).path == f"{path}:generateContent"
-    assert made(request, stream=True).path == f"{path}:streamGenerateContent?alt=sse"
-    assert made(request, stream=True).body == made(request).body
+    assert encode(request).path == f"{path}:generateContent"
+    assert encode(request, stream=True).path == f"{path}:streamGenerateContent?alt=sse"
+    assert encode(request, stream=True).body == encode(request).body
 
 
-def test_a_query_of_the_base_url_stays_beside_that_of_a_stream() -> None:
-    """An address with a query of its own, as that of a gateway, keeps it."""
-    path = made(InferenceRequest((HELLO,)), stream=True).path
+def test_the_query_of_the_base_url_is_appended_to_that_of_a_stream() -> None:
+    """A base URL with a query, such as that of a gateway, keeps it."""
+    path = encode(InferenceRequest((HELLO,)), stream=True).path
     assert CONFIG.url(path) == "https://gemini/models/m:streamGenerateContent?alt=sse"
     gateway = CONFIG.with_settings(base_url="https://gateway/v1?tenant=a")
     assert gateway.url(path) == "https://gateway/v1/models/m:streamGenerateContent?alt=sse&tenant=a"
@@ -126,7 +126,7 @@ def test_a_query_of_the_base_url_stays_beside_that_of_a_stream() -> None:
     ("part", "sent"),
     [
         (Text("so"), {"text": "so"}),
-        (Text("so", provider_data=SIGNED), {"text": "so", **SIGNATURE}),
+        (Text("so", provider_data=SIGNED_DATA), {"text": "so", **SIGNATURE}),
         (
             Image(media_type="image/png", data=b"png"),
             {"inlineData": {"mimeType": "image/png", "data": PNG}},
@@ -142,21 +142,21 @@ def test_a_query_of_the_base_url_stays_beside_that_of_a_stream() -> None:
         (Document(file_id="https://gemini/files/1"), {"fileData": {"fileUri": "https://gemini/files/1"}}),
     ],
 )
-def test_every_kind_of_content_is_sent(part: Text | Image | Audio | Document, sent: Mapping[str, object]) -> None:
-    """Text and media by value and by reference are what Gemini calls them, from either side."""
-    assert contents_of(Message.user(part)) == [{"role": "user", "parts": [sent]}]
-    assert contents_of(Message.assistant(part)) == [{"role": "model", "parts": [sent]}]
+def test_every_kind_of_content_is_encoded(part: Text | Image | Audio | Document, sent: Mapping[str, object]) -> None:
+    """Text and media, by value and by reference, are encoded for users and models."""
+    assert encode_contents(Message.user(part)) == [{"role": "user", "parts": [sent]}]
+    assert encode_contents(Message.assistant(part)) == [{"role": "model", "parts": [sent]}]
 
 
-def test_calls_are_one_content_followed_by_one_with_their_results() -> None:
-    """What the model said and asked for stays together in its order; the results follow in the order of the calls."""
+def test_a_content_with_calls_is_followed_by_one_with_their_results() -> None:
+    """Text and calls keep their order; the results follow in the order of the calls."""
     message = Message.assistant(
         "so",
-        exchange(ToolCall("c", "add", '{"a": 1}', provider_data=SIGNED), {"sum": 1}),
+        exchange(ToolCall("c", "add", '{"a": 1}', provider_data=SIGNED_DATA), {"sum": 1}),
         exchange(ToolCall("", "add", '{"a": 2}'), error=ErrorInfo("ToolFailed", "no")),
         "and",
     )
-    assert contents_of(HELLO, message, Message.user("thanks")) == [
+    assert encode_contents(HELLO, message, Message.user("thanks")) == [
         {"role": "user", "parts": [{"text": "hello"}]},
         {
             "role": "model",
@@ -178,25 +178,25 @@ def test_calls_are_one_content_followed_by_one_with_their_results() -> None:
     ]
 
 
-def test_calls_of_another_provider_say_that_they_have_no_signature() -> None:
-    """Some models refuse a turn whose first call is unsigned; Gemini's own messages stay as they came."""
+def test_calls_of_another_provider_get_a_placeholder_signature() -> None:
+    """Some models refuse a turn whose first call is unsigned; messages of Gemini are unchanged."""
     first, second = ToolCall("call_1", "add", '{"a": 1}'), ToolCall("call_2", "add", '{"a": 2}')
     foreign = Message.assistant("so", exchange(first, 1), exchange(second, 2))
-    signatures = [part.get("thoughtSignature") for part in contents_of(foreign)[0]["parts"]]
+    signatures = [part.get("thoughtSignature") for part in encode_contents(foreign)[0]["parts"]]
     assert signatures == [None, "skip_thought_signature_validator", None]
-    for own in (
+    for parts in (
         (exchange(ToolCall("", "add", '{"a": 1}'), 1), exchange(second, 2)),
-        (Text("so", provider_data=SIGNED), exchange(first, 1)),
-        (exchange(ToolCall("call_1", "add", provider_data=SIGNED), 1), exchange(second, 2)),
+        (Text("so", provider_data=SIGNED_DATA), exchange(first, 1)),
+        (exchange(ToolCall("call_1", "add", provider_data=SIGNED_DATA), 1), exchange(second, 2)),
     ):
-        assert "skip_thought" not in str(contents_of(Message.assistant(*own)))
+        assert "skip_thought" not in str(encode_contents(Message.assistant(*parts)))
 
 
-def test_a_result_shows_what_stands_for_its_value() -> None:
-    """Content that a tool puts before the model goes before its value: text as the result, media beside it."""
+def test_the_content_of_a_result_replaces_its_value() -> None:
+    """The text of the content is the result, and media are added next to it."""
     call = ToolCall("", "draw")
-    shown = execution_of(call).with_value({"size": 3}, [Text("drawn"), Image(media_type="image/png", data=b"png")])
-    assert contents_of(Message.assistant(ToolExchange(call, shown)))[1]["parts"] == [
+    execution = execution_of(call).with_value({"size": 3}, [Text("drawn"), Image(media_type="image/png", data=b"png")])
+    assert encode_contents(Message.assistant(ToolExchange(call, execution)))[1]["parts"] == [
         {
             "functionResponse": {
                 "name": "draw",
@@ -207,13 +207,16 @@ def test_a_result_shows_what_stands_for_its_value() -> None:
     ]
 
 
-def test_what_gemini_signed_goes_back_where_it_came_from() -> None:
-    """Signatures stay with their part, also with a text that is empty; parts that only Gemini knows stay as they are."""
+def test_signatures_are_sent_back_with_their_parts() -> None:
+    """Signatures stay with their part, even an empty text; opaque parts are unchanged."""
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "Y29kZQ=="}
     message = Message.assistant(
-        Reasoning("hm", provider_data=SIGNED), ProviderPart("gemini", code), "so", Text("", provider_data=SIGNED)
+        Reasoning("hm", provider_data=SIGNED_DATA),
+        ProviderPart("gemini", code),
+        "so",
+        Text("", provider_data=SIGNED_DATA),
     )
-    assert contents_of(message)[0]["parts"] == [
+    assert encode_contents(message)[0]["parts"] == [
         {"text": "hm", "thought": True, **SIGNATURE},
         code,
         {"text": "so"},
@@ -221,32 +224,32 @@ def test_what_gemini_signed_goes_back_where_it_came_from() -> None:
     ]
 
 
-def test_what_other_providers_wrote_is_not_sent() -> None:
-    """Thoughts without a signature of Gemini's, and parts and signatures of other providers, are left out."""
-    other = {"anthropic-messages": {"signature": "x"}}
+def test_data_of_other_providers_is_not_sent() -> None:
+    """Unsigned thoughts, and parts and signatures of other providers, are dropped."""
+    foreign_data = {"anthropic-messages": {"signature": "x"}}
     message = Message.assistant(
-        Reasoning("hm", provider_data=other),
+        Reasoning("hm", provider_data=foreign_data),
         Reasoning("hm"),
         ProviderPart("anthropic-messages", {"type": "redacted_thinking"}),
         ProviderPart("gemini", "no part"),
-        Text("so", provider_data=other),
+        Text("so", provider_data=foreign_data),
     )
-    assert contents_of(message) == [{"role": "model", "parts": [{"text": "so"}]}]
+    assert encode_contents(message) == [{"role": "model", "parts": [{"text": "so"}]}]
 
 
-def test_empty_contents_are_left_out() -> None:
-    """Gemini refuses texts and contents without anything in them."""
-    assert contents_of(Message.user(""), Message.assistant(""), Message.assistant(), Message.user("", "so")) == [
+def test_empty_contents_are_not_sent() -> None:
+    """Gemini refuses empty texts and contents."""
+    assert encode_contents(Message.user(""), Message.assistant(""), Message.assistant(), Message.user("", "so")) == [
         {"role": "user", "parts": [{"text": "so"}]}
     ]
 
 
-def test_what_the_model_said_twice_in_a_row_is_one_content() -> None:
-    """Gemini refuses a call that follows a content of the model's, and takes several of the user's in a row."""
+def test_consecutive_contents_of_the_model_are_merged() -> None:
+    """Gemini refuses a call that follows a content of the model, and accepts consecutive contents of the user."""
     call = exchange(ToolCall("", "add"), 1)
     assert [
         (content["role"], len(content["parts"]))
-        for content in contents_of(
+        for content in encode_contents(
             HELLO,
             HELLO,
             Message.assistant("a"),
@@ -259,11 +262,11 @@ def test_what_the_model_said_twice_in_a_row_is_one_content() -> None:
     ] == [("user", 1), ("user", 1), ("model", 3), ("user", 1), ("model", 3)]
 
 
-def test_a_system_message_amid_the_conversation_is_said_by_the_user() -> None:
-    """What stands before the conversation stays as it is when the system says more later."""
+def test_a_system_message_within_the_conversation_has_the_role_of_the_user() -> None:
+    """The bytes before the conversation do not change with later system messages."""
     request = InferenceRequest((HELLO, Message.system("hurry")), "Be kind.")
-    assert spelled(request)["contents"][1] == {"role": "user", "parts": [{"text": "hurry"}]}
-    assert spelled(request)["systemInstruction"] == {"parts": [{"text": "Be kind."}]}
+    assert encode_json(request)["contents"][1] == {"role": "user", "parts": [{"text": "hurry"}]}
+    assert encode_json(request)["systemInstruction"] == {"parts": [{"text": "Be kind."}]}
 
 
 @pytest.mark.parametrize(
@@ -280,30 +283,30 @@ def test_a_system_message_amid_the_conversation_is_said_by_the_user() -> None:
     ],
 )
 def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, sent: dict[str, object] | None) -> None:
-    """Modes are what Gemini calls them."""
-    config = spelled(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice)).get("toolConfig")
+    """The choices have Gemini's names."""
+    config = encode_json(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice)).get("toolConfig")
     assert config == (None if sent is None else {"functionCallingConfig": sent})
-    assert "toolConfig" not in spelled(InferenceRequest((HELLO,), tool_choice=choice))
+    assert "toolConfig" not in encode_json(InferenceRequest((HELLO,), tool_choice=choice))
 
 
-def test_tools_that_go_by_another_name_are_listed() -> None:
-    """Names that Gemini refuses are made into others, which are told, so that calls come back under their own."""
+def test_the_encoded_request_lists_renamed_tools() -> None:
+    """Names that Gemini refuses are encoded, and `tool_names` maps them back."""
     names = ["add", "1add", "-", "math.factorial", "x" * 65]
     request = InferenceRequest((HELLO,), tools=[ToolSpec(name, "", {"type": "object"}) for name in names])
-    offered = [tool["name"] for tool in spelled(request)["tools"][0]["functionDeclarations"]]
+    offered = [tool["name"] for tool in encode_json(request)["tools"][0]["functionDeclarations"]]
     assert all(NAME.fullmatch(name) for name in offered)
-    assert [made(request).tool_names.get(name, name) for name in offered] == names
+    assert [encode(request).tool_names.get(name, name) for name in offered] == names
 
 
 @given(st.lists(st.text("a1-_.", max_size=5), max_size=8, unique=True))
 @example(["1a", "_1a", wire_name("1a", letter_first=True)])
-def test_different_tools_stay_different(names: list[str]) -> None:
-    """No two tools go by one name."""
+def test_different_names_stay_different(names: list[str]) -> None:
+    """No two tools have the same encoded name."""
     assert len({wire_name(name, letter_first=True) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sent"),
+    ("response_format", "sent"),
     [
         (ResponseFormat(), {"responseMimeType": "application/json"}),
         (
@@ -312,15 +315,15 @@ def test_different_tools_stay_different(names: list[str]) -> None:
         ),
     ],
 )
-def test_the_response_format_is_sent(wanted: ResponseFormat, sent: dict[str, object]) -> None:
-    """JSON is asked for by its MIME type, with the schema if there is one."""
-    assert spelled(InferenceRequest((HELLO,), response_format=wanted))["generationConfig"] == sent
+def test_the_response_format_is_sent(response_format: ResponseFormat, sent: dict[str, object]) -> None:
+    """JSON is requested by its MIME type, with the schema if there is one."""
+    assert encode_json(InferenceRequest((HELLO,), response_format=response_format))["generationConfig"] == sent
 
 
-def test_options_are_what_gemini_calls_them() -> None:
-    """Sampling and limits stand in one entry."""
+def test_options_are_sent_under_the_names_of_gemini() -> None:
+    """Sampling options and limits are sent in one entry."""
     options = InferenceOptions(temperature=0.5, top_p=0.9, max_tokens=5, stop="END", seed=7, reasoning_effort="high")
-    assert spelled(InferenceRequest((HELLO,), options=options))["generationConfig"] == {
+    assert encode_json(InferenceRequest((HELLO,), options=options))["generationConfig"] == {
         "temperature": 0.5,
         "topP": 0.9,
         "maxOutputTokens": 5,
@@ -334,14 +337,14 @@ def test_options_are_what_gemini_calls_them() -> None:
     ("effort", "sent"),
     [("none", {"thinkingBudget": 0}), ("minimal", {"thinkingLevel": "MINIMAL"}), ("max", {"thinkingLevel": "XHIGH"})],
 )
-def test_effort_is_a_published_level(effort: Any, sent: dict[str, object]) -> None:
-    """No thinking is no budget for it; the most is the highest level there is."""
+def test_a_reasoning_effort_is_a_published_level(effort: Any, sent: dict[str, object]) -> None:
+    """The effort `none` is a thinking budget of zero; unknown levels are mapped to the closest one."""
     request = InferenceRequest((HELLO,), options=InferenceOptions(reasoning_effort=effort))
-    assert spelled(request)["generationConfig"] == {"thinkingConfig": sent}
+    assert encode_json(request)["generationConfig"] == {"thinkingConfig": sent}
 
 
-def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
-    """Each option by itself; entries passed on as they are are put in among ours, also within an entry of ours."""
+def test_options_of_a_request_override_those_of_the_configuration() -> None:
+    """Options are merged individually; extra entries are merged with ours at every depth."""
     config = CONFIG.with_settings(
         options=InferenceOptions(
             temperature=0.5,
@@ -355,7 +358,7 @@ def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
         reasoning_effort="low",
         extra={"generationConfig": {"thinkingConfig": {"includeThoughts": True}}, "labels": {"c": "d"}},
     )
-    body = spelled(InferenceRequest((HELLO,), options=options), config)
+    body = encode_json(InferenceRequest((HELLO,), options=options), config)
     assert body["generationConfig"] == {
         "temperature": 0.0,
         "seed": 2,
@@ -366,22 +369,24 @@ def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("name", ["contents", "systemInstruction", "tools"])
-def test_an_extra_entry_never_stands_beside_the_one_of_the_request(name: str) -> None:
-    """What the request spells cannot be passed on as well; what it does not spell can."""
+def test_an_extra_entry_must_not_repeat_an_entry_of_the_body(name: str) -> None:
+    """Duplicates are refused; entries that the request does not set are allowed."""
     options = InferenceOptions(extra={name: []})
     with pytest.raises(BadRequest, match=name):
-        made(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=options))
+        encode(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=options))
     if name != "contents":
-        assert spelled(InferenceRequest((HELLO,), options=options))[name] == []
+        assert encode_json(InferenceRequest((HELLO,), options=options))[name] == []
 
 
 @st.composite
 def gemini_messages(draw: st.DrawFn) -> Message:
-    """Messages of the assistant as Gemini makes them, with signatures and parts of its own."""
-    data = st.sampled_from([{}, SIGNED])
+    """Generate assistant messages as Gemini writes them, with signatures and opaque parts."""
+    data = st.sampled_from([{}, SIGNED_DATA])
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     calls = st.builds(
-        lambda made, data: ToolExchange(evolve(made.call, provider_data=data), made.execution), tool_exchanges(), data
+        lambda exchange, data: ToolExchange(evolve(exchange.call, provider_data=data), exchange.execution),
+        tool_exchanges(),
+        data,
     )
     part = st.one_of(
         st.builds(Text, st.text(), provider_data=data),
@@ -402,20 +407,20 @@ requests = st.builds(
 
 
 @given(requests)
-def test_no_encoded_request_holds_a_call_without_its_result(request: InferenceRequest) -> None:
-    """Law 2: each content with calls is followed by one with exactly their results, in order, and nothing else."""
+def test_no_encoded_request_contains_a_call_without_its_result(request: InferenceRequest) -> None:
+    """Law 2: each content with calls is followed by one with exactly their results, in order."""
     before = to_json(request)
-    contents = spelled(request)["contents"]
+    contents = encode_json(request)["contents"]
     check_pairs(contents)
     sent = [part["functionCall"] for content in contents for part in content["parts"] if "functionCall" in part]
-    calls = [made.call for message in request.messages for made in message.exchanges]
+    calls = [exchange.call for message in request.messages for exchange in message.exchanges]
     assert [call["name"] for call in sent] == [wire_name(call.name, letter_first=True) for call in calls]
     assert [call.get("id", "") for call in sent] == [call.id for call in calls]
     assert to_json(request) == before
 
 
 def check_pairs(contents: list[dict[str, Any]]) -> None:
-    """Check that calls and results belong together, and that no call follows a content of the model's."""
+    """Check that calls and results are paired, and that no two contents of the model are consecutive."""
     before: list[tuple[Any, Any]] = []
     role = "user"
     for content in contents:
@@ -436,16 +441,16 @@ def check_pairs(contents: list[dict[str, Any]]) -> None:
     length=st.integers(0, 6),
 )
 @example(conversation=[Message.assistant("a"), Message.assistant("b")], system_prompt="", with_tools=True, length=1)
-def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
+def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one(
     conversation: list[Message], system_prompt: str, *, with_tools: bool, length: int
 ) -> None:
-    """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them.
+    """Law 13: continuing a conversation does not change the bytes before, so that prompt caches apply.
 
-    Where the model goes on with what it said itself, its content is gone on with.
+    A content of the model that continues is extended itself.
     """
     tools = (ADD,) if with_tools else ()
-    shorter = made(InferenceRequest(tuple(conversation[:length]), system_prompt, tools)).body
-    longer = made(InferenceRequest(tuple(conversation), system_prompt, tools)).body
+    shorter = encode(InferenceRequest(tuple(conversation[:length]), system_prompt, tools)).body
+    longer = encode(InferenceRequest(tuple(conversation), system_prompt, tools)).body
     before, after = (json.loads(body)["contents"] for body in (shorter, longer))
     end = b"]}"
     if before and before[-1] != after[len(before) - 1]:
@@ -453,30 +458,30 @@ def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
         end = b"]}]}"
     assert shorter.endswith(end)
     assert longer.startswith(shorter.removesuffix(end))
-    going_on = longer[len(shorter) - len(end) :]
-    assert going_on.startswith((end, b",")) or shorter.endswith(b'"contents":[]}')
+    continuation = longer[len(shorter) - len(end) :]
+    assert continuation.startswith((end, b",")) or shorter.endswith(b'"contents":[]}')
 
 
 @given(conversations)
 def test_messages_and_tools_are_encoded_once(conversation: list[Message]) -> None:
-    """Every configuration and both ways to answer share what was encoded."""
+    """All configurations, and streamed and other requests, share encodings."""
     for config in (CONFIG, CONFIG.with_settings(model="other")):
         for stream in (False, True):
-            made(InferenceRequest(tuple(conversation), tools=(ADD,)), config, stream=stream)
+            encode(InferenceRequest(tuple(conversation), tools=(ADD,)), config, stream=stream)
     assert all(len(message._encodings) <= 1 for message in conversation)
 
 
 @given(requests)
-def test_a_request_is_what_googles_own_package_says_a_request_is(request: InferenceRequest) -> None:
-    """Requests satisfy the types that Google publishes for them, which refuse entries that they do not know."""
-    body = spelled(request)
-    judge(body)
+def test_requests_have_the_types_of_the_google_package(request: InferenceRequest) -> None:
+    """Requests satisfy the types that Google publishes, which refuse unknown entries."""
+    body = encode_json(request)
+    check_request(body)
     for tool in body.get("tools", []):
         assert all(NAME.fullmatch(declared["name"]) for declared in tool["functionDeclarations"])
 
 
-def judge(body: dict[str, Any]) -> None:
-    """Validate every entry of a request by its type."""
+def check_request(body: dict[str, Any]) -> None:
+    """Validate the entries of a request against the types of Google's package."""
     types = pytest.importorskip("google.genai.types", reason="google-genai is not installed")
     kinds = {
         "contents": types.Content,
@@ -487,41 +492,43 @@ def judge(body: dict[str, Any]) -> None:
     }
     assert body.keys() <= {*kinds, "labels"}
     for name, kind in kinds.items():
-        held = body.get(name, [])
-        for item in held if isinstance(held, list) else [held]:
+        entry = body.get(name, [])
+        for item in entry if isinstance(entry, list) else [entry]:
             kind.model_validate(item)
 
 
-def test_a_request_that_google_would_refuse_does_not_satisfy_its_types() -> None:
-    """The judges of the tests above can say no."""
+def test_an_invalid_request_is_detected() -> None:
+    """The checks of the tests above detect violations."""
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    body = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
+    body = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
     for damaged in (body["contents"][0]["parts"][0]["functionCall"], body["contents"][1]):
         damaged["arguments"] = "{}"
         with pytest.raises(pydantic.ValidationError):
-            judge(body)
+            check_request(body)
         del damaged["arguments"]
-    judge(body)
+    check_request(body)
     with pytest.raises(AssertionError):
         check_pairs(body["contents"][:1])
 
 
 @given(st.lists(gemini_messages(), min_size=1, max_size=1))
-def test_what_gemini_said_goes_back_as_it_came(messages: list[Message]) -> None:
-    """An answer that is read and sent back is what was read, but for thoughts without a signature and empty texts."""
-    for content in contents_of(*messages)[:1]:
+def test_a_response_is_sent_back_unchanged(messages: list[Message]) -> None:
+    """A decoded and encoded content equals the original, except for unsigned thoughts and empty texts."""
+    for content in encode_contents(*messages)[:1]:
         if content["role"] == "model" and not any("functionCall" in part for part in content["parts"]):
             body = json.dumps({"candidates": [{"content": content, "finishReason": "STOP"}]}).encode()
-            again = wire_format("gemini").decode_response(200, {}, body)
-            assert joined(contents_of(Message.of_response(again.parts, []))[0]["parts"]) == joined(content["parts"])
+            decoded = wire_format("gemini").decode_response(200, {}, body)
+            assert with_joined_texts(
+                encode_contents(Message.of_response(decoded.parts, []))[0]["parts"]
+            ) == with_joined_texts(content["parts"])
 
 
-def joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join texts without a signature that follow each other."""
-    return list(_joined(parts))
+def with_joined_texts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return parts with consecutive unsigned texts joined."""
+    return list(_joined_parts(parts))
 
 
-def _joined(parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _joined_parts(parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     before: dict[str, Any] | None = None
     for part in parts:
         if before is not None and before.keys() == part.keys() == {"text"}:
@@ -534,10 +541,10 @@ def _joined(parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield before
 
 
-def test_a_signed_call_goes_back_as_it_came() -> None:
-    """So is a call with a signature, which the next request is refused without."""
+def test_a_signed_call_is_sent_back_unchanged() -> None:
+    """The provider refuses the next request without the signature."""
     part = {"functionCall": {"id": "c", "name": "add", "args": {"a": 1}}, **SIGNATURE}
     body = json.dumps({"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]}).encode()
     (call,) = wire_format("gemini").decode_response(200, {}, body).tool_calls
-    assert thaw(call.provider_data) == SIGNED
-    assert contents_of(Message.assistant(exchange(call, 1)))[0]["parts"] == [part]
+    assert thaw(call.provider_data) == SIGNED_DATA
+    assert encode_contents(Message.assistant(exchange(call, 1)))[0]["parts"] == [part]

@@ -1,4 +1,4 @@
-"""Answers of generateContent, whole and in pieces: what is read, and what is refused."""
+"""Tests of the decoding of responses of generateContent, complete and streamed."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ from tests.inference.wire_formats.recorded_responses import decode_stream, joine
 
 FORMAT = wire_format("gemini")
 SIGNATURE = {"thoughtSignature": "c2ln"}
-SIGNED = {"gemini": {"thoughtSignature": "c2ln"}}
+SIGNED_DATA = {"gemini": {"thoughtSignature": "c2ln"}}
 
 
 def chunk(*parts: Any, reason: object = None, **entries: object) -> dict[str, Any]:
-    """Make a chunk with one candidate."""
+    """Return a chunk with one candidate."""
     return {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": reason}], **entries}
 
 
-def decoded(*parts: Any, reason: object = "STOP", **entries: object) -> InferenceResponse:
-    """Decode an answer in one piece."""
+def decode(*parts: Any, reason: object = "STOP", **entries: object) -> InferenceResponse:
+    """Decode a complete response."""
     return FORMAT.decode_response(200, {}, json.dumps(chunk(*parts, reason=reason, **entries)).encode())
 
 
 def events(*chunks: Any) -> bytes:
-    """Spell a stream."""
+    """Return a stream of events."""
     return b"".join(b"data: " + json.dumps(data).encode() + b"\r\n\r\n" for data in chunks)
 
 
-def read(*chunks: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
-    """Decode a stream."""
-    deltas, found = decode_stream(FORMAT, events(*chunks), 7)
-    assert isinstance(found, InferenceResponse), found
-    assert joined_deltas(deltas) == joined_parts(found)
-    return deltas, found
+def decode_chunks(*chunks: Any) -> tuple[list[InferenceDelta], InferenceResponse]:
+    """Decode a stream of chunks."""
+    deltas, response = decode_stream(FORMAT, events(*chunks), 7)
+    assert isinstance(response, InferenceResponse), response
+    assert joined_deltas(deltas) == joined_parts(response)
+    return deltas, response
 
 
-def test_parts_are_read_in_their_order() -> None:
-    """Thoughts, texts, calls and what only Gemini knows stay in the order they came, signatures with their part."""
+def test_parts_are_decoded_in_order() -> None:
+    """Thoughts, texts, calls and opaque parts keep their order, and signatures stay with their part."""
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
-    response = decoded(
+    response = decode(
         {"text": "hm", "thought": True},
         {"text": "so", **SIGNATURE},
         {"functionCall": {"id": "c", "name": "add", "args": {"a": 1.5, "b": None}}, **SIGNATURE},
@@ -73,29 +73,31 @@ def test_parts_are_read_in_their_order() -> None:
     )
     assert response.parts == (
         Reasoning("hm"),
-        Text("so", provider_data=SIGNED),
-        ToolCall("c", "add", '{"a":1.5,"b":null}', provider_data=SIGNED),
+        Text("so", provider_data=SIGNED_DATA),
+        ToolCall("c", "add", '{"a":1.5,"b":null}', provider_data=SIGNED_DATA),
         ToolCall("", "add", "{}"),
         ProviderPart("gemini", code),
     )
 
 
 def test_texts_are_joined_up_to_a_signature() -> None:
-    """Pieces of one text are one part; a signature stands with exactly the piece that it came with."""
+    """Consecutive texts are one part; a signed text is a part of its own."""
     parts = [{"text": "a"}, {"text": "b"}, {"text": "c", **SIGNATURE}, {"text": "d"}, {"text": "e"}]
-    joined = (Text("ab"), Text("c", provider_data=SIGNED), Text("de"))
-    assert decoded(*parts).parts == joined
-    assert read(*[chunk(part) for part in parts], chunk(reason="STOP"))[1].parts == joined
+    joined = (Text("ab"), Text("c", provider_data=SIGNED_DATA), Text("de"))
+    assert decode(*parts).parts == joined
+    assert decode_chunks(*[chunk(part) for part in parts], chunk(reason="STOP"))[1].parts == joined
 
 
 def test_a_signature_may_come_with_an_empty_text() -> None:
-    """A stream may end with one, which goes back as it came; an empty text without a signature is nothing."""
-    _, response = read(chunk({"text": "so"}), chunk({"text": ""}), chunk({"text": "", **SIGNATURE}, reason="STOP"))
-    assert response.parts == (Text("so"), Text("", provider_data=SIGNED))
+    """A signed empty text is kept; an unsigned one is dropped."""
+    _, response = decode_chunks(
+        chunk({"text": "so"}), chunk({"text": ""}), chunk({"text": "", **SIGNATURE}, reason="STOP")
+    )
+    assert response.parts == (Text("so"), Text("", provider_data=SIGNED_DATA))
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("STOP", FinishReason.STOP),
         ("MAX_TOKENS", FinishReason.LENGTH),
@@ -110,15 +112,15 @@ def test_a_signature_may_come_with_an_empty_text() -> None:
         (5, FinishReason.UNKNOWN),
     ],
 )
-def test_finish_reasons_are_put_into_common_words(reason: object, meant: FinishReason) -> None:
-    """Known words are translated, unknown ones are other, and the provider's own word is kept."""
-    response = decoded({"text": "so"}, reason=reason)
-    assert response.finish_reason is meant
+def test_finish_reasons_are_translated(reason: object, expected: FinishReason) -> None:
+    """Unknown reasons become OTHER, and the provider's own reason is kept."""
+    response = decode({"text": "so"}, reason=reason)
+    assert response.finish_reason is expected
     assert response.provider_finish_reason == (reason if isinstance(reason, str) else None)
 
 
 @pytest.mark.parametrize(
-    ("reason", "meant"),
+    ("reason", "expected"),
     [
         ("STOP", FinishReason.TOOL_CALLS),
         (None, FinishReason.TOOL_CALLS),
@@ -126,21 +128,23 @@ def test_finish_reasons_are_put_into_common_words(reason: object, meant: FinishR
         ("UNEXPECTED_TOOL_CALL", FinishReason.ERROR),
     ],
 )
-def test_an_answer_with_calls_ends_for_them_unless_it_was_cut(reason: object, meant: FinishReason) -> None:
-    """Gemini has no word for calls; a cut answer is still a cut answer."""
-    assert decoded({"functionCall": {"name": "add"}}, reason=reason).finish_reason is meant
+def test_a_response_with_calls_has_finish_reason_tool_calls_unless_truncated(
+    reason: object, expected: FinishReason
+) -> None:
+    """Gemini reports STOP for a response with calls."""
+    assert decode({"functionCall": {"name": "add"}}, reason=reason).finish_reason is expected
 
 
-def test_a_blocked_prompt_is_held_back_content() -> None:
-    """An answer without a candidate says why there is none, whole and in a stream."""
+def test_a_blocked_prompt_is_filtered_content() -> None:
+    """A response without a candidate has the block reason as its finish reason."""
     data = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}}
-    whole = FORMAT.decode_response(200, {}, json.dumps(data).encode())
-    assert whole == InferenceResponse((), "content_filter", Usage(3), provider_finish_reason="SAFETY")
-    assert read(data)[1] == whole
+    complete = FORMAT.decode_response(200, {}, json.dumps(data).encode())
+    assert complete == InferenceResponse((), "content_filter", Usage(3), provider_finish_reason="SAFETY")
+    assert decode_chunks(data)[1] == complete
 
 
 @pytest.mark.parametrize(
-    ("usage", "counted"),
+    ("usage", "expected"),
     [
         ({}, Usage()),
         (
@@ -151,37 +155,37 @@ def test_a_blocked_prompt_is_held_back_content() -> None:
         ({"promptTokenCount": "10", "candidatesTokenCount": True, "thoughtsTokenCount": -1}, Usage()),
     ],
 )
-def test_tokens_are_counted_with_thoughts(usage: object, counted: Usage) -> None:
-    """Output is everything that was written, thoughts included; what is not reported is unknown."""
-    assert decoded({"text": "so"}, usageMetadata=usage).usage == counted
+def test_output_tokens_include_thoughts(usage: object, expected: Usage) -> None:
+    """A count that is not reported is None."""
+    assert decode({"text": "so"}, usageMetadata=usage).usage == expected
 
 
-def test_the_last_count_of_a_stream_counts() -> None:
-    """Each chunk counts up to itself; model and id are those of the answer."""
-    _, response = read(
+def test_the_last_token_counts_of_a_stream_decide() -> None:
+    """Token counts are cumulative; model and id are those of the first chunk."""
+    _, response = decode_chunks(
         chunk({"text": "a"}, usageMetadata={"promptTokenCount": 1}, modelVersion="gemini", responseId="r"),
         chunk({"text": "b"}, reason="STOP", usageMetadata={"promptTokenCount": 1, "candidatesTokenCount": 2}),
     )
     assert (response.usage, response.model, response.id) == (Usage(1, 2), "gemini", "r")
 
 
-def test_only_the_first_candidate_is_read() -> None:
-    """An answer is one answer."""
+def test_only_the_first_candidate_is_decoded() -> None:
+    """Further candidates are ignored."""
     data = chunk({"text": "one"}, reason="STOP")
     data["candidates"].append({"index": 1, "content": {"parts": [{"text": "two"}]}, "finishReason": "OTHER"})
-    assert read(data)[1].text == FORMAT.decode_response(200, {}, json.dumps(data).encode()).text == "one"
+    assert decode_chunks(data)[1].text == FORMAT.decode_response(200, {}, json.dumps(data).encode()).text == "one"
 
 
 def fragment(path: str, value: object = None, *, more: bool = False, **other: object) -> dict[str, Any]:
-    """Make a chunk with a fragment of a call's arguments."""
-    spelled = other or {"stringValue": value}
-    partial = {"jsonPath": path, **spelled, **({"willContinue": True} if more else {})}
+    """Return a chunk with a fragment of a call's arguments."""
+    entries = other or {"stringValue": value}
+    partial = {"jsonPath": path, **entries, **({"willContinue": True} if more else {})}
     return chunk({"functionCall": {"partialArgs": [partial], "willContinue": True}})
 
 
 def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
-    """Each value lands where its path says; a text may come in pieces; the call is told when its name is known."""
-    deltas, response = read(
+    """Each value is set at its path, and a string may arrive in fragments; the start of a call is reported when its name is known."""
+    deltas, response = decode_chunks(
         chunk({"functionCall": {"id": "c", "name": "cook", "willContinue": True}, **SIGNATURE}),
         fragment("$.name", "las", more=True),
         chunk({"text": ""}),
@@ -207,7 +211,7 @@ def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
     assert (cooked.id, cooked.name, cooked.provider_data) == (
         "c",
         "cook",
-        ToolCall("", "", provider_data=SIGNED).provider_data,
+        ToolCall("", "", provider_data=SIGNED_DATA).provider_data,
     )
     assert added == ToolCall("", "add", '{"a":1}')
     assert [delta.name for delta in deltas] == ["cook", "", "add", ""]
@@ -216,38 +220,38 @@ def test_fragments_of_arguments_are_joined_by_their_paths() -> None:
 @pytest.mark.parametrize(
     "ending", [chunk(reason="STOP"), chunk({"text": "so"}, reason="STOP"), chunk({"executableCode": {}}, reason="STOP")]
 )
-def test_an_open_call_ends_with_what_comes_after_it(ending: dict[str, Any]) -> None:
-    """A call of which more was announced is whole when something else comes, or the answer ends."""
+def test_another_part_ends_an_open_call(ending: dict[str, Any]) -> None:
+    """A call that announces more is complete when another part arrives, or the response ends."""
     beginning = chunk({"functionCall": {"name": "add", "willContinue": True}}), fragment("$.a", "1", more=True)
-    (call,) = read(*beginning, ending)[1].tool_calls
+    (call,) = decode_chunks(*beginning, ending)[1].tool_calls
     assert call.arguments_json == '{"a":"1"}'
 
 
-def test_a_call_of_another_name_or_id_is_another_call() -> None:
-    """A service that does not say where a call ends tells by what begins."""
+def test_another_name_or_id_starts_another_call() -> None:
+    """A service need not report where a call ends."""
     calls = [{"name": "a", "willContinue": True}, {"name": "b", "willContinue": True}, {"id": "c", "name": "b"}]
-    _, response = read(chunk(*[{"functionCall": call} for call in calls]), chunk(reason="STOP"))
+    _, response = decode_chunks(chunk(*[{"functionCall": call} for call in calls]), chunk(reason="STOP"))
     assert [(call.id, call.name) for call in response.tool_calls] == [("", "a"), ("", "b"), ("c", "b")]
 
 
 @pytest.mark.parametrize(
     "path", ["", "$", "a", "$..a", "$.a[", "$.a[1]", "$[0]", "$.a[*]", "$.s.t", "$.s[0]", "$" + ".a" * 300, 5, None]
 )
-def test_a_path_that_leads_nowhere_is_no_answer(path: Any) -> None:
-    """Arguments are never guessed: a fragment without a place of its own makes the answer invalid."""
+def test_an_invalid_path_is_an_invalid_response(path: Any) -> None:
+    """A fragment whose path does not fit the arguments makes the response invalid."""
     beginning = chunk({"functionCall": {"name": "add", "willContinue": True}}), fragment("$.s", "text")
-    _, found = decode_stream(FORMAT, events(*beginning, fragment(path, "x"), chunk(reason="STOP")), 100)
-    assert isinstance(found, InvalidResponse)
+    _, response = decode_stream(FORMAT, events(*beginning, fragment(path, "x"), chunk(reason="STOP")), 100)
+    assert isinstance(response, InvalidResponse)
 
 
 ERROR = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
 
 
 def test_an_error_in_a_stream_is_raised() -> None:
-    """An error among the chunks ends the stream, as does one in an array of them."""
-    deltas, found = decode_stream(FORMAT, events(chunk({"text": "so"}), ERROR), 7)
+    """An error among the chunks ends the stream; the same applies to an array of chunks."""
+    deltas, response = decode_stream(FORMAT, events(chunk({"text": "so"}), ERROR), 7)
     assert [delta.text for delta in deltas] == ["so"]
-    assert isinstance(found, ProviderUnavailable)
+    assert isinstance(response, ProviderUnavailable)
     with pytest.raises(ProviderUnavailable, match="overloaded"):
         FORMAT.decode_response(200, {}, json.dumps([chunk({"text": "so"}), ERROR]).encode())
 
@@ -262,7 +266,7 @@ def test_an_error_in_a_stream_is_raised() -> None:
     ],
 )
 def test_errors_are_typed(status: int, error: object, kind: type[InferenceError]) -> None:
-    """Status and message say what went wrong, also when the error stands in an array as for streams."""
+    """Status and message determine the class; the error may be in an array."""
     for data in ({"error": error}, [{"error": error}]):
         with pytest.raises(kind) as caught:
             FORMAT.decode_response(status, {}, json.dumps(data).encode())
@@ -280,8 +284,8 @@ def test_errors_are_typed(status: int, error: object, kind: type[InferenceError]
         ({}, "٣s", None),
     ],
 )
-def test_the_wait_may_be_told_in_the_body(headers: dict[str, str], delay: object, wait: float | None) -> None:
-    """Google's services say how long to wait in the details of an error; a header goes before."""
+def test_the_wait_may_be_in_the_body(headers: dict[str, str], delay: object, wait: float | None) -> None:
+    """Google's services put the wait into the details of an error; a header overrides it."""
     details = [None, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
     body = json.dumps({"error": {"code": 429, "message": "Quota", "details": details}}).encode()
     with pytest.raises(RateLimited) as caught:
@@ -292,11 +296,11 @@ def test_the_wait_may_be_told_in_the_body(headers: dict[str, str], delay: object
     assert caught.value.retry_after == wait
 
 
-def test_a_stream_that_was_cut_is_no_answer() -> None:
-    """Without the reason for which the model stopped, more was to come."""
+def test_a_truncated_stream_is_an_invalid_response() -> None:
+    """Without a finish reason, the stream is incomplete."""
     body = events(chunk({"text": "so"}), chunk({"text": "on"}))
-    for cut in (0, 10, len(body)):
-        assert isinstance(decode_stream(FORMAT, body[:cut], 7)[1], InvalidResponse)
+    for length in (0, 10, len(body)):
+        assert isinstance(decode_stream(FORMAT, body[:length], 7)[1], InvalidResponse)
     with pytest.raises(InvalidResponse, match="no candidate, or an incomplete one"):
         FORMAT.decode_response(200, {}, json.dumps([chunk({"text": "so"})]).encode())
 
@@ -326,8 +330,8 @@ def test_a_stream_that_was_cut_is_no_answer() -> None:
         b'{"candidates": [{"content": {"parts": [{"a": ' + b"[" * 250 + b"]" * 250 + b"}]}}]}",
     ],
 )
-def test_what_is_no_answer_is_an_invalid_response(body: bytes) -> None:
-    """Bytes and JSON of another shape are refused with what came, shortened."""
+def test_an_invalid_body_is_an_invalid_response(body: bytes) -> None:
+    """The error quotes the body, truncated."""
     with pytest.raises(InvalidResponse) as caught:
         FORMAT.decode_response(200, {"x-request-id": "r"}, body)
     assert (caught.value.status, caught.value.request_id) == (200, "r")
@@ -335,7 +339,7 @@ def test_what_is_no_answer_is_an_invalid_response(body: bytes) -> None:
 
 
 def any_of(*likely: Any, **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make objects with some of these entries, and now and then something else."""
+    """Generate objects with some of these entries, or sometimes any other value."""
     return st.one_of(st.fixed_dictionaries({}, optional=entries), st.sampled_from(likely), json_values)
 
 
@@ -367,7 +371,7 @@ parts = any_of(
 )
 contents = any_of(None, parts=st.lists(parts, max_size=3) | json_values)
 candidates = any_of(None, content=contents, finishReason=st.just("STOP") | json_values, index=json_values)
-answers = any_of(
+bodies = any_of(
     {},
     candidates=st.lists(candidates, max_size=2) | json_values,
     promptFeedback=any_of(None, blockReason=json_values),
@@ -379,22 +383,22 @@ answers = any_of(
 
 
 def check(response: InferenceResponse) -> None:
-    """Check that a response can be stored."""
+    """Check that a response can be serialized."""
     assert from_json(to_json(response), InferenceResponse) == response
 
 
-@given(st.lists(answers, max_size=3), st.integers(1, 40))
+@given(st.lists(bodies, max_size=3), st.integers(1, 40))
 @example([chunk({"text": "\ud800"}, reason="STOP")], 5)
 @example([chunk({"text": "so"}, reason="STOP", usageMetadata={"promptTokenCount": 10**400})], 5)
-def test_anything_like_an_answer_is_a_response_or_an_inference_error(chunks: list[Any], size: int) -> None:
-    """No answer with something odd in any of its places raises another error, and all ways to read it agree."""
-    deltas, found = decode_stream(FORMAT, events(*chunks), size)
+def test_any_chunks_are_a_response_or_an_inference_error(chunks: list[Any], size: int) -> None:
+    """No malformed chunk raises another error, and all representations are decoded alike."""
+    deltas, response = decode_stream(FORMAT, events(*chunks), size)
     assert decode_stream(FORMAT, events(*chunks), 1 << 30)[0] == deltas
-    if isinstance(found, InferenceResponse):
-        check(found)
-        assert joined_deltas(deltas) == joined_parts(found)
-        whole = FORMAT.decode_response(200, {}, json.dumps(chunks).encode())
-        assert whole == found
+    if isinstance(response, InferenceResponse):
+        check(response)
+        assert joined_deltas(deltas) == joined_parts(response)
+        complete = FORMAT.decode_response(200, {}, json.dumps(chunks).encode())
+        assert complete == response
     for data in chunks:
         try:
             check(FORMAT.decode_response(200, {}, json.dumps(data).encode()))
@@ -413,14 +417,14 @@ GOOD = events(
 
 @given(st.lists(st.tuples(st.integers(0, len(GOOD)), st.binary(max_size=3)), max_size=4), st.integers(0, len(GOOD)))
 def test_damaged_streams_are_a_response_or_an_inference_error(changes: list[tuple[int, bytes]], end: int) -> None:
-    """Streams with other bytes in them, or cut anywhere, raise nothing else, however they are cut."""
+    """Changed and truncated streams raise no other error, whatever the chunk size."""
     body = bytearray(GOOD[:end])
-    for place, change in changes:
-        body[place : place + len(change)] = change
-    found = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
-    assert len({type(outcome) for outcome in found}) == 1
-    if isinstance(found[0], InferenceResponse):
-        assert found[0] == found[1] == found[2]
+    for position, change in changes:
+        body[position : position + len(change)] = change
+    results = [decode_stream(FORMAT, bytes(body), size)[1] for size in (1, 13, 1 << 30)]
+    assert len({type(result) for result in results}) == 1
+    if isinstance(results[0], InferenceResponse):
+        assert results[0] == results[1] == results[2]
 
 
 @given(st.integers(100, 599), st.binary())
