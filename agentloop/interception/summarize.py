@@ -120,7 +120,7 @@ class Sizes:
 class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     """Has the beginning of a conversation summarized, before the step in which it would become too long.
 
-    The summary stands in the metadata of the context; the messages stay in the state as they are. The compilers of agentloop
+    The summary is an extension of the state; the messages stay in the state as they are. The compilers of agentloop
     show the summary in place of the messages that it covers, followed by the question that the rest belongs to, and an epoch
     begins. The next summary is made of the last one and of what came after it. Its inference is one of its own, between two
     steps: no other interceptor sees it, and its tokens are counted in the execution.

@@ -22,7 +22,14 @@ EMPTY_CHAIN: tuple[int, str] = (0, FIRST_HASH)
 
 
 def chain_record(
-    execution_id: str, sequence: int, kind: RecordKind, body: str, *, at: datetime, previous_hash: str
+    execution_id: str,
+    sequence: int,
+    kind: RecordKind,
+    body: str,
+    *,
+    at: datetime,
+    previous_hash: str,
+    schema_version: int = RECORD_SCHEMA_VERSION,
 ) -> JournalRecord:
     """Return a new record that follows the record with the given hash.
 
@@ -33,6 +40,7 @@ def chain_record(
         body: the content of the record, a JSON object as text.
         at: the time of the record.
         previous_hash: the hash of the record before it; `FIRST_HASH` for the first record.
+        schema_version: the version of the form of the body.
     """
     record = JournalRecord(
         execution_id=execution_id,
@@ -40,6 +48,7 @@ def chain_record(
         kind=kind,
         at=at,
         body=body,
+        schema_version=schema_version,
         previous_hash=previous_hash,
         hash="",
     )

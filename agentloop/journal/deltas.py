@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from agentloop.values.inference import InferenceRequest
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentContext, AgentState
@@ -42,6 +43,7 @@ def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
     scalars = _without_content(after)
     if not is_same_json(scalars, None if before is None else _without_content(before), ordered=True):
         delta["state"] = to_plain(scalars)
+    delta |= _extensions_delta(EMPTY_OBJECT if before is None else before.extensions, after.extensions)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
         delta |= _execution_delta(None if before is None else before.execution, after.execution, after.messages)
@@ -58,14 +60,42 @@ def apply_state_delta(before: AgentState | None, delta: dict[str, Any]) -> Agent
     """
     scalars = from_plain(delta["state"], AgentState) if "state" in delta else before
     assert scalars is not None  # noqa: S101  # without an earlier state, the later one is stored in full
+    extensions = _apply_extensions_delta(EMPTY_OBJECT if before is None else before.extensions, delta)
     context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta)
     execution = _apply_execution_delta(None if before is None else before.execution, delta, context.messages)
-    return evolve(scalars, context=context, execution=execution)
+    return evolve(scalars, context=context, extensions=extensions, execution=execution)
 
 
 def _without_content(state: AgentState) -> AgentState:
-    """Return a state without context and execution, which have deltas of their own."""
-    return evolve(state, context=_NO_CONTEXT, execution=None)
+    """Return a state without context, extensions and execution, which have deltas of their own."""
+    return evolve(state, context=_NO_CONTEXT, extensions=EMPTY_OBJECT, execution=None)
+
+
+def _extensions_delta(before: JsonObject, after: JsonObject) -> dict[str, Any]:
+    if after is before:
+        return {}
+    removed = [owner for owner in before if owner not in after]
+    stored = {owner: value for owner, value in after.items() if _is_changed(owner, value, before)}
+    # The order of the owners is part of the JSON form: if it changed, all of them are stored again.
+    if [owner for owner in {**before, **stored} if owner not in removed] != list(after):
+        removed, stored = list(before), dict(after)
+    delta: dict[str, Any] = {}
+    if removed:
+        delta["removed_extensions"] = removed
+    if stored:
+        delta["extensions"] = thaw(freeze_object(stored))
+    return delta
+
+
+def _is_changed(owner: str, value: JsonValue, before: JsonObject) -> bool:
+    return owner not in before or not is_same_json(value, before[owner], ordered=True)
+
+
+def _apply_extensions_delta(before: JsonObject, delta: dict[str, Any]) -> JsonObject:
+    removed, stored = delta.get("removed_extensions", ()), delta.get("extensions", {})
+    if not removed and not stored:
+        return before
+    return freeze_object({**{owner: before[owner] for owner in before if owner not in removed}, **stored})
 
 
 def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind
-from agentloop.values.serialization import from_plain
+from agentloop.values.serialization import from_plain, upgrade_extensions
 from agentloop.values.state import AgentState
 
 
@@ -55,7 +55,8 @@ class FoldedExecution:
             JournalCorrupt: the record cannot be read.
         """
         try:
-            self._apply(record.kind, parse_json(record.body))
+            body = parse_json(record.body)
+            self._apply(record.kind, upgrade_extensions(body) if record.schema_version == 1 else body)
         except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
             raise JournalCorrupt(
                 f"record {record.sequence} of execution {record.execution_id} cannot be read: {error}",

@@ -22,7 +22,7 @@ from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
 Target: TypeAlias = LoopParts | Callable[[], LoopParts]
 """A loop, or a function that gives it, for loops that hand over to each other."""
 
-_KEY = "agentloop.handoff"
+_OWNER = "agentloop.handoff"
 _PARAMETERS: JsonObject = freeze_object(
     {
         "type": "object",
@@ -106,7 +106,7 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
                 f"the conversation was handed over {handoff_count(state)} times in this execution, which is the most; "
                 "answer yourself"
             )
-        taken = context.scope.own.open((_KEY, state.execution_id, state.step_count), lambda: self.name, _nothing)
+        taken = context.scope.own.open((_OWNER, state.execution_id, state.step_count), lambda: self.name, _nothing)
         if taken != self.name:
             raise ToolFailed(f"the conversation is handed over by {taken!r} already")
         return "the conversation is handed over"
@@ -114,8 +114,8 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
 
 def handoff_count(state: AgentState) -> int:
     """Return how often the conversation was handed over in the current execution."""
-    noted = state.context.metadata.get(_KEY, {})
-    return int(noted["count"]) if noted.get("execution") == state.execution_id else 0
+    stored: Any = state.extension(_OWNER)
+    return int(stored["count"]) if stored is not None and stored["execution"] == state.execution_id else 0
 
 
 def handed_over_by(state: AgentState) -> str:
@@ -156,7 +156,7 @@ def handed_over(root: LoopParts, state: AgentState, handoff: HandoffTool) -> Age
     if any(loop is to for loop in passed):  # back to one that had it before: by the way that it first came
         path = path[: next(place for place, loop in enumerate(passed) if loop is to)]
     noted = {"path": path, "execution": state.execution_id, "count": handoff_count(state) + 1}
-    return in_form_of(to, state.with_system_prompt(to.system_prompt)).with_metadata(**{_KEY: noted})
+    return in_form_of(to, state.with_system_prompt(to.system_prompt)).with_extension(_OWNER, noted)
 
 
 def in_form_of(loop: LoopParts, state: AgentState) -> AgentState:
@@ -165,8 +165,8 @@ def in_form_of(loop: LoopParts, state: AgentState) -> AgentState:
 
 
 def _path(state: AgentState) -> tuple[str, ...]:
-    noted = state.context.metadata.get(_KEY)
-    return noted["path"] if noted is not None else ()
+    stored: Any = state.extension(_OWNER)
+    return stored["path"] if stored is not None else ()
 
 
 def _loops(loop: LoopParts, path: tuple[str, ...]) -> Iterator[LoopParts]:

@@ -291,7 +291,14 @@ def agent_states(draw: DrawFn, *, max_steps: int = 2) -> AgentState:
     """States before, in and after an execution, of every status, built by the transitions of the loop."""
     ids, at = (draw(_NAMES), draw(st.none() | _NAMES)), draw(moments())
     context = draw(agent_contexts())
-    state = AgentState(agent_id=ids[0], parent_agent_id=ids[1], context=context, created_at=at, updated_at=at)
+    state = AgentState(
+        agent_id=ids[0],
+        parent_agent_id=ids[1],
+        context=context,
+        extensions=draw(json_objects(max_size=2)),
+        created_at=at,
+        updated_at=at,
+    )
     if draw(st.integers(0, 3)) == 0:
         return state
     state = state.with_execution_begun(draw(_NAMES), at)

@@ -33,7 +33,7 @@ NO_EPOCH = Epoch()
 
 
 SUMMARY: Final = "agentloop.summary"
-"""The key of the summary in the metadata of a context, and of the mark on the message that shows it."""
+"""The owner of the summary among the extensions of a state, and the mark on the message that shows it."""
 
 _INTRODUCTION = "Summary of the conversation so far:\n\n"
 
@@ -55,7 +55,7 @@ class Summary(Value):
     @classmethod
     def of(cls, state: AgentState) -> Summary | None:
         """Return the summary that a state holds; None also when its conversation has become shorter than the summary."""
-        noted = state.context.metadata.get(SUMMARY)
+        noted = state.extension(SUMMARY)
         if not isinstance(noted, JsonObject):
             return None
         text, covers, at = noted.get("text"), noted.get("covers"), noted.get("at")
@@ -65,7 +65,7 @@ class Summary(Value):
 
     def noted_in(self, state: AgentState) -> AgentState:
         """Return the state with this summary in place of an earlier one."""
-        return state.with_metadata(**{SUMMARY: {"text": self.text, "covers": self.covers, "at": self.at}})
+        return state.with_extension(SUMMARY, {"text": self.text, "covers": self.covers, "at": self.at})
 
     @property
     def message(self) -> Message:

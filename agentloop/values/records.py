@@ -18,7 +18,7 @@ from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
-RECORD_SCHEMA_VERSION = 1
+RECORD_SCHEMA_VERSION = 2
 """The version of the bodies of records that are written now."""
 
 FIRST_HASH = ""

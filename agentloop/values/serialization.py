@@ -23,10 +23,31 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 V = TypeVar("V")
 
-SCHEMA_VERSION = 1
-"""The version of the JSON form that is written now."""
+SCHEMA_VERSION = 2
+"""The version of the JSON form that is written now. Version 2 added `AgentState.extensions`."""
 
-MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {}
+_FORMER_METADATA = ("agentloop.handoff", "agentloop.budget", "agentloop.summary")
+
+
+def upgrade_extensions(data: Any) -> Any:
+    """Return plain JSON data of version 1 in the form of version 2, in which extensions are no part of the metadata.
+
+    States can be nested: the progress of a suspended call holds the state of its sub-agent.
+    """
+    if isinstance(data, list):
+        return [upgrade_extensions(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    upgraded = {name: upgrade_extensions(value) for name, value in data.items()}
+    match upgraded:
+        case {"context": {"metadata": dict() as metadata}}:
+            extensions = {owner: metadata.pop(owner) for owner in _FORMER_METADATA if owner in metadata}
+            if extensions:
+                upgraded["extensions"] = extensions
+    return upgraded
+
+
+MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {1: lambda _, value: upgrade_extensions(value)}
 """For each version, what turns a document of it (its kind and its value) into one of the next version."""
 
 _TAGS: Mapping[type, str] = {

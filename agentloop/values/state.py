@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze, freeze_object, json_in_text
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object, json_in_text
 from agentloop.values.messages import Message
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
@@ -130,6 +130,8 @@ class AgentState(Value):
         agent_id: the id of the agent.
         parent_agent_id: the id of the agent whose tool call this agent serves; None for one of its own.
         context: what a model may see.
+        extensions: JSON that the loop and interceptors keep in the state from step to step, by owner; the model never sees
+            it. Owners inside the package begin with `agentloop.`. Metadata is for the user, extensions are not.
         execution: the current or last run of the loop; None before the first.
         execution_count: how many executions were begun.
         created_at: when the agent was begun.
@@ -139,6 +141,7 @@ class AgentState(Value):
     agent_id: str
     parent_agent_id: str | None = None
     context: AgentContext = AgentContext()  # immutable
+    extensions: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     execution: ExecutionState | None = None
     execution_count: int = 0
     created_at: datetime
@@ -259,6 +262,10 @@ class AgentState(Value):
         turn = self.open_turn
         return tuple([call for waiting in turn.pending for call in waiting.flat]) if turn is not None else ()
 
+    def extension(self, owner: str) -> JsonValue:
+        """Return what an owner has stored with `with_extension`; None if it has stored nothing."""
+        return self.extensions.get(owner)
+
     def explain(self) -> str:
         """Return a short account of the current execution, for a person to read."""
         return explain(self.execution)
@@ -294,6 +301,13 @@ class AgentState(Value):
     def with_metadata(self, **entries: object) -> AgentState:
         """Return the state with these entries of the context's metadata added or replaced."""
         return self.with_context(self.context.with_metadata(**entries))
+
+    def with_extension(self, owner: str, value: object) -> AgentState:
+        """Return the state with this JSON value of an owner added or replaced; None removes it."""
+        extensions = {**self.extensions, owner: value}
+        if value is None:
+            del extensions[owner]
+        return evolve(self, extensions=extensions)
 
     def with_output(self, output: object) -> AgentState:
         """Return the state with its answer as data; neither compared nor stored."""
@@ -372,6 +386,7 @@ class AgentState(Value):
             agent_id=self.agent_id,
             parent_agent_id=self.parent_agent_id,
             context=context,
+            extensions=self.extensions,
             execution=execution,
             execution_count=self.execution_count,
             created_at=self.created_at,

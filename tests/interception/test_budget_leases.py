@@ -236,7 +236,7 @@ def test_what_leases_used_is_kept_in_the_state() -> None:
     assert outcome(whole) == ("stopped", "token_limit")
     assert outcome(resumed) == ("stopped", "token_limit")
     assert again.tokens <= 3_000
-    kept = whole.context.metadata["agentloop.budget"]["Budget"]
+    kept = whole.extensions["agentloop.budget"]["Budget"]
     assert kept["tokens"] == ledger.tokens - (whole.usage.total_tokens or 0)
 
 

@@ -284,8 +284,8 @@ def test_whatever_a_summary_covers_what_is_shown_only_grows_until_the_next(
 def test_a_summary_of_more_than_there_is_is_not_shown() -> None:
     """An interceptor may have shortened the conversation; and what else stands under the key is none."""
     state = asked(AgentState.start(), "go")
-    for noted in (Summary("x", 5, 6).noted_in(state), state.with_metadata(**{"agentloop.summary": "mine"})):
+    for noted in (Summary("x", 5, 6).noted_in(state), state.with_extension("agentloop.summary", "mine")):
         assert Summary.of(noted) is None
         assert list(WholeConversation().compile(noted)) == [Message.user("go")]
-    incomplete = state.with_metadata(**{"agentloop.summary": {"text": "x"}})
+    incomplete = state.with_extension("agentloop.summary", {"text": "x"})
     assert Summary.of(incomplete) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import JournalCorrupt, SchemaTooNew
 from agentloop.journal import chain_record, record_hash, verify_records
-from agentloop.values.records import FIRST_HASH, JournalRecord, RecordKind
+from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, JournalRecord, RecordKind
 from tests.journal.records import records_of
 
 TEXTS = st.text(max_size=20)
@@ -59,7 +59,7 @@ def test_a_record_that_is_missing_or_elsewhere_is_found(at: int) -> None:
 def test_a_record_of_a_newer_agentloop_is_refused() -> None:
     """A record whose hash is right and whose form is not known is SchemaTooNew."""
     (record,) = records_of("e", "{}")
-    newer = evolve(record, schema_version=2)
+    newer = evolve(record, schema_version=RECORD_SCHEMA_VERSION + 1)
     with pytest.raises(SchemaTooNew):
         verify_records([evolve(newer, hash=record_hash(newer))], "e")
 
@@ -67,8 +67,12 @@ def test_a_record_of_a_newer_agentloop_is_refused() -> None:
 def test_the_hash_is_what_it_always_was() -> None:
     """A hash that changes with the version of agentloop would make every journal look damaged."""
     at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2)))
-    first = chain_record("é\n", 1, RecordKind.CALL_INTENT, '{"text":"\ud800"}', at=at, previous_hash=FIRST_HASH)
-    second = chain_record("é\n", 2, RecordKind.CALL_OUTCOME, "{}", at=at.astimezone(UTC), previous_hash=first.hash)
+    first = chain_record(
+        "é\n", 1, RecordKind.CALL_INTENT, '{"text":"\ud800"}', at=at, previous_hash=FIRST_HASH, schema_version=1
+    )
+    second = chain_record(
+        "é\n", 2, RecordKind.CALL_OUTCOME, "{}", at=at.astimezone(UTC), previous_hash=first.hash, schema_version=1
+    )
     assert [record.hash for record in (first, second)] == [
         "6810793867f82cf0c02a02100e270f46b589d420eac15a862cf4ad48aae2ea34",
         "e60044c07e6b5286c2b06915f582a57c04e3d7b31a0050376cd2b699d98459e5",

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from agentloop.journal import SqliteJournal, verify_records
-from agentloop.journal.sqlite.schema import SCHEMA_VERSION
-from tests.journal.golden.make import HERE, as_json, executions, make
+from tests.journal.golden.make import GOLDEN_VERSION, HERE, as_json, executions, make
 
-VERSIONS = range(1, SCHEMA_VERSION + 1)
+VERSIONS = range(1, GOLDEN_VERSION + 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -45,17 +44,18 @@ def statements(path: Path) -> list[str]:
 async def test_the_golden_file_is_what_is_written_today(tmp_path: Path) -> None:
     """Whoever changes what is written has to count the version up, and to make a file of the new one."""
     await make(tmp_path / "j.db")
-    golden = HERE / f"version_{SCHEMA_VERSION}.db"
+    golden = HERE / f"version_{GOLDEN_VERSION}.db"
     assert statements(tmp_path / "j.db") == statements(golden)
     assert (tmp_path / "j.json").read_text() == golden.with_suffix(".json").read_text()
 
 
-async def test_an_execution_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_execution_of_an_earlier_version_goes_on(tmp_path: Path, version: int) -> None:
     """Today's records follow those of then."""
     path = tmp_path / "j.db"
-    shutil.copy(HERE / "version_1.db", path)
+    shutil.copy(HERE / f"version_{version}.db", path)
     journal = SqliteJournal(path)
-    head, records = executions()[0]
+    head, records = executions(version)[0]
     assert list(await journal.read(head.execution_id)) == records
     assert await journal.delete("second")
     assert await journal.purge(head.updated_at) == 0

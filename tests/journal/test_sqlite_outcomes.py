@@ -24,6 +24,7 @@ from agentloop.errors import (
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from agentloop.journal.sqlite.statements import translate_error
+from agentloop.values.records import RECORD_SCHEMA_VERSION
 from tests.journal.records import appended, head_after, records_of
 
 
@@ -170,12 +171,13 @@ async def test_a_newer_schema(tmp_path: Path) -> None:
     """Tables, or a record, that a newer agentloop wrote are refused, not read in part."""
     journal = SqliteJournal(tmp_path / "j.db")
     await appended(journal, "e", "{}", "{}")
-    sql(journal.path, "UPDATE records SET schema_version = 2, kind = 'something_new' WHERE sequence = 2")
+    newer = RECORD_SCHEMA_VERSION + 1
+    sql(journal.path, f"UPDATE records SET schema_version = {newer}, kind = 'something_new' WHERE sequence = 2")
     with pytest.raises(SchemaTooNew) as of_record:
         await journal.read("e")
-    assert (of_record.value.found, of_record.value.supported) == (2, 1)
+    assert (of_record.value.found, of_record.value.supported) == (newer, RECORD_SCHEMA_VERSION)
     (finding,) = await journal.verify("e")
-    assert "schema version 2" in finding.problem
+    assert f"schema version {newer}" in finding.problem
     await journal.aclose()
     sql(journal.path, f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}' WHERE name = 'schema_version'")
     for ask in (journal.list(), appended(journal, "f", "{}"), journal.delete("e")):

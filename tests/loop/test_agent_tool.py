@@ -202,7 +202,7 @@ async def test_an_agent_draws_on_the_budget_of_its_caller() -> None:
     assert len(seen) == 3
     told = [one.error_message for one in state.steps[0].executions]
     assert all("step_limit" in text for text in told)
-    assert state.context.metadata["agentloop.budget"]["Budget"]["steps"] < 20
+    assert state.extensions["agentloop.budget"]["Budget"]["steps"] < 20
 
 
 async def test_agents_below_each_other_are_bounded() -> None:
@@ -674,7 +674,7 @@ async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> N
         rounds += 1
         stored = from_json(to_json(state), AgentState)
         state = await office().resume(stored, {leaves(stored)[-1].key: approve()})
-    spent = state.context.metadata["agentloop.budget"]["Budget"]
+    spent = state.extensions["agentloop.budget"]["Budget"]
     assert rounds == 4
     assert (spent["tokens"], spent["steps"], spent["tool_calls"]) == (2 * (100 + 100 + 15), 2 + 2 * 3, 2 + 2 * 2)
 

@@ -1036,7 +1036,6 @@ def test_two_decisions_in_one_answer_are_both_taken_or_asked_for_again(text: str
     assert sorted(till.paid) in ([1, 2], [])
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M18: a user's metadata overwrites that of a handoff")
 def test_metadata_of_the_user_does_not_lose_a_handoff() -> None:
     """A conversation that was handed over stays there when the user sets the metadata anew."""
     billing = AgentLoop(

@@ -66,6 +66,7 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
     "messages": lambda state: state.with_messages([Message.user("other")]),
     "system prompt": lambda state: state.with_system_prompt("other"),
     "metadata": lambda state: state.with_metadata(seen=[1]),
+    "extension": lambda state: state.with_extension("acme.notes", [1]),
     "response format": lambda state: state.with_response_format(ResponseFormat(name="other")),
     "output": lambda state: state.with_output(5),
     "execution": lambda state: state.with_execution_begun("next", LATER),
@@ -109,6 +110,18 @@ def test_an_agent_begins_with_what_it_is_given() -> None:
     assert AgentState.start(agent_id="mine").agent_id == "mine"
     assert AgentState.start().messages == ()
     assert AgentState.start().agent_id != AgentState.start().agent_id
+
+
+def test_an_extension_survives_whatever_the_user_sets() -> None:
+    """An extension belongs to its owner: metadata, another context and the transitions of the loop leave it as it is."""
+    state = begun().with_extension("acme.notes", {"seen": [1]}).with_extension("acme.other", 2)
+    for name in TRANSITIONS.keys() - {"extension", "last step"}:
+        assert TRANSITIONS[name](state).extension("acme.notes") == {"seen": (1,)}
+    assert TRANSITIONS["last step"](state.with_step(step())).extension("acme.notes") == {"seen": (1,)}
+    assert state.with_extension("acme.notes", 3).extensions == {"acme.notes": 3, "acme.other": 2}
+    assert state.with_extension("acme.notes", None).extensions == {"acme.other": 2}
+    assert state.extension("acme.unknown") is None
+    assert state.context.metadata == {}
 
 
 def test_before_the_first_execution_there_is_nothing_to_tell() -> None:

@@ -25,7 +25,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import SuspendedTurn
 from agentloop.values.stop import StopSignal
 
-GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
+GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
 HEAD = {"agent_id": "a", "execution_id": "e", "parent_agent_id": None, "step_number": 0, "sequence": 1}
 
 

@@ -19,7 +19,8 @@ from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
-GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
+GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
+GOLDEN_OF_VERSION_1 = Path(__file__).parent / "golden" / "agent_state_v1.json"
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1, microseconds=5)
 
@@ -105,6 +106,7 @@ def representative_state() -> AgentState:
         agent_id="agent_1",
         parent_agent_id="agent_0",
         context=context(),
+        extensions={"acme.notes": {"seen": [1, None], "text": "é"}},
         created_at=NOW - timedelta(days=1),
         updated_at=NOW,
     )
@@ -115,11 +117,17 @@ def representative_state() -> AgentState:
 
 
 def test_a_state_that_was_written_before_is_still_read() -> None:
-    """The file of schema version 1 gives the state it was made of, and written again the same bytes."""
+    """The file of schema version 2 gives the state it was made of, and written again the same bytes."""
     golden = GOLDEN.read_bytes()
     state = from_json(golden, AgentState)
     assert state == representative_state()
     assert to_json(state) == golden.rstrip(b"\n")
+
+
+def test_a_state_of_schema_version_1_is_still_read() -> None:
+    """Its file gives the same state without extensions, which version 1 did not have."""
+    state = from_json(GOLDEN_OF_VERSION_1.read_bytes(), AgentState)
+    assert state == attrs.evolve(representative_state(), extensions={})
 
 
 def test_the_state_that_was_written_holds_something_of_everything() -> None:

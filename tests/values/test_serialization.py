@@ -34,7 +34,7 @@ from agentloop.values.inference import (
     ToolChoice,
     Usage,
 )
-from agentloop.values.json import JsonObject
+from agentloop.values.json import JsonObject, freeze, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
 from agentloop.values.points import (
@@ -73,7 +73,7 @@ from agentloop.values.stop import Continuation, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolResult, ToolSpec
 from agentloop.values.value import EncodeOnce, Value
 
-GOLDEN = Path(__file__).parent / "golden" / "agent_state_v1.json"
+GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 texts = st.text(max_size=5)
@@ -251,7 +251,7 @@ def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
 def test_the_form_names_its_version_and_kind_and_no_class_path() -> None:
     """An envelope stands around the value; parts are told apart by a tag."""
     assert to_json(Message.user("hello")) == (
-        b'{"schema_version":1,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
+        b'{"schema_version":2,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
     )
     assert b"agentloop" not in GOLDEN.read_bytes()
 
@@ -312,6 +312,37 @@ def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPat
     assert from_json(document("Text", {"text": "a"}, 2), Text) == Text("A")
     assert from_json(document("Text", {"text": "a"}, 3), Text) == Text("a")
     assert to_json(Text("a")).startswith(b'{"schema_version":3,')
+
+
+def test_extensions_of_version_1_are_moved_out_of_the_metadata() -> None:
+    """In version 1 the loop kept its own entries in the metadata, also in those of a suspended sub-agent's state."""
+
+    def state(metadata: Any, **fields: Any) -> Any:
+        at = "2026-01-01T00:00:00+00:00"
+        return {"agent_id": "a", "created_at": at, "updated_at": at, "context": {"metadata": metadata}, **fields}
+
+    handoff = {"path": ["to_billing"], "execution": "e", "count": 1}
+    inner = state({"agentloop.budget": {"execution": "e/1"}, "agentloop.summary": {"text": "…"}})
+    slot = {
+        "type": "pending_call",
+        "key": "e/1/0",
+        "call": {"id": "1", "name": "clerk"},
+        "reason": "waits",
+        "begun": True,
+        "progress": inner,
+    }
+    at = "2026-01-01T00:00:00+00:00"
+    turn = {"parts": [{"type": "tool_call", "id": "1", "name": "clerk"}], "slots": [slot]}
+    step = {"id": "s", "number": 1, "started_at": at, "ended_at": at, "open_turn": turn}
+    execution = {"id": "e", "status": "suspended", "started_at": at, "steps": [step]}
+    outer = state({"tenant": 7, "agentloop.handoff": handoff}, execution=execution)
+    read = from_json(document("AgentState", outer, 1), AgentState)
+    assert read.context.metadata == {"tenant": 7}
+    assert read.extensions == freeze({"agentloop.handoff": handoff})
+    progress = from_plain(thaw(read.pending[0].progress), AgentState)
+    assert progress.context.metadata == {}
+    assert list(progress.extensions) == ["agentloop.budget", "agentloop.summary"]
+    assert from_json(document("AgentState", outer), AgentState).context.metadata["agentloop.handoff"]
 
 
 @pytest.mark.parametrize("damaged", [None, [], {}, "x"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from attrs import asdict, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.interception.budgets.account import AccountEntry, BudgetAccount
 from agentloop.interception.budgets.amounts import NO_AMOUNTS, Amounts, Limits, cost_units
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.state import AgentState
 
 
@@ -126,7 +128,7 @@ def set_current_budget(budget: RunningBudget) -> Iterator[None]:
 
 # --- the usage of ended leases, in the state --------------------------------------------------------------------
 
-_KEY = "agentloop.budget"
+_OWNER = "agentloop.budget"
 
 
 def delegated_usage(state: AgentState, budget: str) -> Amounts:
@@ -136,17 +138,17 @@ def delegated_usage(state: AgentState, budget: str) -> Amounts:
         state: the state.
         budget: the name of the budget that gave the leases.
     """
-    stored = state.context.metadata.get(_KEY, {})
-    if stored.get("execution") != state.execution_id or budget not in stored:
-        return NO_AMOUNTS
-    return Amounts(**stored[budget])
+    return Amounts(**_stored_usage(state).get(budget, {}))
 
 
 def with_delegated_usage(state: AgentState, budget: str, amounts: Amounts) -> AgentState:
     """Return the state with what was used under ended leases of its execution."""
     if amounts == delegated_usage(state, budget):
         return state
-    stored = state.context.metadata.get(_KEY, {})
-    others = stored if stored.get("execution") == state.execution_id else {}
-    entry = {**others, "execution": state.execution_id, budget: asdict(amounts)}
-    return state.with_metadata(**{_KEY: entry})
+    entry = {**_stored_usage(state), "execution": state.execution_id, budget: asdict(amounts)}
+    return state.with_extension(_OWNER, entry)
+
+
+def _stored_usage(state: AgentState) -> Mapping[str, Any]:
+    stored: Any = state.extension(_OWNER)
+    return stored if stored is not None and stored["execution"] == state.execution_id else EMPTY_OBJECT

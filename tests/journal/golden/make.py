@@ -15,16 +15,17 @@ from pathlib import Path
 import attrs
 
 from agentloop.journal import SqliteJournal, chain_record
-from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import BEGIN, head_after
 
 HERE = Path(__file__).parent
+GOLDEN_VERSION = 2
+"""The newest golden file, whose number is that of the version of its records."""
 SPILL_CHARACTERS = 300
 
 
-def records_of(execution_id: str) -> list[JournalRecord]:
+def records_of(execution_id: str, schema_version: int) -> list[JournalRecord]:
     """Make a record of each kind: short ones, some with long texts, one that is long without a long text."""
     records: list[JournalRecord] = []
     for sequence, kind in enumerate(RecordKind, 1):
@@ -40,16 +41,17 @@ def records_of(execution_id: str) -> list[JournalRecord]:
             json.dumps(body, ensure_ascii=sequence % 2 == 0),
             at=BEGIN + timedelta(seconds=sequence, microseconds=sequence % 3),
             previous_hash=records[-1].hash if records else "",
+            schema_version=schema_version,
         )
         records.append(record)
     return records
 
 
-def executions() -> list[tuple[ExecutionHead, list[JournalRecord]]]:
+def executions(schema_version: int = GOLDEN_VERSION) -> list[tuple[ExecutionHead, list[JournalRecord]]]:
     """Return two executions of one agent, and one of an agent that was called by it."""
     made = []
     for number, (execution_id, agent_id) in enumerate((("first", "ada"), ("second", "ada"), ("called", "bob")), 1):
-        records = records_of(execution_id)
+        records = records_of(execution_id, schema_version)
         head = head_after(
             records,
             agent_id=agent_id,
@@ -83,7 +85,7 @@ async def make(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = HERE / f"version_{SCHEMA_VERSION}.db"
+    target = HERE / f"version_{GOLDEN_VERSION}.db"
     if target.exists():
         raise SystemExit(f"{target} is there; a file of an earlier version is never written anew")
     asyncio.run(make(target))
