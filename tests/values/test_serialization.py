@@ -200,7 +200,16 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     CachePolicy: st.builds(CachePolicy, st.floats(0.5, 1e6), max_entries=st.integers(1)),
     CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
-NOT_DATA: set[type] = {EncodeOnce, OnError, CallPolicy, DeduplicatePolicy, RateLimit, RetryPolicy, SeenCall}
+NOT_DATA: set[type] = {
+    EncodeOnce,
+    points.AroundPoint,
+    OnError,
+    CallPolicy,
+    DeduplicatePolicy,
+    RateLimit,
+    RetryPolicy,
+    SeenCall,
+}
 """A base without fields, the point that holds an exception, what tools ask for, which may hold functions and classes, and what
 a deduplicator is shown, which nobody stores."""
 
