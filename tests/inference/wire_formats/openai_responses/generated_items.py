@@ -25,13 +25,13 @@ contents = st.one_of(
 
 
 def optional(**entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Item]:
-    """Make objects with some of these entries."""
+    """Generate objects with some of these entries."""
     return st.fixed_dictionaries({}, optional=entries)
 
 
 def items(kind: str, extra: st.SearchStrategy[Item], **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Item]:
-    """Make items of a type with these entries, and some of those."""
-    return st.builds(lambda own, more: {"type": kind, **own, **more}, st.fixed_dictionaries(entries), extra)
+    """Generate items of a type with these entries and some of the extra ones."""
+    return st.builds(lambda required, more: {"type": kind, **required, **more}, st.fixed_dictionaries(entries), extra)
 
 
 messages = items(
@@ -100,7 +100,7 @@ outputs = st.lists(
 
 
 def response(output: list[Item], **entries: Any) -> Item:
-    """Make a response object of an output."""
+    """Return a response object with this output."""
     return {
         "id": "resp_1",
         "object": "response",

@@ -1,4 +1,4 @@
-"""Requests of the Responses API."""
+"""Tests of the encoding of requests for the Responses API."""
 
 from __future__ import annotations
 
@@ -44,45 +44,45 @@ CONFIG = LLMConfig(model="some-model", base_url="http://localhost/v1", wire_form
 ADD = ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
-def encoded(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> bytes:
-    """Encode a request."""
+def encode(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> bytes:
+    """Return the body of a request."""
     return wire_format(NAME).encode_request(request, config, stream=stream).body
 
 
-def spelled(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> dict[str, Any]:
-    """Encode a request, and parse the body."""
-    body = json.loads(encoded(request, config, stream=stream))
+def encode_json(request: InferenceRequest, config: LLMConfig = CONFIG, *, stream: bool = False) -> dict[str, Any]:
+    """Return the parsed body of a request."""
+    body = json.loads(encode(request, config, stream=stream))
     assert isinstance(body, dict)
     return body
 
 
-def items_of(*messages: Message, stored: bool = False) -> list[dict[str, Any]]:
+def encode_items(*messages: Message, is_stored: bool = False) -> list[dict[str, Any]]:
     """Return the input items of a conversation."""
-    extra = {"store": True} if stored else {}
-    found = spelled(InferenceRequest(messages, options=InferenceOptions(extra=extra)))["input"]
-    assert isinstance(found, list)
-    return found
+    extra = {"store": True} if is_stored else {}
+    items = encode_json(InferenceRequest(messages, options=InferenceOptions(extra=extra)))["input"]
+    assert isinstance(items, list)
+    return items
 
 
 def exchange(call: ToolCall, value: object = None, error: ErrorInfo | None = None) -> ToolExchange:
-    """Join a call to its outcome."""
+    """Return a call with its execution."""
     return ToolExchange(call, execution_of(call, value=value, error=error))
 
 
-def decoded(output: list[Item]) -> InferenceResponse:
+def decode(output: list[Item]) -> InferenceResponse:
     """Decode a response with this output."""
     return wire_format(NAME).decode_response(200, {}, json.dumps(response(output)).encode())
 
 
-def answered(output: list[Item]) -> Message:
-    """Decode an output, and join its calls to results."""
-    found = decoded(output)
-    return Message.of_response(found.parts, [execution_of(call, value="done") for call in found.tool_calls])
+def with_results(output: list[Item]) -> Message:
+    """Return the message of a decoded output, with results for its calls."""
+    response = decode(output)
+    return Message.of_response(response.parts, [execution_of(call, value="done") for call in response.tool_calls])
 
 
-def test_a_request_is_the_model_the_instructions_the_tools_the_input_and_the_rest_in_this_order() -> None:
-    """The order of the segments is that in which a provider caches them."""
-    body = spelled(InferenceRequest((Message.user("hi"),), "Be brief.", (ADD,)), stream=True)
+def test_a_body_contains_model_instructions_tools_input_and_options_in_this_order() -> None:
+    """The stable parts come first, as prompt caches require."""
+    body = encode_json(InferenceRequest((Message.user("hi"),), "Be brief.", (ADD,)), stream=True)
     assert list(body) == ["model", "instructions", "tools", "input", "store", "stream"]
     assert (body["model"], body["instructions"], body["stream"]) == ("some-model", "Be brief.", True)
     assert body["tools"] == [
@@ -91,11 +91,11 @@ def test_a_request_is_the_model_the_instructions_the_tools_the_input_and_the_res
     assert body["input"] == [{"type": "message", "role": "user", "content": "hi"}]
 
 
-def test_what_is_not_asked_for_is_not_sent_and_nothing_is_kept_by_the_provider() -> None:
-    """The plainest request has four entries."""
+def test_unset_options_are_not_sent_and_the_provider_stores_nothing() -> None:
+    """The minimal body has three entries, one of which is `store: false`."""
     request = InferenceRequest((Message.user("hi"),))
-    assert spelled(request).keys() == {"model", "input", "store"}
-    assert spelled(request)["store"] is False
+    assert encode_json(request).keys() == {"model", "input", "store"}
+    assert encode_json(request)["store"] is False
     assert wire_format(NAME).encode_request(request, CONFIG).path == "/responses"
 
 
@@ -118,33 +118,35 @@ MEDIA: list[tuple[Image | Document, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("part", "sent"), MEDIA)
-def test_a_user_and_a_tool_send_every_kind_of_content(part: Image | Document, sent: Mapping[str, object]) -> None:
-    """Pictures and files go by value, by URL and by id."""
+def test_messages_and_results_can_contain_every_kind_of_content(
+    part: Image | Document, sent: Mapping[str, object]
+) -> None:
+    """Images and files are sent by value, by URL and by id."""
     content = [{"type": "input_text", "text": "look"}, sent]
-    assert items_of(Message.user("look", part))[0]["content"] == content
+    assert encode_items(Message.user("look", part))[0]["content"] == content
     call = ToolCall("c", "look")
     execution = execution_of(call).with_value(None, [Text("look"), part])
-    assert items_of(Message.assistant(ToolExchange(call, execution)))[1]["output"] == content
+    assert encode_items(Message.assistant(ToolExchange(call, execution)))[1]["output"] == content
 
 
-def test_what_cannot_be_carried_is_refused_by_name() -> None:
-    """The error names the part and where it stands."""
-    sound = Audio(media_type="audio/wav", data=b"")
+def test_unsupported_content_is_refused_by_name() -> None:
+    """The error names the part and what contains it."""
+    audio = Audio(media_type="audio/wav", data=b"")
     call = ToolCall("c", "sing")
     with pytest.raises(BadRequest, match="a message contains Audio"):
-        items_of(Message.user(sound))
+        encode_items(Message.user(audio))
     with pytest.raises(BadRequest, match="the result of the tool 'sing' contains Audio"):
-        items_of(Message.assistant(ToolExchange(call, execution_of(call).with_value(None, [sound]))))
+        encode_items(Message.assistant(ToolExchange(call, execution_of(call).with_value(None, [audio]))))
     with pytest.raises(BadRequest, match="does not support Image in an assistant message"):
-        items_of(Message.assistant(Image(url="https://a/b")))
+        encode_items(Message.assistant(Image(url="https://a/b")))
 
 
 def test_calls_are_followed_by_their_outputs() -> None:
-    """All calls of a turn stand before all their outputs, so that each output belongs to the calls just before it."""
+    """All calls of a turn precede all of their outputs."""
     first, second = ToolCall("c", "a.b", ' {"x": 1} '), ToolCall("", "add")
     failed = ErrorInfo("ToolFailed", "no")
     turn = Message.assistant("so", exchange(first, {"y": 2}), exchange(second, error=failed))
-    assert items_of(turn) == [
+    assert encode_items(turn) == [
         {"type": "message", "role": "assistant", "content": "so"},
         {"type": "function_call", "call_id": "c", "name": wire_name("a.b"), "arguments": '{"x": 1}'},
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"},
@@ -155,70 +157,73 @@ def test_calls_are_followed_by_their_outputs() -> None:
 
 @pytest.mark.parametrize("arguments", MALFORMED_ARGUMENTS)
 def test_malformed_arguments_are_sent_back_as_an_object(arguments: str) -> None:
-    """A service that parses the history is not given what it cannot parse."""
-    call = items_of(Message.assistant(exchange(ToolCall("c", "add", arguments))))[0]
+    """A malformed call does not make the provider refuse the conversation."""
+    call = encode_items(Message.assistant(exchange(ToolCall("c", "add", arguments))))[0]
     assert json.loads(call["arguments"]) == {MALFORMED: arguments}
 
 
-def test_what_other_formats_noted_is_not_sent() -> None:
-    """Thoughts, opaque parts and notes of another provider are left out."""
-    theirs = {"anthropic-messages": {"signature": "s"}}
-    call = ToolCall("c", "add", provider_data=theirs)
+def test_data_of_other_providers_is_not_sent() -> None:
+    """Reasoning, opaque parts and provider data of other providers are dropped."""
+    foreign_data = {"anthropic-messages": {"signature": "s"}}
+    call = ToolCall("c", "add", provider_data=foreign_data)
     turn = Message.assistant(
-        Reasoning("hm", provider_data=theirs),
-        Text("so", provider_data=theirs),
+        Reasoning("hm", provider_data=foreign_data),
+        Text("so", provider_data=foreign_data),
         ProviderPart("anthropic-messages", {"type": "x"}),
         exchange(call, 1),
         Reasoning("hm"),
     )
-    assert items_of(turn) == items_of(Message.assistant("so", exchange(ToolCall("c", "add"), 1)))
+    assert encode_items(turn) == encode_items(Message.assistant("so", exchange(ToolCall("c", "add"), 1)))
 
 
 @given(outputs)
-def test_an_answer_goes_back_as_it_came(output: list[Item]) -> None:
-    """Ids, statuses, phases, annotations, encrypted thoughts and the provider's own items come back to it, in order."""
-    sent = items_of(answered(output))
+def test_a_response_is_sent_back_unchanged(output: list[Item]) -> None:
+    """Ids, statuses, phases, annotations, encrypted reasoning and built-in items are encoded in order."""
+    sent = encode_items(with_results(output))
     echoed = [item for item in sent if not item["type"].endswith("_call_output")]
     while output and output[-1]["type"] == "reasoning":
         output = output[:-1]
     assert echoed == output
     assert sent[: len(echoed)] == echoed
-    called = [item["call_id"] for item in output if "call_id" in item]
-    assert [item["call_id"] for item in sent[len(echoed) :]] == called
+    call_ids = [item["call_id"] for item in output if "call_id" in item]
+    assert [item["call_id"] for item in sent[len(echoed) :]] == call_ids
 
 
 @given(outputs)
-def test_what_this_format_notes_reaches_no_other(output: list[Item]) -> None:
-    """The same answer without ids, encrypted thoughts and opaque items is the same to another provider."""
-    turn = answered(output)
+def test_provider_data_is_not_sent_to_other_providers(output: list[Item]) -> None:
+    """Another wire format encodes the response as if it had no ids, encrypted reasoning and opaque items."""
+    turn = with_results(output)
     plain = Message.assistant(*[neutral(part) for part in turn.parts if isinstance(part, Text | ToolExchange)])
     chat = LLMConfig(model="m", base_url="http://localhost/v1", wire_format="openai-chat")
-    bodies = [wire_format("openai-chat").encode_request(InferenceRequest((made,)), chat).body for made in (turn, plain)]
+    bodies = [
+        wire_format("openai-chat").encode_request(InferenceRequest((message,)), chat).body for message in (turn, plain)
+    ]
     assert bodies[0] == bodies[1]
 
 
 def neutral(part: Text | ToolExchange) -> Text | ToolExchange:
-    """Return a part without what a provider noted."""
+    """Return a part without provider data."""
     if isinstance(part, Text):
         return Text(part.text)
     return evolve(part, call=evolve(part.call, provider_data={}))
 
 
-def test_an_answer_without_an_id_of_its_own_goes_back_as_text() -> None:
-    """Not every service gives ids; an item without one has a simpler form."""
+def test_a_message_without_an_id_is_sent_back_as_text() -> None:
+    """Not every service sends ids; an item without one has a simpler form."""
     item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]}
-    assert items_of(answered([item])) == [{"type": "message", "role": "assistant", "content": "so"}]
+    assert encode_items(with_results([item])) == [{"type": "message", "role": "assistant", "content": "so"}]
 
 
-def test_changed_text_is_sent_as_it_is_now() -> None:
-    """An interceptor may replace what the model said; the model then sees that."""
+def test_replaced_text_is_sent() -> None:
+    """An interceptor may replace the text of a response."""
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
-    found = decoded([item]).with_text("b")
-    assert items_of(Message.assistant(*found.parts)) == [{"type": "message", "role": "assistant", "content": "b"}]  # type: ignore[arg-type]
+    replaced = decode([item]).with_text("b")
+    message = Message.of_response(replaced.parts, [])
+    assert encode_items(message) == [{"type": "message", "role": "assistant", "content": "b"}]
 
 
-BARE = {"type": "reasoning", "id": "rs_1", "summary": []}
-SAID = {
+BARE_REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
+MESSAGE = {
     "type": "message",
     "id": "msg_1",
     "role": "assistant",
@@ -227,35 +232,35 @@ SAID = {
 }
 
 
-def test_thoughts_that_only_an_id_stands_for_go_to_a_provider_that_kept_them_only() -> None:
-    """A provider that stored nothing refuses an id that it does not know."""
-    turn = answered([BARE, SAID])
-    assert items_of(turn) == [SAID]
-    assert items_of(turn, stored=True) == [BARE, SAID]
+def test_reasoning_with_an_id_only_is_sent_if_the_provider_stored_it() -> None:
+    """Without stored responses, the provider refuses an unknown id."""
+    turn = with_results([BARE_REASONING, MESSAGE])
+    assert encode_items(turn) == [MESSAGE]
+    assert encode_items(turn, is_stored=True) == [BARE_REASONING, MESSAGE]
 
 
-def test_thoughts_that_nothing_follows_are_not_sent() -> None:
-    """A provider refuses thoughts without what they led to: an answer that was cut off, or a call that nobody answered."""
-    thought = {**BARE, "encrypted_content": "x"}
+def test_trailing_reasoning_is_not_sent() -> None:
+    """The provider refuses reasoning without the item that it led to."""
+    reasoning = {**BARE_REASONING, "encrypted_content": "x"}
     shell = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "status": "completed", "action": {}}
-    assert items_of(answered([thought])) == []
-    assert items_of(answered([SAID, thought, shell])) == [SAID]
-    assert items_of(answered([thought, thought, SAID])) == [thought, thought, SAID]
+    assert encode_items(with_results([reasoning])) == []
+    assert encode_items(with_results([MESSAGE, reasoning, shell])) == [MESSAGE]
+    assert encode_items(with_results([reasoning, reasoning, MESSAGE])) == [reasoning, reasoning, MESSAGE]
 
 
-def test_a_call_that_the_provider_answered_itself_goes_back_with_its_answer() -> None:
-    """A hosted shell runs at the provider, which tells the call and its output."""
+def test_a_call_that_the_provider_answered_is_sent_back_with_its_output() -> None:
+    """The response contains both the call and the output of a hosted shell."""
     call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "status": "completed", "action": {"commands": ["ls"]}}
     output = {"type": "shell_call_output", "id": "sho_1", "call_id": "c", "output": []}
-    assert items_of(answered([call, output])) == [call, output]
-    assert items_of(answered([call])) == []
+    assert encode_items(with_results([call, output])) == [call, output]
+    assert encode_items(with_results([call])) == []
 
 
-def test_a_call_with_free_text_is_answered_in_kind() -> None:
-    """A custom tool is given text that is no JSON, and gets its output by the type of its own."""
+def test_a_custom_call_gets_a_custom_output() -> None:
+    """The input of a custom tool is text that need not be JSON."""
     call = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "sql", "input": "SELECT 1"}
     output = {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}
-    assert items_of(answered([call])) == [call, output]
+    assert encode_items(with_results([call])) == [call, output]
 
 
 @pytest.mark.parametrize(
@@ -270,32 +275,32 @@ def test_a_call_with_free_text_is_answered_in_kind() -> None:
 def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, sent: dict[str, object]) -> None:
     """Without tools there is nothing to choose."""
     request = InferenceRequest((Message.user("hi"),), tools=(ADD,), tool_choice=choice, parallel_tool_calls=False)
-    body = spelled(request)
+    body = encode_json(request)
     assert {name: body[name] for name in body if name == "tool_choice"} == sent
     assert body["parallel_tool_calls"] is False
-    assert spelled(request.with_tools()).keys() == {"model", "input", "store"}
+    assert encode_json(request.with_tools()).keys() == {"model", "input", "store"}
 
 
 def test_the_response_format_is_sent() -> None:
-    """A schema goes with its name, under `text`."""
+    """A schema is sent with its name, in the entry `text`."""
     request = InferenceRequest((Message.user("hi"),))
-    plain = spelled(request.with_response_format(ResponseFormat()))
-    assert plain["text"] == {"format": {"type": "json_object"}}
-    wanted = ResponseFormat({"type": "object"}, "my answer", strict=False)
-    described = {"type": "json_schema", "name": wire_name("my answer"), "schema": {"type": "object"}, "strict": False}
+    body = encode_json(request.with_response_format(ResponseFormat()))
+    assert body["text"] == {"format": {"type": "json_object"}}
+    response_format = ResponseFormat({"type": "object"}, "my answer", strict=False)
+    schema = {"type": "json_schema", "name": wire_name("my answer"), "schema": {"type": "object"}, "strict": False}
     extra = InferenceOptions(extra={"text": {"verbosity": "low"}})
-    assert spelled(request.with_response_format(wanted).with_options(extra))["text"] == {
-        "format": described,
+    assert encode_json(request.with_response_format(response_format).with_options(extra))["text"] == {
+        "format": schema,
         "verbosity": "low",
     }
 
 
-def test_options_are_spelled_as_the_api_wants_them() -> None:
-    """Thinking and what is shown of it stand together, and encrypted thoughts are asked for with them."""
+def test_options_are_sent_under_the_names_of_the_api() -> None:
+    """The reasoning options are merged, and encrypted reasoning is requested with them."""
     options = InferenceOptions(
         temperature=0.5, top_p=0.9, max_tokens=7, reasoning_effort="low", extra={"reasoning": {"summary": "auto"}}
     )
-    body = spelled(InferenceRequest((Message.user("hi"),), options=options))
+    body = encode_json(InferenceRequest((Message.user("hi"),), options=options))
     for name in ("model", "input", "store"):
         del body[name]
     assert body == {
@@ -320,29 +325,29 @@ def test_options_are_spelled_as_the_api_wants_them() -> None:
         ),
     ],
 )
-def test_encrypted_thoughts_are_asked_for_where_thoughts_are(options: InferenceOptions, included: object) -> None:
-    """Models that do not reason refuse the question; a provider that stores needs not be asked."""
-    assert spelled(InferenceRequest((Message.user("hi"),), options=options)).get("include") == included
+def test_encrypted_reasoning_is_requested_with_reasoning_only(options: InferenceOptions, included: object) -> None:
+    """Models without reasoning refuse the request, and a provider that stores responses does not need it."""
+    assert encode_json(InferenceRequest((Message.user("hi"),), options=options)).get("include") == included
 
 
-def test_tools_of_the_provider_stand_after_ours() -> None:
-    """Built-in tools are put in by `extra`, beside functions."""
+def test_provider_tools_follow_ours() -> None:
+    """`options.extra` may contain built-in tools."""
     search = {"type": "web_search"}
     config = CONFIG.with_settings(options=InferenceOptions(extra={"tools": [search]}))
-    assert spelled(InferenceRequest((Message.user("hi"),), tools=(ADD,)), config)["tools"][1:] == [search]
-    assert spelled(InferenceRequest((Message.user("hi"),)), config)["tools"] == [search]
+    assert encode_json(InferenceRequest((Message.user("hi"),), tools=(ADD,)), config)["tools"][1:] == [search]
+    assert encode_json(InferenceRequest((Message.user("hi"),)), config)["tools"] == [search]
 
 
-def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
-    """What a request sets wins, and what it leaves open stays."""
+def test_options_of_a_request_override_those_of_the_configuration() -> None:
+    """The options of the configuration are defaults."""
     config = CONFIG.with_settings(options=InferenceOptions(model="a", temperature=1, max_tokens=5, extra={"user": "x"}))
     options = InferenceOptions(model="b", temperature=0, extra={"user": "y"})
-    body = spelled(InferenceRequest((Message.user("hi"),), options=options), config)
+    body = encode_json(InferenceRequest((Message.user("hi"),), options=options), config)
     assert (body["model"], body["temperature"], body["max_output_tokens"], body["user"]) == ("b", 0, 5, "y")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (InferenceOptions(stop=("END",)), "'stop'"),
         (InferenceOptions(seed=0), "'seed'"),
@@ -354,53 +359,53 @@ def test_options_of_a_request_go_before_those_of_the_configuration() -> None:
         (InferenceOptions(extra={"include": "all"}), "include"),
     ],
 )
-def test_an_option_that_has_no_place_is_refused_by_name(options: InferenceOptions, told: str) -> None:
-    """The API has neither stop nor seed, and nothing stands twice in a body."""
+def test_an_unsupported_option_is_refused_by_name(options: InferenceOptions, message: str) -> None:
+    """The API has neither stop nor seed, and `options.extra` must not repeat entries of the body."""
     request = InferenceRequest((Message.user("hi"),), "a system prompt", options=options)
-    with pytest.raises(BadRequest, match=told):
-        spelled(request)
+    with pytest.raises(BadRequest, match=message):
+        encode_json(request)
 
 
-def without_options_it_lacks(request: InferenceRequest) -> InferenceRequest:
-    """Leave out what the API does not have."""
+def without_unsupported_options(request: InferenceRequest) -> InferenceRequest:
+    """Return a request without the options that the API does not have."""
     return request.with_options(evolve(request.options, stop=(), seed=None))
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> InferenceRequest:
-    """Requests whose history holds answers of this API and of others."""
-    request = without_options_it_lacks(draw(inference_requests))
-    turns = [answered(output) for output in draw(st.lists(outputs, max_size=2))]
+    """Generate requests whose history contains responses of this API and of others."""
+    request = without_unsupported_options(draw(inference_requests))
+    turns = [with_results(output) for output in draw(st.lists(outputs, max_size=2))]
     messages = draw(st.permutations([*request.messages, *turns]))
-    return request.with_messages(*[message for message in messages if not holds_audio(message)])
+    return request.with_messages(*[message for message in messages if not contains_audio(message)])
 
 
-def holds_audio(message: Message) -> bool:
-    """Say whether a message holds what the API cannot carry."""
+def contains_audio(message: Message) -> bool:
+    """Return whether a message contains audio, which the API does not support."""
     return any(isinstance(part, Audio) for part in message.parts)
 
 
 @given(requests(), st.booleans())
-def test_a_request_is_what_the_providers_own_package_says_a_request_is(
+def test_requests_have_the_types_of_the_openai_package(
     request: InferenceRequest,
-    stream: bool,  # noqa: FBT001  # a value
+    stream: bool,  # noqa: FBT001  # a generated value
 ) -> None:
-    """Requests satisfy the types that OpenAI publishes for them, without an entry that these do not know."""
-    check_request(NAME, spelled(request, stream=stream))
+    """Requests satisfy the types that OpenAI publishes and have no unknown entries."""
+    check_request(NAME, encode_json(request, stream=stream))
 
 
-def test_a_request_that_openai_would_refuse_does_not_satisfy_its_types() -> None:
-    """The judge of the test above can say no."""
-    body = spelled(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
+def test_an_invalid_request_does_not_have_the_types_of_the_openai_package() -> None:
+    """The validation detects a missing entry."""
+    body = encode_json(InferenceRequest((Message.assistant(exchange(ToolCall("c", "add"), 1)),)))
     body["input"][0].pop("call_id")
     with pytest.raises(pydantic.ValidationError):
         check_request(NAME, body)
 
 
 @given(requests())
-def test_no_encoded_request_holds_a_call_without_its_output(request: InferenceRequest) -> None:
-    """Law 2: after the calls of a turn come their outputs, one each in order, before anything else."""
-    check_pairing(spelled(request)["input"])
+def test_no_encoded_request_contains_a_call_without_its_output(request: InferenceRequest) -> None:
+    """Law 2: the calls of a turn are followed by exactly their outputs, in order."""
+    check_pairing(encode_json(request)["input"])
 
 
 def check_pairing(items: list[dict[str, Any]]) -> None:
@@ -419,31 +424,31 @@ def check_pairing(items: list[dict[str, Any]]) -> None:
 
 
 @given(conversation=conversations, system_prompt=st.text(), with_tools=st.booleans(), length=st.integers(0, 6))
-def test_the_segments_of_a_longer_request_extend_those_of_the_shorter(
+def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one(
     conversation: list[Message], system_prompt: str, *, with_tools: bool, length: int
 ) -> None:
-    """Law 13: to go on with a conversation leaves the bytes before as they were, so that prompt caches serve them."""
-    messages = [message for message in conversation if not holds_audio(message)]
+    """Law 13: continuing a conversation does not change the bytes before, so that prompt caches apply."""
+    messages = [message for message in conversation if not contains_audio(message)]
     tools = (ADD,) if with_tools else ()
     end = b'],"store":false}'
-    shorter = encoded(InferenceRequest(tuple(messages[:length]), system_prompt, tools))
-    longer = encoded(InferenceRequest(tuple(messages), system_prompt, tools))
+    shorter = encode(InferenceRequest(tuple(messages[:length]), system_prompt, tools))
+    longer = encode(InferenceRequest(tuple(messages), system_prompt, tools))
     assert shorter.endswith(end)
     assert longer.startswith(shorter.removesuffix(end))
-    going_on = longer[len(shorter) - len(end) :]
-    assert going_on.startswith((end, b",")) or shorter.endswith(b'"input":[' + end)
+    continuation = longer[len(shorter) - len(end) :]
+    assert continuation.startswith((end, b",")) or shorter.endswith(b'"input":[' + end)
 
 
 def test_messages_and_tools_are_encoded_once() -> None:
-    """Law 20: another configuration of the same format shares what was encoded."""
+    """Law 20: configurations of the same format share encodings."""
     message = Message.user("hello")
     request = InferenceRequest((message,), tools=(ADD,))
     for config in (CONFIG, CONFIG.with_settings(timeout=1)):
-        encoded(request, config)
+        encode(request, config)
         assert (len(message._encodings), len(ADD._encodings)) == (1, 1)
 
 
-def test_tools_that_go_by_another_name_are_listed() -> None:
-    """The names that a provider refuses can be told back."""
+def test_the_encoded_request_lists_renamed_tools() -> None:
+    """`tool_names` maps wire names to the original names."""
     request = InferenceRequest((Message.user("hi"),), tools=(ADD, ToolSpec("a.b", "", {"type": "object"})))
     assert wire_format(NAME).encode_request(request, CONFIG).tool_names == {wire_name("a.b"): "a.b"}

@@ -1,4 +1,4 @@
-"""Responses of the Responses API."""
+"""Tests of the decoding of responses of the Responses API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decode(data: object, status: int = 200) -> InferenceResponse:
 
 
 def message(*content: Item, **entries: object) -> Item:
-    """Make a message item."""
+    """Return a message item."""
     return {
         "type": "message",
         "id": "msg_1",
@@ -44,21 +44,21 @@ def message(*content: Item, **entries: object) -> Item:
     }
 
 
-def said(text: str) -> Item:
-    """Make a piece of text."""
+def output_text(text: str) -> Item:
+    """Return a text content."""
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def test_the_parts_come_in_the_order_of_the_items() -> None:
-    """Thoughts, words, calls and what the provider's own tools did."""
+def test_parts_have_the_order_of_the_items() -> None:
+    """Reasoning, texts, calls and the items of the provider's own tools are decoded."""
     thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
-    found = decode(response([thought, search, message(said("a"), said("b")), CALL]))
-    assert [type(part) for part in found.parts[:4]] == [Reasoning, ProviderPart, Text, Text]
-    assert (found.reasoning, found.text) == ("hm", "ab")
-    assert [(call.id, call.name, call.arguments_json) for call in found.tool_calls] == [("c1", "add", '{"a":1}')]
-    assert (found.id, found.model, found.provider_finish_reason) == ("resp_1", "m", "completed")
-    assert found.finish_reason is FinishReason.TOOL_CALLS
+    decoded = decode(response([thought, search, message(output_text("a"), output_text("b")), CALL]))
+    assert [type(part) for part in decoded.parts[:4]] == [Reasoning, ProviderPart, Text, Text]
+    assert (decoded.reasoning, decoded.text) == ("hm", "ab")
+    assert [(call.id, call.name, call.arguments_json) for call in decoded.tool_calls] == [("c1", "add", '{"a":1}')]
+    assert (decoded.id, decoded.model, decoded.provider_finish_reason) == ("resp_1", "m", "completed")
+    assert decoded.finish_reason is FinishReason.TOOL_CALLS
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_the_parts_come_in_the_order_of_the_items() -> None:
         ),
     ],
 )
-def test_why_the_model_stopped_is_told_in_common_words(entries: dict[str, Any], reason: FinishReason) -> None:
-    """The status, what is incomplete, a refusal and calls all count."""
-    found = decode({**response([message(said("a"))]), **entries})
-    assert found.finish_reason is reason
-    assert found.provider_finish_reason == entries.get("status", "completed")
+def test_finish_reasons_are_translated(entries: dict[str, Any], reason: FinishReason) -> None:
+    """Status, incomplete details, refusals and calls determine the finish reason."""
+    decoded = decode({**response([message(output_text("a"))]), **entries})
+    assert decoded.finish_reason is reason
+    assert decoded.provider_finish_reason == entries.get("status", "completed")
 
 
 def test_a_refusal_is_text() -> None:
-    """A program that shows the text shows why there is none."""
+    """The refusal is the text of the response."""
     assert decode(response([message({"type": "refusal", "refusal": "I can't."})])).text == "I can't."
 
 
-def test_tokens_are_read_where_they_are_told() -> None:
-    """What is not told stays unknown."""
+def test_token_counts_are_decoded() -> None:
+    """A count that is not reported is None."""
     usage = {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 2},
@@ -104,11 +104,11 @@ def test_tokens_are_read_where_they_are_told() -> None:
     assert decode(response([])).usage == Usage()
 
 
-def test_thoughts_of_one_item_stand_on_lines_of_their_own() -> None:
-    """A summary comes in pieces, and so does what open models show in full."""
-    pieces = [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]
+def test_texts_of_one_reasoning_item_are_joined_by_line_feeds() -> None:
+    """Reasoning is a summary, or the full text of open models."""
+    contents = [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]
     full = [{"type": "reasoning_text", "text": "c"}]
-    assert decode(response([{"type": "reasoning", "id": "r", "summary": pieces}])).reasoning == "a\nb"
+    assert decode(response([{"type": "reasoning", "id": "r", "summary": contents}])).reasoning == "a\nb"
     assert decode(response([{"type": "reasoning", "id": "r", "summary": [], "content": full}])).reasoning == "c"
 
 
@@ -125,8 +125,8 @@ def test_thoughts_of_one_item_stand_on_lines_of_their_own() -> None:
         (None, ProviderUnavailable),
     ],
 )
-def test_a_response_that_failed_is_a_typed_error(error: object, kind: type[InferenceError]) -> None:
-    """Failure comes with a status of success and says so inside."""
+def test_a_failed_response_is_a_typed_error(error: object, kind: type[InferenceError]) -> None:
+    """A failure has a success status and reports the error in the body."""
     with pytest.raises(kind):
         decode({**response([]), "status": "failed", "error": error})
 
@@ -134,22 +134,22 @@ def test_a_response_that_failed_is_a_typed_error(error: object, kind: type[Infer
 @pytest.mark.parametrize(
     "data", [[], {}, {"output": None}, {"output": [1]}, {"output": {"a": 1}}, "so", 5, {"choices": []}]
 )
-def test_what_is_no_response_is_told_as_such(data: object) -> None:
-    """Another API behind the same address is not taken for this one."""
+def test_an_invalid_body_is_an_invalid_response(data: object) -> None:
+    """A body of another API raises `InvalidResponse`."""
     with pytest.raises(InvalidResponse):
         decode(data)
 
 
-def test_a_service_may_be_sloppy() -> None:
-    """Arguments as an object, text as text, no ids: it is understood all the same."""
-    call = {"type": "function_call", "id": "fc_1", "name": "add", "arguments": {"a": 1}}
-    found = decode({"output": [{"type": "message", "content": "hi"}, call]})
-    assert found.text == "hi"
-    assert [(made.id, made.arguments_json) for made in found.tool_calls] == [("fc_1", '{"a":1}')]
+def test_simplified_items_are_decoded() -> None:
+    """Services may send arguments as an object, content as text, and no ids."""
+    item = {"type": "function_call", "id": "fc_1", "name": "add", "arguments": {"a": 1}}
+    decoded = decode({"output": [{"type": "message", "content": "hi"}, item]})
+    assert decoded.text == "hi"
+    assert [(call.id, call.arguments_json) for call in decoded.tool_calls] == [("fc_1", '{"a":1}')]
 
 
 def check(body: bytes, status: int = 200) -> None:
-    """Check that a body is a response or an inference error."""
+    """Check that a body is decoded to a response or an inference error."""
     with suppress(InferenceError):
         assert isinstance(FORMAT.decode_response(status, {}, body), InferenceResponse)
 
@@ -161,11 +161,11 @@ def test_any_bytes_are_a_response_or_an_inference_error(status: int, body: bytes
 
 
 def any_of(*likely: Any, **entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make objects with some of these entries, and now and then something else."""
+    """Generate objects with some of these entries, or sometimes any other value."""
     return st.one_of(st.fixed_dictionaries({}, optional=entries), st.sampled_from(likely), json_values)
 
 
-pieces = any_of(
+contents = any_of(
     {}, type=st.sampled_from(["output_text", "refusal"]), text=json_values, refusal=json_values, annotations=json_values
 )
 odd_items = any_of(
@@ -177,8 +177,8 @@ odd_items = any_of(
     name=json_values,
     arguments=json_values,
     input=json_values,
-    content=st.lists(pieces, max_size=2) | json_values,
-    summary=st.lists(pieces, max_size=2) | json_values,
+    content=st.lists(contents, max_size=2) | json_values,
+    summary=st.lists(contents, max_size=2) | json_values,
 )
 odd_responses = any_of(
     {},
@@ -193,15 +193,15 @@ odd_responses = any_of(
 
 
 @given(odd_responses)
-def test_anything_like_a_response_is_one_or_an_inference_error(data: Any) -> None:
-    """No response with something odd in any of its places raises another error."""
+def test_any_object_is_a_response_or_an_inference_error(data: Any) -> None:
+    """No malformed response raises another error."""
     check(json.dumps(data).encode())
 
 
 @given(outputs, st.data())
 def test_damaged_bytes_are_a_response_or_an_inference_error(output: list[Item], data: st.DataObject) -> None:
-    """Cut off or changed anywhere."""
+    """Truncated and changed responses raise no other error."""
     body = json.dumps(response(output)).encode()
-    place = data.draw(st.integers(0, len(body) - 1))
-    check(body[:place])
-    check(body[:place] + data.draw(st.binary(min_size=1, max_size=3)) + body[place + 1 :])
+    position = data.draw(st.integers(0, len(body) - 1))
+    check(body[:position])
+    check(body[:position] + data.draw(st.binary(min_size=1, max_size=3)) + body[position + 1 :])
