@@ -20,9 +20,9 @@ from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolDefinitionError
 from agentloop.mcp.ensemble import McpEnsemble
-from agentloop.tools.check import check_tools, warnings_of_each
+from agentloop.tools.check import check_tools, warnings_by_tool
 from agentloop.tools.ensembles.descriptor import Descriptor
-from agentloop.tools.ensembles.ensemble import Building, Ensemble, EnsembleParts, read_descriptors
+from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_descriptors
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, thaw
 
 
@@ -91,7 +91,7 @@ class Inventory:
     def warnings(self) -> list[Problem]:
         """What makes the tools hard to choose by their descriptions, each thing once."""
         told: dict[str, Problem] = {}
-        found = warnings_of_each(tool for tool, _ in self.sound)
+        found = warnings_by_tool(tool for tool, _ in self.sound)
         for (_, place), warnings in zip(self.sound, found, strict=True):
             for warning in warnings:
                 told.setdefault(warning, evolve(place, message=warning))
@@ -155,7 +155,7 @@ def _members(module: ModuleType, file: str) -> Inventory:
     """Look at the tools, tool classes and ensembles that a module defines or holds."""
     found = Inventory()
     for name, value in vars(module).items():
-        if isinstance(value, EnsembleParts):
+        if isinstance(value, Ensemble):
             _add_ensemble(found, value, Problem(file, name, 0, ""))
         elif isinstance(value, Tool):
             if _is_from(module, value):
@@ -180,18 +180,18 @@ def _line(value: object) -> int:
 
 
 def _of_toml(path: Path, allow: Iterable[str]) -> Inventory:
-    found, building = Inventory(), Building(Ensemble)
+    found, builder = Inventory(), EnsembleBuilder(Ensemble)
     try:
         descriptors = read_descriptors(path, allow=allow)
     except InvalidDescriptor as error:
         return Inventory(problems=[Problem(*mistake) for mistake in error.mistakes])
-    made = [(descriptor, building.ensemble(descriptor)) for descriptor in descriptors]
+    made = [(descriptor, builder.build(descriptor)) for descriptor in descriptors]
     for descriptor, ensemble in made:
         use = descriptor.values.get("use", descriptor.place)
         file, key, line, _ = use.mistake("")
         _add_ensemble(found, ensemble, Problem(file, key, line, ""))
         found.rows.extend(_not_imported(descriptor, ensemble))
-    found.problems.extend(Problem(*mistake) for mistake in building.mistakes)
+    found.problems.extend(Problem(*mistake) for mistake in builder.mistakes)
     try:
         Tools.of([ensemble for _, ensemble in made])
     except ToolDefinitionError as error:
@@ -199,7 +199,7 @@ def _of_toml(path: Path, allow: Iterable[str]) -> Inventory:
     return found
 
 
-def _not_imported(descriptor: Descriptor, ensemble: EnsembleParts) -> Iterator[Row]:
+def _not_imported(descriptor: Descriptor, ensemble: Ensemble) -> Iterator[Row]:
     """Yield what is switched off and was not looked at."""
     known = {tool.name for tool in ensemble.tools}
     for name, entry in descriptor.tools.items():
@@ -210,7 +210,7 @@ def _not_imported(descriptor: Descriptor, ensemble: EnsembleParts) -> Iterator[R
         yield Row("", descriptor.name, ensemble.description, "", EMPTY_OBJECT, enabled=False)
 
 
-def _add_ensemble(found: Inventory, ensemble: EnsembleParts, place: Problem) -> None:
+def _add_ensemble(found: Inventory, ensemble: Ensemble, place: Problem) -> None:
     if ensemble.failure:
         found.problems.append(Problem(place.file, place.key, place.line, ensemble.failure))
     for tool, enabled in ensemble.all_tools:
@@ -285,7 +285,7 @@ async def _looked_at(servers: list[tuple[str, McpEnsemble]]) -> Inventory:
             stack.push_async_callback(server.release)
         await asyncio.gather(*[server.discover() for _, server in servers])
         for path, server in servers:
-            problem = server.problem()
+            problem = server.diagnose()
             if problem:
                 found.problems.append(Problem(path, f"mcpServers.{server.name}", 0, problem))
             found.rows.extend(Row.of(tool, server.name) for tool in server.offered)

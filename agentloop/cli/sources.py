@@ -18,9 +18,8 @@ from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.tools.ensembles.ensemble import Building, Ensemble, read_descriptors
-from agentloop.tools.ensembles.import_path import ImportPath
-from agentloop.tools.ensembles.overrides import closest
+from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_descriptors
+from agentloop.tools.ensembles.import_path import ImportPath, suggest_name
 
 
 def tools_from(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
@@ -53,7 +52,7 @@ def tools_from(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
 def _described(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
     try:
         with importable(Path.cwd()):
-            ensembles = Building(Ensemble).checked(read_descriptors(path, allow=allow, deduplicators={}))
+            ensembles = EnsembleBuilder(Ensemble).build_all(read_descriptors(path, allow=allow, deduplicators={}))
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
     if name:
@@ -65,7 +64,9 @@ def _described(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
 
 
 def _no_ensemble(path: Path, name: str, ensembles: list[Ensemble]) -> NoReturn:
-    raise ConfigurationError(f"there is no ensemble {name!r} in {path}{closest(name, [one.name for one in ensembles])}")
+    raise ConfigurationError(
+        f"there is no ensemble {name!r} in {path}{suggest_name(name, [one.name for one in ensembles])}"
+    )
 
 
 def _split(place: str) -> tuple[Path, str]:
@@ -166,7 +167,7 @@ def loop_of(path: str) -> AgentLoop:
         module, name = _module(path)
         loops = [known for known, held in vars(module).items() if isinstance(held, AgentLoop)]
         if not hasattr(module, name):
-            raise ConfigurationError(f"there is no {name!r} in {module.__file__}{closest(name, loops)}")
+            raise ConfigurationError(f"there is no {name!r} in {module.__file__}{suggest_name(name, loops)}")
         value: object = getattr(module, name)
         if callable(value) and not isinstance(value, type | Tool):
             try:

@@ -193,16 +193,16 @@ class McpEnsemble(CanDiscoverTools):
     ) -> None:
         await self.release()
 
-    def switched_off(self) -> Self:
+    def disable(self) -> Self:
         """Return a copy that offers nothing and is not started."""
         return evolve(self, enabled=False)
 
-    def problem(self) -> str:
+    def diagnose(self) -> str:
         """Say why its calls would fail in the running event loop; empty when they would not."""
         if not self.enabled:
-            return "it is switched off"
+            return "it is disabled"
         link = self._link()
-        return "it was not started" if link is None else link.problem()
+        return "it was not started" if link is None else link.diagnose()
 
     def _link(self) -> Link | None:
         return self._links.get(asyncio.get_running_loop())

@@ -139,7 +139,7 @@ class Link:
                 break
         return self.tools
 
-    def problem(self) -> str:
+    def diagnose(self) -> str:
         """Say why it is away, for people; empty when it is not."""
         return "" if self._session is not None else _with(self._failure or "it has not answered yet", self._said)
 

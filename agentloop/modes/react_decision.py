@@ -155,7 +155,7 @@ def _extra_fields_schema(decision_type: Any) -> Mapping[str, Any]:
     extra = [item for item in fields_of(decision_type) or () if item.name not in fields_dict(ReActDecision)]
     builder = SchemaBuilder()
     properties = {item.name: builder.schema(item.hint, f"{decision_type.__name__}.{item.name}") for item in extra}
-    return builder.finished(object_schema(properties, [item.name for item in extra if item.required]))
+    return builder.finish(object_schema(properties, [item.name for item in extra if item.required]))
 
 
 def extra_field_names(decision_type: type[ReActDecision]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""JSON data to Python types and back, by cattrs, which is loaded with the first value that needs it."""
+"""JSON data to Python types and back, by cattrs, which is imported with the first value that needs it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentloop.errors import NotJson
 from agentloop.tools import pydantic_models
-from agentloop.tools.fields import fields_of, in_order, is_typed_dict
-from agentloop.tools.schema import annotation_keywords, broken_bound, is_type_alias, json_schema
+from agentloop.tools.fields import fields_of, is_typed_dict, sort_items
+from agentloop.tools.schema import annotation_keywords, is_type_alias, json_schema, violated_bound
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
 
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
 
 SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int, float), float: (float, int)}
-"""The types that JSON has itself, and what comes of parsing a JSON value that fits them."""
+"""The scalar types of JSON, each with the Python types that its values are parsed to."""
 
-_AS_ISO: tuple[Any, ...] = (datetime, date, time)
+_ISO_CLASSES: tuple[Any, ...] = (datetime, date, time)
 _ITERABLES = (collections.abc.Iterable, collections.abc.Collection)
 _BARE = (*_ITERABLES, collections.abc.Sequence, collections.abc.MutableSet)
 
 
 def structure(data: Any, hint: Any) -> Any:
-    """Turn JSON data that satisfies the type's schema into the type.
+    """Convert JSON data that satisfies the type's schema to the type.
 
     Raises:
-        Exception: whatever the type's constructor or cattrs raises; `problems` puts it in words.
+        Exception: any error of the type's constructor or of cattrs; `problems` describes it.
     """
-    return scalar(data, hint) if isinstance(hint, type) and hint in SCALARS else _converter().structure(data, hint)
+    is_scalar = isinstance(hint, type) and hint in SCALARS
+    return convert_scalar(data, hint) if is_scalar else _converter().structure(data, hint)
 
 
-def scalar(data: Any, kind: Any) -> Any:
-    """Return a JSON scalar as this type: 3.0 is an integer in JSON, and 3 a number.
+def convert_scalar(data: Any, kind: Any) -> Any:
+    """Convert a JSON scalar to this type: 3.0 is an integer in JSON, and 3 a number.
 
     Raises:
-        ValueError: when it is of another type, or cannot be this one without being changed.
-        OverflowError: when it is larger than a float can be.
+        ValueError: when it is of another type, or the conversion would change its value.
+        OverflowError: when it is too large for a float.
     """
     if type(data) is kind:
         return data
@@ -55,11 +56,11 @@ def scalar(data: Any, kind: Any) -> Any:
 
 
 def to_json_data(value: Any, hint: Any = None) -> JsonValue:
-    """Turn a Python value into immutable JSON data.
+    """Convert a Python value to immutable JSON data.
 
     Args:
         value: the value.
-        hint: its declared type; the value's own class when left out.
+        hint: its declared type; its class when left out.
 
     Raises:
         NotJson: when the value has no JSON form.
@@ -76,7 +77,12 @@ def to_json_data(value: Any, hint: Any = None) -> JsonValue:
 
 
 def problems(error: BaseException, path: str = "$") -> list[tuple[str, str]]:
-    """Put what `structure` raised in words: pairs of a JSON path and a message."""
+    """Describe an error of `structure`, as pairs of a JSON path and a message.
+
+    Args:
+        error: the error.
+        path: the JSON path of the data.
+    """
     return list(_problems(error, path, None))
 
 
@@ -84,53 +90,57 @@ def _problems(error: BaseException, path: str, kind: Any) -> Iterator[tuple[str,
     from cattrs.errors import ClassValidationError, IterableValidationError
 
     if isinstance(error, ClassValidationError):
-        fields, others = error.group_exceptions()
-        for one, field in fields:
-            yield from _problems(one, f"{path}.{field.name}", field.type)
-        for other in others:
-            yield from _problems(other, path, None)
+        field_errors, other_errors = error.group_exceptions()
+        for field_error, field in field_errors:
+            yield from _problems(field_error, f"{path}.{field.name}", field.type)
+        for other_error in other_errors:
+            yield from _problems(other_error, path, None)
     elif isinstance(error, IterableValidationError):
-        items, others = error.group_exceptions()
-        for one, item in items:
+        item_errors, other_errors = error.group_exceptions()
+        for item_error, item in item_errors:
             step = f"[{item.index}]" if isinstance(item.index, int) else f".{item.index}"
-            yield from _problems(one, path + step, item.type)
-        for other in others:
-            yield from _problems(other, path, None)
-    elif found := pydantic_models.problems(error):
-        yield from ((path + inner, message) for inner, message in found)
+            yield from _problems(item_error, path + step, item.type)
+        for other_error in other_errors:
+            yield from _problems(other_error, path, None)
+    elif model_problems := pydantic_models.problems(error):
+        yield from ((path + inner, message) for inner, message in model_problems)
     else:
-        yield path, _in_words(error, kind)
+        yield path, _message(error, kind)
 
 
-def _in_words(error: BaseException, kind: Any) -> str:
+def _message(error: BaseException, kind: Any) -> str:
     if isinstance(error, KeyError):
         return "this required field is missing"
     expected = f" (expected {getattr(kind, '__name__', kind)})" if kind is not None else ""
     return f"{str(error) or type(error).__name__}{expected}"
 
 
+# --- the converter ----------------------------------------------------------------------------------------------
+
+
 @cache
 def _converter() -> Converter:
-    """Make the converter; this file is the border to cattrs, and to what only converted values need."""
+    """Create the converter; cattrs and the modules that only its hooks need are imported here."""
     from cattrs import Converter
 
     converter = Converter(use_alias=True, forbid_extra_keys=True)
     for kind in SCALARS:
         converter.register_structure_hook(kind, _structure_scalar)
-    _know_classes_of_text(converter)
-    _know_times(converter)
+    _register_text_classes(converter)
+    _register_times(converter)
     converter.register_unstructure_hook(bytes, lambda data: base64.b64encode(data).decode())
     converter.register_structure_hook(bytes, lambda text, _: base64.b64decode(text, validate=True))
-    for kind, frozen in ((JsonValue, freeze), (JsonObject, freeze_object)):
-        converter.register_structure_hook(kind, partial(_structure_json, frozen))
+    for kind, freeze_data in ((JsonValue, freeze), (JsonObject, freeze_object)):
+        converter.register_structure_hook(kind, partial(_structure_json, freeze_data))
         converter.register_unstructure_hook(kind, thaw)
     converter.register_structure_hook_func(pydantic_models.is_model, pydantic_models.structure)
     converter.register_unstructure_hook_func(pydantic_models.is_model, pydantic_models.unstructure)
+    # cattrs takes the hook that was registered last and matches: the more specific predicates come later.
     converter.register_structure_hook_func(_is_literal, _structure_literal)
     converter.register_structure_hook_factory(_is_union, partial(_union_hook, converter))
     converter.register_structure_hook_func(_is_iterable, partial(_structure_iterable, converter))
     converter.register_structure_hook_func(_is_bare, lambda data, hint: converter.structure(data, hint[Any]))
-    converter.register_structure_hook_func(_stands_for, partial(_structure_meant, converter))
+    converter.register_structure_hook_func(_is_indirect, partial(_structure_indirect, converter))
     converter.register_structure_hook_factory(_is_annotated, partial(_annotated_hook, converter))
     converter.register_structure_hook_factory(is_typed_dict, partial(_typed_dict_hook, converter))
     converter.register_unstructure_hook_factory(is_typed_dict, partial(_typed_dict_unstructure_hook, converter))
@@ -139,7 +149,7 @@ def _converter() -> Converter:
     return converter
 
 
-def _know_classes_of_text(converter: Converter) -> None:
+def _register_text_classes(converter: Converter) -> None:
     from decimal import Decimal
     from pathlib import Path, PurePath
     from uuid import UUID
@@ -153,8 +163,8 @@ def _know_classes_of_text(converter: Converter) -> None:
     converter.register_structure_hook(Path, lambda text, cls: cls(text))
 
 
-def _know_times(converter: Converter) -> None:
-    for kind in _AS_ISO:
+def _register_times(converter: Converter) -> None:
+    for kind in _ISO_CLASSES:
         converter.register_unstructure_hook(kind, kind.isoformat)
         converter.register_structure_hook(kind, lambda text, cls: cls.fromisoformat(text))
     converter.register_unstructure_hook(timedelta, timedelta.total_seconds)
@@ -162,14 +172,14 @@ def _know_times(converter: Converter) -> None:
 
 
 def _structure_scalar(data: Any, kind: Any) -> Any:
-    """Structure into a scalar type, or into an enumeration or another class made of one."""
+    """Structure into a scalar type, or into an enumeration or another subclass of one."""
     if kind in SCALARS:
-        return scalar(data, kind)
+        return convert_scalar(data, kind)
     return kind(data)
 
 
-def _structure_json(frozen: Callable[[Any], Any], data: Any, _: Any) -> Any:
-    return frozen(data)
+def _structure_json(freeze_data: Callable[[Any], Any], data: Any, _: Any) -> Any:
+    return freeze_data(data)
 
 
 def _is_literal(hint: Any) -> bool:
@@ -179,7 +189,7 @@ def _is_literal(hint: Any) -> bool:
 def _structure_literal(data: Any, hint: Any) -> Any:
     for member in typing.get_args(hint):
         plain = member.value if isinstance(member, enum.Enum) else member
-        if plain == data and isinstance(plain, bool) is isinstance(data, bool):
+        if plain == data and isinstance(plain, bool) is isinstance(data, bool):  # True == 1 in Python, not in JSON
             return member
     raise ValueError(f"{data!r} is none of {typing.get_args(hint)}")
 
@@ -203,11 +213,12 @@ def _is_bare(hint: Any) -> bool:
     return hint in _BARE
 
 
-def _stands_for(hint: Any) -> bool:
+def _is_indirect(hint: Any) -> bool:
+    """Return whether a hint is another name for a type: a type variable or a type alias."""
     return isinstance(hint, typing.TypeVar) or is_type_alias(hint)
 
 
-def _structure_meant(converter: Converter, data: Any, hint: Any) -> Any:
+def _structure_indirect(converter: Converter, data: Any, hint: Any) -> Any:
     return converter.structure(data, hint.__value__ if is_type_alias(hint) else hint.__bound__ or Any)
 
 
@@ -216,24 +227,24 @@ def _is_annotated(hint: Any) -> bool:
 
 
 def _annotated_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
-    """Hold a Decimal to the bounds beside its type, which the schema cannot when it comes as text."""
+    """Check the bounds of a Decimal, which a schema cannot check in a Decimal that is sent as text."""
     from decimal import Decimal
 
-    bare, *annotations = typing.get_args(hint)
+    inner, *annotations = typing.get_args(hint)
     keywords = annotation_keywords(annotations)
 
     def structure_bounded(data: Any, _: Any) -> Any:
-        value = converter.structure(data, bare)
-        broken = broken_bound(value, keywords) if isinstance(value, Decimal) else None
-        if broken is not None:
-            raise ValueError(f"{value} is out of bounds: {broken}")
+        value = converter.structure(data, inner)
+        violation = violated_bound(value, keywords) if isinstance(value, Decimal) else None
+        if violation is not None:
+            raise ValueError(f"{value} is out of bounds: {violation}")
         return value
 
     return structure_bounded
 
 
 def _typed_dict_hook(converter: Converter, cls: Any) -> Callable[[Any, Any], Any]:
-    """Structure a TypedDict by its hints as they are resolved; cattrs goes by those that the class was made with."""
+    """Structure a TypedDict by its resolved hints; cattrs would use the unresolved ones of the class."""
     from cattrs.errors import AttributeValidationNote, ClassValidationError
 
     fields = {field.name: field for field in fields_of(cls) or ()}
@@ -244,16 +255,16 @@ def _typed_dict_hook(converter: Converter, cls: Any) -> Callable[[Any, Any], Any
         return converter.structure(data[name], fields[name].hint)
 
     def structure_entries(data: Any, _: Any) -> Any:
-        made, errors = {}, []
+        entries, errors = {}, []
         for name in {**data, **{name: None for name, field in fields.items() if field.required}}:
             try:
-                made[name] = structure_entry(name, data)
+                entries[name] = structure_entry(name, data)
             except Exception as error:  # noqa: BLE001  # collected, with its place
                 error.add_note(AttributeValidationNote(f"in the entry {name!r}", name, None))
                 errors.append(error)
         if errors:
             raise ClassValidationError(f"while structuring {cls.__qualname__}", errors, cls)
-        return made
+        return entries
 
     return structure_entries
 
@@ -269,11 +280,11 @@ def _is_set(hint: Any) -> bool:
 
 
 def _set_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
-    """Unstructure a set in an order that does not depend on the process."""
+    """Unstructure a set in an order that is the same in every process."""
     arguments = typing.get_args(hint)
 
     def unstructure(items: Any) -> Any:
-        return in_order([converter.unstructure(item, arguments[0] if arguments else None) for item in items])
+        return sort_items([converter.unstructure(item, arguments[0] if arguments else None) for item in items])
 
     return unstructure
 
@@ -283,17 +294,17 @@ def _is_union(hint: Any) -> bool:
 
 
 def _union_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
-    """Structure data into the first member of a union whose schema it satisfies, as `anyOf` reads."""
+    """Structure data into the first member of a union whose schema it satisfies, like `anyOf`."""
     members = [(member, SchemaValidator(json_schema(member))) for member in typing.get_args(hint)]
 
     def structure_member(data: Any, _: Any) -> Any:
-        error: Exception | None = None
+        last_error: Exception | None = None
         for member, validator in members:
             if validator.accepts(data):
                 try:
                     return None if member is type(None) else converter.structure(data, member)
-                except Exception as failed:  # noqa: BLE001  # another member may fit; the last error is raised below
-                    error = failed
-        raise error or ValueError(f"the value fits none of {hint}")
+                except Exception as error:  # noqa: BLE001  # another member may fit; the last error is raised below
+                    last_error = error
+        raise last_error or ValueError(f"the value fits none of {hint}")
 
     return structure_member

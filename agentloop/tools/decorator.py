@@ -1,4 +1,4 @@
-"""`@tool`."""
+"""The decorator `@tool`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from agentloop.contracts.tool import OrderingKey, Supersedes, Tool, ToolPolicy
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Show, showing
+from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Reconciler, Show, with_show
 from agentloop.tools.presentation import presenter
 from agentloop.tools.signature import Signature
 from agentloop.values.json import JsonObject, freeze_object
@@ -71,8 +71,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
-    The docstring's text says what the tool does, its parameter section describes the parameters, the type hints give the
-    JSON Schema. A parameter annotated `AgentState`, `ToolCall` or `ToolContext` is injected and never shown to a model.
+    The docstring gives the description, its parameter section describes the parameters, and the type hints give the JSON
+    Schema. A parameter annotated `AgentState`, `ToolCall` or `ToolContext` is injected and never shown to a model.
     The function stays directly callable.
 
         @tool
@@ -81,33 +81,32 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             return amount * rates[currency]
 
     Args:
-        function: the function, when the decorator stands without parentheses.
-        name: a name in place of the function's.
-        description: a description in place of the docstring's.
-        schema: a JSON Schema of type object in place of the one that the hints give; arguments are still structured into
-            the annotated types.
-        effect: what calling it does to the world: `pure`, `idempotent` or `effect`.
-        timeout: seconds after which a call ends as timed out.
+        function: the function, when the decorator is used without parentheses.
+        name: replaces the name of the function.
+        description: replaces the text of the docstring.
+        schema: a JSON Schema of type object that replaces the one of the hints; arguments are still converted to the
+            annotated types.
+        effect: the effect of a call on the world: `pure`, `idempotent` or `effect`.
+        timeout: seconds after which a call times out.
         sequential: run each call alone: after all calls before it, before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
-        max_result_bytes: the most bytes of a result that the model is shown.
-        show: a function of what the tool returned to what the model is shown of it: text or parts. The whole result stays in
-            the state.
-        supersedes: which earlier results of the tool a new one makes stale: those of calls with the `same arguments`, of all
-            calls of the `same tool`, or those for which a function of the earlier and the new arguments is true.
-        retry: how a call that failed is tried again, under `Resilience`; so are the next five.
-        cache: how long results are used again.
-        rate_limit: how often it may be run.
-        circuit: when it is left alone because it keeps failing.
-        deadline: seconds for a call in all, waits and repetitions included.
-        deduplicate: which of its calls run once, whose result the others are given.
+        max_result_bytes: maximum size of a result in the request to the model, in bytes.
+        show: a function from the return value to the content for the model: text or parts. The state has the whole result.
+        supersedes: the earlier results of the tool that a new one makes stale: those of calls with the `same arguments`, of
+            all calls of the `same tool`, or those for which a function of the earlier and the new arguments is true.
+        retry: how a failed call is tried again. This and the next five need the interceptor `Resilience`.
+        cache: how long a result is reused.
+        rate_limit: how often calls may run.
+        circuit: when calls are rejected because the tool keeps failing.
+        deadline: seconds for a call in all, waits and retries included.
+        deduplicate: which calls share the result of one.
         reconcile: a function, plain or async, that finds out after a crash whether an interrupted call has run. It takes any
             of the tool's parameters by their names, or a `ToolContext` for the idempotency key, and returns
             `happened(value)`, `did_not_happen()` or `cannot_tell(reason)`.
 
     Raises:
-        ToolDefinitionError: when the function lacks what a model needs, or what it has cannot be told in JSON; lists all
-            problems with what to do about each.
+        ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
+            fix for each.
     """
     policy = ToolPolicy(
         timeout=timeout,
@@ -123,11 +122,11 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         deduplicate=deduplicate,
     )
     make = partial(
-        _tool,
+        _make_tool,
         name=name,
         description=description,
         schema=schema,
-        effect=_effect(effect),
+        effect=_parse_effect(effect),
         policy=policy,
         show=show,
         reconcile=reconcile,
@@ -135,7 +134,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     return make if function is None else make(function)
 
 
-def _tool(
+def _make_tool(
     function: Any,
     *,
     name: str | None,
@@ -150,30 +149,28 @@ def _tool(
         raise ToolDefinitionError(f"{function!r} is a tool already")
     if not callable(function) or isinstance(function, type):
         raise ToolDefinitionError(
-            f"@tool takes a function, not {function!r}; options are given by name, and a class becomes a tool by "
+            f"@tool takes a function, not {function!r}; options are passed by name, and a class becomes a tool by "
             "subclassing TypedTool"
         )
     signature = Signature.of(function, name=name or "", description=description or "")
-    given = None if schema is None else _parameters(schema, signature)
+    parameters = None if schema is None else _check_parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
     kind = FunctionTool if is_async else PlainFunctionTool
     present = presenter(signature.returns)
-    shown = showing(show, present) if show else present
-    if reconcile is None:
-        return kind(function, signature, effect, shown, given, policy)
-    from agentloop.tools.function_tool import Reconciler
-
-    return kind(function, signature, effect, shown, given, policy, Reconciler.of(reconcile, signature))
+    if show is not None:
+        present = with_show(present, show)
+    reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
+    return kind(function, signature, effect, present, parameters, policy, reconciler)
 
 
-def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:
+def _check_parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:
     try:
-        given = freeze_object(schema)
+        parameters = freeze_object(schema)
     except NotJson as error:
         raise ToolDefinitionError(f"the schema of {signature.name!r} is not JSON: {error}") from error
-    if given.get("type") != "object":
+    if parameters.get("type") != "object":
         raise ToolDefinitionError(f"the schema of {signature.name!r} has to be of type object: arguments come by name")
-    properties = given.get("properties", {})
+    properties = parameters.get("properties", {})
     if not isinstance(properties, dict):
         raise ToolDefinitionError(f"the properties in the schema of {signature.name!r} have to be an object")
     unknown = properties.keys() - signature.hints.keys()
@@ -181,12 +178,12 @@ def _parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:
         raise ToolDefinitionError(
             f"the schema of {signature.name!r} has {sorted(unknown)}, which the function has no parameters for"
         )
-    return given
+    return parameters
 
 
-def _effect(effect: Effect | str) -> Effect:
+def _parse_effect(effect: Effect | str) -> Effect:
     try:
         return Effect(effect)
     except ValueError:
-        known = ", ".join(repr(one.value) for one in Effect)
+        known = ", ".join(repr(member.value) for member in Effect)
         raise ToolDefinitionError(f"{effect!r} is not an effect; use one of {known}") from None

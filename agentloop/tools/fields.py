@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import enum
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -14,7 +15,7 @@ import attrs
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.json import JsonValue, format_json, freeze, thaw
 
-_NOTHING = object()
+_NO_DEFAULT = object()
 
 
 @attrs.frozen
@@ -24,18 +25,18 @@ class Field:
     Attributes:
         name: its name.
         hint: its type.
-        required: whether it has to be given.
-        default: what stands for it when it is left out, if that has a JSON form.
+        required: whether it has no default.
+        default: its default; unset when it has none, or a factory.
     """
 
     name: str
     hint: Any
     required: bool
-    default: Any = _NOTHING
+    default: Any = _NO_DEFAULT
 
     def default_keyword(self) -> dict[str, Any]:
-        """Return the `default` keyword, or nothing when there is no default that JSON can hold."""
-        if self.default is _NOTHING:
+        """Return the schema keyword `default`; empty without a default or when the default has no JSON form."""
+        if self.default is _NO_DEFAULT:
             return {}
         try:
             return {"default": thaw(default_json(self.default))}
@@ -43,54 +44,23 @@ class Field:
             return {}
 
 
-def default_json(value: Any) -> JsonValue:
-    """Return the JSON form of a default.
-
-    Raises:
-        NotJson: when it has none.
-    """
-    form = next((form for kinds, form in _FORMS if isinstance(value, kinds)), None)
-    if form is not None:
-        return freeze(form(value))
-    of_text = any(f"{cls.__module__}.{cls.__qualname__}" in _WRITTEN_AS_TEXT for cls in type(value).__mro__)
-    return str(value) if of_text else freeze(value)
-
-
-_FORMS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
-    (enum.Enum, lambda member: member.value),
-    ((date, time), lambda moment: moment.isoformat()),
-    (timedelta, timedelta.total_seconds),
-    (bytes, lambda data: base64.b64encode(data).decode()),
-    ((set, frozenset), lambda items: in_order([default_json(item) for item in items])),
-    ((list, tuple), lambda items: [default_json(item) for item in items]),
-    (Mapping, lambda entries: {key: default_json(item) for key, item in entries.items()}),
-)
-_WRITTEN_AS_TEXT = frozenset({"uuid.UUID", "decimal.Decimal", "pathlib.PurePath"})
-"""Classes by module and name, so that their modules are not loaded for those who do not use them."""
-
-
-def in_order(items: Collection[Any]) -> list[Any]:
-    """Sort the JSON items of a set by their text, so that equal sets look equal in every process."""
-    return sorted(items, key=lambda item: format_json(freeze(item)))
-
-
 def fields_of(cls: type) -> list[Field] | None:
-    """Return the fields that JSON data may have to be structured into a class; None when it is of no kind that has any.
+    """Return the fields of a TypedDict, a dataclass or an attrs class, as JSON data has them; None for other classes.
 
     Raises:
         ToolDefinitionError: when a type hint of the class cannot be resolved.
     """
-    read = next((read for is_kind, read in _KINDS if is_kind(cls)), None)
-    if read is None:
+    read_fields = next((read for is_kind, read in _KINDS if is_kind(cls)), None)
+    if read_fields is None:
         return None
     try:
-        return read(cls, typing.get_type_hints(cls, include_extras=True))
+        return read_fields(cls, typing.get_type_hints(cls, include_extras=True))
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise ToolDefinitionError(f"a type hint of {cls.__qualname__} cannot be resolved: {error}") from error
 
 
 def is_typed_dict(cls: object) -> bool:
-    """Say whether this is a TypedDict, of `typing` or of `typing_extensions`."""
+    """Return whether this is a TypedDict, of `typing` or of `typing_extensions`."""
     return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
 
 
@@ -99,7 +69,8 @@ def _typed_dict_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
 
 
 def _typed_dict_field(name: str, hint: Any, *, required: bool) -> Field:
-    """Read what the hint itself says; a class made of hints that were text has not seen it."""
+    # Under `from __future__ import annotations` the class has not seen Required and NotRequired: its __required_keys__ are
+    # wrong, and the resolved hint decides.
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Required, typing.NotRequired}:
         return Field(name, arguments[0], origin is typing.Required)
@@ -110,26 +81,26 @@ def _typed_dict_field(name: str, hint: Any, *, required: bool) -> Field:
 
 
 def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
-    from dataclasses import MISSING, fields  # noqa: PLC0415  # loaded already by whoever has a dataclass
-
-    found = []
-    for field in fields(cls):
+    fields = []
+    for field in dataclasses.fields(cls):
         if field.init:
-            given = field.default is not MISSING
-            required = not given and field.default_factory is MISSING
-            found.append(Field(field.name, hints[field.name], required, field.default if given else _NOTHING))
-    return found
+            has_value = field.default is not dataclasses.MISSING
+            required = not has_value and field.default_factory is dataclasses.MISSING
+            default = field.default if has_value else _NO_DEFAULT
+            fields.append(Field(field.name, hints[field.name], required, default))
+    return fields
 
 
 def _attrs_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
-    attrs.resolve_types(cls)  # cattrs reads the hints from there
-    found = []
+    attrs.resolve_types(cls)  # cattrs reads the resolved hints from the class
+    fields = []
     for field in attrs.fields(cls):
         if field.init:
-            given = field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]  # Factory is a class at run time
             required = field.default is attrs.NOTHING
-            found.append(Field(field.alias, hints.get(field.name, Any), required, field.default if given else _NOTHING))
-    return found
+            has_value = not required and not isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]  # Factory is a class at run time
+            default = field.default if has_value else _NO_DEFAULT
+            fields.append(Field(field.alias, hints.get(field.name, Any), required, default))
+    return fields
 
 
 _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any, dict[str, Any]], list[Field]]], ...] = (
@@ -137,3 +108,35 @@ _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any, dict[str, Any]], list
     (lambda cls: hasattr(cls, "__dataclass_fields__"), _dataclass_fields),
     (attrs.has, _attrs_fields),
 )
+"""The kinds of classes that have fields, each with the function that reads them."""
+
+
+def default_json(value: Any) -> JsonValue:
+    """Return the JSON form of a default.
+
+    Raises:
+        NotJson: when it has none.
+    """
+    convert = next((convert for kinds, convert in _CONVERSIONS if isinstance(value, kinds)), None)
+    if convert is not None:
+        return freeze(convert(value))
+    is_text = any(f"{cls.__module__}.{cls.__qualname__}" in _TEXT_CLASSES for cls in type(value).__mro__)
+    return str(value) if is_text else freeze(value)
+
+
+def sort_items(items: Collection[Any]) -> list[Any]:
+    """Sort the JSON items of a set by their text, so that equal sets are written alike in every process."""
+    return sorted(items, key=lambda item: format_json(freeze(item)))
+
+
+_CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (enum.Enum, lambda member: member.value),
+    ((date, time), lambda moment: moment.isoformat()),
+    (timedelta, timedelta.total_seconds),
+    (bytes, lambda data: base64.b64encode(data).decode()),
+    ((set, frozenset), lambda items: sort_items([default_json(item) for item in items])),
+    ((list, tuple), lambda items: [default_json(item) for item in items]),
+    (Mapping, lambda entries: {key: default_json(item) for key, item in entries.items()}),
+)
+_TEXT_CLASSES = frozenset({"uuid.UUID", "decimal.Decimal", "pathlib.PurePath"})
+"""Classes that become text, by module and name: their modules are imported only by programs that use them."""

@@ -1,4 +1,4 @@
-"""Final answers that have a type."""
+"""Typed final answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentloop.values.json import json_in_text
 
 @frozen
 class OutputType:
-    """A type that final answers are to have: its schema, and how an answer's text is read into it.
+    """The type of final answers: its schema, and the conversion of an answer's text.
 
     Attributes:
-        hint: the type, any that can stand at a tool's parameter; descriptions and bounds may stand in `Annotated`.
-        response_format: the form to ask of the answer.
+        hint: the type, any that a tool's parameter can have; `Annotated` may add descriptions and bounds.
+        response_format: the response format to request.
 
     Raises:
         ToolDefinitionError: when the type has no JSON form.
@@ -32,39 +32,34 @@ class OutputType:
     _validator: SchemaValidator = field(init=False, repr=False, eq=False)
 
     @response_format.default
-    def _as_response_format(self) -> ResponseFormat:
+    def _default_format(self) -> ResponseFormat:
         return ResponseFormat(json_schema(self.hint), name=getattr(self.hint, "__name__", None) or "answer")
 
     @_validator.default
-    def _compiled(self) -> SchemaValidator:
+    def _default_validator(self) -> SchemaValidator:
         return SchemaValidator(self.response_format.schema or {}, "the schema of the output type")
 
     def read(self, text: str) -> Any:
-        """Read an answer, with or without a fence and words around its JSON.
+        """Convert an answer; a code fence and prose around its JSON are ignored.
 
         Raises:
-            InvalidOutput: when it is not JSON, does not satisfy the schema, or the type refuses it; says where.
+            InvalidOutput: when it is not JSON, does not satisfy the schema or cannot be converted; names the place.
         """
         try:
             data = json_in_text(text)
         except ValueError as error:
             raise InvalidOutput(f"it is not JSON ({error})") from error
-        found = self._validator.problems(data)
-        if found:
-            raise InvalidOutput(_told(found))
+        invalid = self._validator.problems(data)
+        if invalid:
+            raise InvalidOutput(_format_problems(invalid))
         try:
             return structure(data, self.hint)
         except Exception as error:
-            raise InvalidOutput(_told(problems(error))) from error
-
-
-@lru_cache(maxsize=256)
-def _compiled(hint: Any) -> OutputType:
-    return OutputType(hint)
+            raise InvalidOutput(_format_problems(problems(error))) from error
 
 
 def output_type_of(hint: Any) -> OutputType:
-    """Return the output type of a hint, compiled once, so that each changed copy of a loop does not do it again.
+    """Return the output type of a hint. It is compiled once, since every changed copy of a loop asks for it.
 
     Raises:
         ToolDefinitionError: when the type has no JSON form.
@@ -73,8 +68,13 @@ def output_type_of(hint: Any) -> OutputType:
         hash(hint)
     except TypeError:
         return OutputType(hint)
-    return _compiled(hint)
+    return _cached_output_type(hint)
 
 
-def _told(found: list[tuple[str, str]]) -> str:
-    return "; ".join(f"at {path}: {message}" for path, message in found)
+@lru_cache(maxsize=256)
+def _cached_output_type(hint: Any) -> OutputType:
+    return OutputType(hint)
+
+
+def _format_problems(pairs: list[tuple[str, str]]) -> str:
+    return "; ".join(f"at {path}: {message}" for path, message in pairs)

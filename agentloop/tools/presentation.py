@@ -1,4 +1,4 @@
-"""Results of tools: checked against the declared return type, and turned into JSON."""
+"""Results of tools: checked against the declared return type and converted to JSON."""
 
 from __future__ import annotations
 
@@ -6,55 +6,54 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
+from agentloop.tools import conversion
 from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import JsonValue, freeze, thaw
 from agentloop.values.parts import Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 
-_ANYTHING = (Any, object)
-_EXACT = {str: str, int: int, bool: bool, float: (float, int), None: type(None), type(None): type(None)}
+_UNDECLARED = (Any, object)
+_EXACT_TYPES = {str: str, int: int, bool: bool, float: (float, int), None: type(None), type(None): type(None)}
 
 
 class Presenter(Protocol):
-    """Turns a tool's result into JSON."""
+    """Converts the result of a tool."""
 
     def __call__(self, result: Any) -> ToolResult:
-        """Turn the result into JSON.
+        """Convert the result to JSON.
 
         Raises:
-            ToolFailed: when it does not fit the declared type, or has no JSON form.
+            ToolFailed: when it does not match the declared type, or has no JSON form.
         """
 
 
 def presenter(returns: Any) -> Presenter:
-    """Make the presenter of a declared return type; what it needs is compiled with the first result."""
-    if returns in _ANYTHING:
+    """Return the presenter for a declared return type. Its schema is compiled with the first result."""
+    if returns in _UNDECLARED:
         return present
-    exact = _EXACT.get(returns) if isinstance(returns, type | None) else None
+    exact = _EXACT_TYPES.get(returns) if isinstance(returns, type | None) else None
     if exact is not None:
         return lambda result: _present_exact(result, exact, returns)
-    return _Declared(returns)
+    return _DeclaredType(returns)
 
 
 def present(result: Any) -> ToolResult:
-    """Turn a result of no declared type into JSON.
+    """Convert a result without a declared type to JSON.
 
     Raises:
         ToolFailed: when it has no JSON form.
     """
-    shown = _content(result)
-    if shown is not None:
-        return shown
-    from agentloop.tools import conversion
-
+    content = _content_result(result)
+    if content is not None:
+        return content
     try:
         return ToolResult(conversion.to_json_data(result))
     except Exception as error:
-        raise _no_json(result, error) from error
+        raise _no_json_form(result, error) from error
 
 
-class _Declared:
+class _DeclaredType:
     """The presenter of a declared type that has a schema."""
 
     def __init__(self, returns: Any) -> None:
@@ -63,13 +62,13 @@ class _Declared:
         self._has_schema = True
 
     def __call__(self, result: Any) -> ToolResult:
-        shown = _content(result)
-        if shown is not None:
-            return shown
+        content = _content_result(result)
+        if content is not None:
+            return content
         try:
-            value, is_json = _json_of(result, self.returns)
+            value, is_json = _to_json(result, self.returns)
         except Exception as error:
-            raise _no_json(result, error, self.returns) from error
+            raise _no_json_form(result, error, self.returns) from error
         self._check(thaw(value), is_json=is_json)
         return ToolResult(value)
 
@@ -82,27 +81,24 @@ class _Declared:
         if self._validator is None:
             return
         if not self._validator.accepts(value):
-            raise self._unfit(self._validator.problems(value))
-        if is_json:  # it may have the form of the type and still be none: the text of a date that does not exist
-            from agentloop.tools import conversion
-
+            raise self._mismatch(self._validator.problems(value))
+        if is_json:
+            # JSON may satisfy the schema and still not be a value of the type, as the text of a date that does not exist.
             try:
                 conversion.structure(value, self.returns)
             except Exception as error:
-                raise self._unfit(conversion.problems(error)) from error
+                raise self._mismatch(conversion.problems(error)) from error
 
-    def _unfit(self, problems: Sequence[tuple[str, str]]) -> ToolFailed:
+    def _mismatch(self, problems: Sequence[tuple[str, str]]) -> ToolFailed:
         path, message = problems[0]
         return ToolFailed(f"the tool declares to return {_name(self.returns)}, but at {path}: {message}", path=path)
 
 
-def _json_of(result: Any, returns: Any) -> tuple[JsonValue, bool]:
-    """Return the JSON form of a result, and whether the result was JSON itself."""
+def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
+    """Return the JSON form of a result, and whether the result was JSON data already."""
     try:
         return freeze(result), True
     except NotJson:
-        from agentloop.tools import conversion
-
         return conversion.to_json_data(result, returns), False
 
 
@@ -111,26 +107,26 @@ def _present_exact(result: Any, exact: Any, returns: Any) -> ToolResult:
         try:
             return ToolResult(result)
         except NotJson as error:
-            raise _no_json(result, error, returns) from error
-    shown = _content(result)
-    if shown is None:
+            raise _no_json_form(result, error, returns) from error
+    content = _content_result(result)
+    if content is None:
         raise ToolFailed(f"the tool declares to return {_name(returns)}, but returned a {type(result).__qualname__}")
-    return shown
+    return content
 
 
-def _content(result: Any) -> ToolResult | None:
-    """Return a result that is made of parts, or None when it is not."""
+def _content_result(result: Any) -> ToolResult | None:
+    """Return a result that is a `ToolResult` or consists of parts; None for any other."""
     if isinstance(result, ToolResult):
         return result
     if isinstance(result, Text | Media):
         result = (result,)
     if isinstance(result, list | tuple) and result and all(isinstance(part, Text | Media) for part in result):
-        return ToolResult(_summary(result), result)
+        return ToolResult(_summarize(result), result)
     return None
 
 
-def _summary(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:
-    """Describe parts for the program; what they hold stands in the content."""
+def _summarize(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:
+    """Describe parts for the program; the data itself is in the content."""
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, Text)
@@ -139,7 +135,7 @@ def _summary(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:
     ]
 
 
-def _no_json(result: Any, error: Exception, returns: Any = None) -> ToolFailed:
+def _no_json_form(result: Any, error: Exception, returns: Any = None) -> ToolFailed:
     declared = f" (declared: {_name(returns)})" if returns is not None else ""
     return ToolFailed(
         f"the tool returned a {type(result).__qualname__}{declared} that cannot be turned into JSON: {error}; return JSON "

@@ -1,4 +1,4 @@
-"""pydantic models as parameters and results: the one file that knows pydantic, which is never imported before a user is."""
+"""pydantic models as parameters and results. This is the only file that knows pydantic; it never imports it first."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 def is_model(cls: object) -> bool:
-    """Say whether this is a pydantic model class; without pydantic loaded, nothing is."""
+    """Return whether this is a pydantic model class. Without pydantic imported, no class is."""
     pydantic = sys.modules.get("pydantic")
     base = getattr(pydantic, "BaseModel", None)
     return base is not None and isinstance(cls, type) and issubclass(cls, base)
 
 
 def schema(cls: type, where: str) -> dict[str, Any]:
-    """Return the model's own JSON Schema.
+    """Return the JSON Schema that pydantic generates.
 
     Args:
         cls: the model.
-        where: what the model belongs to, for error messages.
+        where: the parameter or field that has the type, for error messages.
 
     Raises:
-        ToolDefinitionError: when pydantic cannot make one.
+        ToolDefinitionError: when pydantic cannot generate one.
     """
-    from pydantic import PydanticUserError  # noqa: PLC0415  # loaded already by whoever has a model
+    from pydantic import PydanticUserError  # noqa: PLC0415  # imported already by the module of the model
 
     try:
         return cast("type[BaseModel]", cls).model_json_schema()
@@ -40,22 +40,22 @@ def schema(cls: type, where: str) -> dict[str, Any]:
 
 
 def structure(data: object, cls: type) -> object:
-    """Make a model of JSON data, by pydantic's rules for JSON."""
+    """Convert JSON data to a model, by pydantic's rules for JSON."""
     return cast("type[BaseModel]", cls).model_validate_json(format_json(data))
 
 
 def unstructure(model: object) -> object:
-    """Make JSON data of a model, under the names that its schema uses."""
+    """Convert a model to JSON data, under the names of its schema."""
     return cast("BaseModel", model).model_dump(mode="json", by_alias=True)
 
 
 def problems(error: BaseException) -> list[tuple[str, str]]:
-    """Return what a model found wrong with data, as pairs of a path and a message; empty for any other error."""
+    """Return the problems of a pydantic `ValidationError`, as pairs of a path and a message; empty for any other error."""
     kind = getattr(sys.modules.get("pydantic"), "ValidationError", None)
     if kind is None or not isinstance(error, kind):
         return []
-    found = cast("ValidationError", error).errors(include_url=False, include_context=False, include_input=False)
-    return [(_path(one["loc"]), one["msg"]) for one in found]
+    details = cast("ValidationError", error).errors(include_url=False, include_context=False, include_input=False)
+    return [(_path(detail["loc"]), detail["msg"]) for detail in details]
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from decimal import Decimal
 import collections.abc
 import enum
 import types
 import typing
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from operator import ge, gt, le, lt
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -21,88 +18,21 @@ from agentloop.tools import pydantic_models
 from agentloop.tools.fields import Field, fields_of
 from agentloop.values.json import JsonObject, JsonValue
 
-_NUMBERS: Mapping[str, str] = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-    "multiple_of": "multipleOf",
-}
-_TEXTS: Mapping[str, str] = {"pattern": "pattern", "description": "description", "documentation": "description"}
-_LENGTHS: Mapping[str | None, tuple[str, ...]] = {
-    "string": ("Length",),
-    "array": ("Items",),
-    "object": ("Properties",),
-    None: ("Length", "Items", "Properties"),
-}
-
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "minimum": ge,
-    "exclusiveMinimum": gt,
-    "maximum": le,
-    "exclusiveMaximum": lt,
-    "multipleOf": lambda number, divisor: number % divisor == 0,
-}
-
-
-def annotation_keywords(annotations: Iterable[Any], json_type: str | None = None) -> dict[str, Any]:
-    """Translate annotations to schema keywords.
-
-    A text is the description; an object with attributes such as `ge` or `max_length` (as those of annotated-types,
-    pydantic's `Field` and `typing.Doc` have) gives bounds and description. Others are ignored.
-
-    Args:
-        annotations: what stands beside the type.
-        json_type: the JSON type of the type; None when it has several. Lengths bound the characters of text, the items of
-            arrays and the entries of objects.
-    """
-    keywords: dict[str, Any] = {}
-    for annotation in annotations:
-        if isinstance(annotation, str):
-            keywords["description"] = annotation
-        else:
-            for one in (annotation, *_metadata(annotation)):
-                keywords.update(_keywords(one, _LENGTHS.get(json_type, ())))
-    return keywords
-
-
-def broken_bound(number: Decimal, keywords: Mapping[str, Any]) -> str | None:
-    """Return the first of these keywords that a number does not keep, in words; None when it keeps all.
-
-    A schema bounds the numbers of JSON; a Decimal that was sent as text is bounded here.
-    """
-    for keyword, holds in _COMPARISONS.items():
-        if keyword in keywords and not holds(number, type(number)(str(keywords[keyword]))):
-            return f"{keyword} is {keywords[keyword]}"
-    return None
-
-
-def _metadata(annotation: Any) -> Iterable[Any]:
-    inner = getattr(annotation, "metadata", ())
-    return inner if isinstance(inner, list | tuple) else ()
-
-
-def _keywords(annotation: Any, lengths: Iterable[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, keyword in _NUMBERS.items():
-        bound = getattr(annotation, name, None)
-        if isinstance(bound, int | float) and isfinite(bound):
-            found[keyword] = bound
-    for name, keyword in _TEXTS.items():
-        text = getattr(annotation, name, None)
-        if isinstance(text, str):
-            found[keyword] = text
-    for end in ("min", "max"):
-        length = getattr(annotation, f"{end}_length", None)
-        if isinstance(length, int):
-            found.update({f"{end}{what}": length for what in lengths})
-    return found
-
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 Schema = dict[str, Any]
 
+SUPPORTED = (
+    "str, int, float, bool, None, Any, bytes, datetime, date, time, timedelta, UUID, Decimal, Path, list, tuple, set, dict "
+    "and their abstract forms, Literal, Enum, Optional, Union, Annotated, TypedDict, dataclasses, attrs classes, and "
+    "pydantic models"
+)
+"""The supported types, as error messages list them."""
+
 _DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _SECONDS = "a duration in seconds"
+_REFERENCE = "#/$defs/"
 
 _SIMPLE: Mapping[Any, Schema] = {
     str: {"type": "string"},
@@ -128,7 +58,7 @@ _BY_NAME: Mapping[str, Schema] = {
     "pathlib.Path": {"type": "string", "format": "path"},
     "pathlib.PurePath": {"type": "string", "format": "path"},
 }
-"""Classes by module and name, so that their modules are not loaded for those who do not use them."""
+"""Classes by module and name, so that their modules are imported only by programs that use them."""
 
 _SEQUENCES = (
     list,
@@ -140,36 +70,55 @@ _SEQUENCES = (
 _SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _WRAPPERS = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
+_SCALAR_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
 
-SUPPORTED = (
-    "str, int, float, bool, None, Any, bytes, datetime, date, time, timedelta, UUID, Decimal, Path, list, tuple, set, dict "
-    "and their abstract forms, Literal, Enum, Optional, Union, Annotated, TypedDict, dataclasses, attrs classes, and "
-    "pydantic models"
-)
+
+@frozen(kw_only=True)
+class Bounds:
+    """Bounds for `Annotated`: of a number, of a text's characters or of a list's items. None means unbounded.
+
+    Attributes:
+        ge: the smallest number.
+        le: the largest number.
+        min_length: the smallest number of characters or items.
+        max_length: the largest number of characters or items.
+    """
+
+    ge: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
 
 
 def json_schema(hint: Any) -> Schema:
-    """Return the JSON Schema of a type: what JSON data has to look like to be structured into it.
+    """Return the JSON Schema of a type: the JSON data that can be structured into it.
 
     Args:
-        hint: a type or type hint; descriptions and bounds may stand in `Annotated`.
+        hint: a type or type hint; `Annotated` may add a description and bounds.
 
     Raises:
-        ToolDefinitionError: when the type has no JSON form; lists those that have.
+        ToolDefinitionError: when the type has no JSON form; the message lists the supported types.
     """
     builder = SchemaBuilder()
-    return builder.finished(builder.schema(hint, "the type"))
+    return builder.finish(builder.schema(hint, "the type"))
 
 
 class SchemaBuilder:
-    """Builds schemas that share one set of definitions; what contains itself becomes a definition, all else stands inline."""
+    """Builds schemas that share one set of definitions. A recursive type becomes a definition; other types are inlined."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Schema] = {}
+        # The types whose schema is under construction, each with the name of its definition once it refers to itself.
         self._open: dict[Any, str] = {}
         self._owners: dict[str, object] = {}
 
-    def finished(self, schema: Schema) -> Schema:
+    def finish(self, schema: Schema) -> Schema:
         """Return the outermost schema together with the definitions that it refers to."""
         return {**schema, "$defs": self._definitions} if self._definitions else schema
 
@@ -178,10 +127,13 @@ class SchemaBuilder:
 
         Args:
             hint: the type.
-            where: what the type belongs to, for error messages.
+            where: the parameter or field that has the type, for error messages.
+
+        Raises:
+            ToolDefinitionError: when the type has no JSON form.
         """
         if not _is_hashable(hint):
-            raise ToolDefinitionError(f"{where} is {hint}, which cannot be looked up: annotate with what is hashable")
+            raise ToolDefinitionError(f"{where} has the annotation {hint}, which is not hashable: use a hashable type")
         simple = _SIMPLE.get(hint)
         if simple is None and isinstance(hint, type):
             simple = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
@@ -205,7 +157,7 @@ class SchemaBuilder:
         if origin in _WRAPPERS:
             return self.schema(arguments[0], where)
         if origin is typing.Annotated:
-            return _annotated(self.schema(arguments[0], where), arguments[1:])
+            return _annotate(self.schema(arguments[0], where), arguments[1:])
         if origin is typing.Literal:
             return _enumeration(list(arguments), where)
         if origin in {typing.Union, types.UnionType}:
@@ -215,7 +167,7 @@ class SchemaBuilder:
         return self._container(hint, origin, arguments, where)
 
     def _container(self, hint: Any, origin: Any, arguments: tuple[Any, ...], where: str) -> Schema:
-        """Return the schema of a container, also of one that does not say what it contains."""
+        """Return the schema of a container, with or without the type of its items."""
         if origin in _SEQUENCES or origin is tuple:
             return {"type": "array", **({"items": self.schema(arguments[0], where)} if arguments else {})}
         if origin in _SETS:
@@ -239,65 +191,50 @@ class SchemaBuilder:
         if issubclass(cls, enum.Enum):
             return _enumeration([member.value for member in cls], where)
         if pydantic_models.is_model(cls):
-            return self._merged(pydantic_models.schema(cls, where))
+            return self._merge(pydantic_models.schema(cls, where))
         fields = [] if cls in self._open else fields_of(cls)
         if fields is None:
             return self._container(cls, cls, (), where)
         return self._named(cls, cls.__name__, lambda: self._object(cls, fields))
 
     def _named(self, kind: Any, name: str, build: Callable[[], Schema]) -> Schema:
-        """Return a schema that may contain itself: if it does, as a reference to a definition."""
+        """Return the schema of a type that may contain itself; a recursive one becomes a reference to a definition."""
         if kind in self._open:
-            self._open[kind] = self._open[kind] or self._reserved(name, kind)
-            return {"$ref": f"#/$defs/{self._open[kind]}"}
+            self._open[kind] = self._open[kind] or self._reserve_name(name, kind)
+            return {"$ref": f"{_REFERENCE}{self._open[kind]}"}
         self._open[kind] = ""
         schema = build()
-        taken = self._open.pop(kind)
-        if not taken:
+        definition = self._open.pop(kind)
+        if not definition:
             return schema
-        self._definitions[taken] = schema
-        return {"$ref": f"#/$defs/{taken}"}
+        self._definitions[definition] = schema
+        return {"$ref": f"{_REFERENCE}{definition}"}
 
     def _object(self, cls: type, fields: list[Field]) -> Schema:
-        texts = _field_descriptions(cls)
+        descriptions = _field_descriptions(cls)
         properties = {}
         for field in fields:
             schema = self.schema(field.hint, f"the field {field.name!r} of {cls.__qualname__}")
-            schema = described(schema, field.hint, texts.get(field.name))
+            schema = with_description(schema, field.hint, descriptions.get(field.name))
             properties[field.name] = {**schema, **field.default_keyword()}
         return object_schema(properties, [field.name for field in fields if field.required])
 
-    def _reserved(self, wanted: str, owner: object) -> str:
-        """Return a name for a definition: the one wanted, or with a number where that belongs to something else."""
-        name, number = wanted, 1
+    def _reserve_name(self, preferred: str, owner: object) -> str:
+        """Return a name for a definition; a number is appended when another type has the name."""
+        name, number = preferred, 1
         while self._owners.setdefault(name, owner) != owner:
             number += 1
-            name = f"{wanted}{number}"
+            name = f"{preferred}{number}"
         return name
 
-    def _merged(self, schema: Schema) -> Schema:
-        """Take over the definitions of a schema made elsewhere, renamed where a name is taken."""
+    def _merge(self, schema: Schema) -> Schema:
+        """Add the definitions of a schema from elsewhere, renamed where a name is in use."""
         definitions = schema.pop("$defs", {})
-        names = {name: self._reserved(name, definition) for name, definition in definitions.items()}
+        names = {name: self._reserve_name(name, definition) for name, definition in definitions.items()}
         for name, definition in definitions.items():
-            self._definitions[names[name]] = _renamed(definition, names)
-        renamed: Schema = _renamed(schema, names)
+            self._definitions[names[name]] = _rename_references(definition, names)
+        renamed: Schema = _rename_references(schema, names)
         return renamed
-
-
-_REFERENCE = "#/$defs/"
-
-
-def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """Return the schema with its references to definitions under their new names."""
-    if isinstance(schema, dict):
-        return {key: _renamed(value, names) for key, value in schema.items()}
-    if isinstance(schema, list):
-        return [_renamed(item, names) for item in schema]
-    if isinstance(schema, str) and schema.startswith(_REFERENCE):
-        name = schema.removeprefix(_REFERENCE)
-        return _REFERENCE + names.get(name, name)
-    return schema
 
 
 def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Schema:
@@ -308,49 +245,59 @@ def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Sche
     return schema
 
 
-def described(schema: Schema, hint: Any, text: str | None) -> Schema:
-    """Return the schema of a type with this description, unless one stands beside the type itself; a unit stays told."""
-    beside = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
-    if not text or "description" in annotation_keywords(beside):
+def with_description(schema: Schema, hint: Any, text: str | None) -> Schema:
+    """Return the schema of a type with a description, unless the type has one in `Annotated`."""
+    annotations = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
+    if not text or "description" in annotation_keywords(annotations):
         return schema
     return {**schema, "description": _with_unit(schema, text)}
 
 
-def _with_unit(schema: Schema, text: str) -> str:
-    return f"{text} ({_SECONDS})" if schema.get("description") == _SECONDS else text
-
-
 def is_type_alias(hint: Any) -> bool:
-    """Say whether this is an alias made by a `type` statement, or by the class of the same use in typing_extensions."""
+    """Return whether the hint is an alias made by a `type` statement, or by `TypeAliasType` of typing_extensions."""
     return type(hint).__name__ == "TypeAliasType"
 
 
-def _annotated(bare: Schema, annotations: tuple[Any, ...]) -> Schema:
-    keywords = annotation_keywords(annotations, bare.get("type"))
+def _annotate(schema: Schema, annotations: tuple[Any, ...]) -> Schema:
+    keywords = annotation_keywords(annotations, schema.get("type"))
     if "description" in keywords:
-        keywords["description"] = _with_unit(bare, keywords["description"])
-    return {**bare, **keywords}
+        keywords["description"] = _with_unit(schema, keywords["description"])
+    return {**schema, **keywords}
 
 
-_JSON_NAMES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+def _with_unit(schema: Schema, text: str) -> str:
+    # A number for a timedelta says nothing about its unit, so a description never replaces that part.
+    return f"{text} ({_SECONDS})" if schema.get("description") == _SECONDS else text
 
 
 def _enumeration(values: list[Any], where: str) -> Schema:
     plain = [value.value if isinstance(value, enum.Enum) else value for value in values]
-    kinds = {_JSON_NAMES.get(type(value)) for value in plain}
+    kinds = {_SCALAR_NAMES.get(type(value)) for value in plain}
     if None in kinds:
         raise ToolDefinitionError(f"{where} lists {plain!r}; the values of a Literal or Enum must be JSON scalars")
     return {"type": kinds.pop(), "enum": plain} if len(kinds) == 1 else {"enum": plain}
 
 
-def _field_descriptions(cls: type) -> dict[str, str]:
-    """Return what the docstring of a class says of its fields."""
-    text = cls.__doc__
-    if not text or text.startswith(f"{cls.__name__}("):  # what dataclasses put in where there is no docstring
-        return {}
-    from docstring_parser import parse  # noqa: PLC0415  # 6 ms that only those pay who have classes as parameters
+def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:
+    """Return the schema with its references to definitions under their new names."""
+    if isinstance(schema, dict):
+        return {key: _rename_references(value, names) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_rename_references(item, names) for item in schema]
+    if isinstance(schema, str) and schema.startswith(_REFERENCE):
+        name = schema.removeprefix(_REFERENCE)
+        return _REFERENCE + names.get(name, name)
+    return schema
 
-    return {entry.arg_name: entry.description for entry in parse(text).params if entry.description}
+
+def _field_descriptions(cls: type) -> dict[str, str]:
+    """Return the descriptions of the fields in the docstring of a class."""
+    docstring = cls.__doc__
+    if not docstring or docstring.startswith(f"{cls.__name__}("):  # dataclasses write a signature where there is none
+        return {}
+    from docstring_parser import parse  # noqa: PLC0415  # 6 ms, for programs that have classes as parameters
+
+    return {entry.arg_name: entry.description for entry in parse(docstring).params if entry.description}
 
 
 def _is_hashable(hint: object) -> bool:
@@ -366,18 +313,81 @@ def _unsupported(hint: Any, where: str) -> ToolDefinitionError:
     return ToolDefinitionError(f"{where} is {name}, which has no JSON Schema here; use one of: {SUPPORTED}")
 
 
-@frozen(kw_only=True)
-class Bounds:
-    """Bounds of a number, of a text's characters or of a list's items; what is left out is not bounded.
+# --- annotations ------------------------------------------------------------------------------------------------
 
-    Attributes:
-        ge: the least number.
-        le: the greatest number.
-        min_length: the fewest characters or items.
-        max_length: the most characters or items.
+_NUMBERS: Mapping[str, str] = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_TEXTS: Mapping[str, str] = {"pattern": "pattern", "description": "description", "documentation": "description"}
+_LENGTHS: Mapping[str | None, tuple[str, ...]] = {
+    "string": ("Length",),
+    "array": ("Items",),
+    "object": ("Properties",),
+    None: ("Length", "Items", "Properties"),
+}
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "minimum": ge,
+    "exclusiveMinimum": gt,
+    "maximum": le,
+    "exclusiveMaximum": lt,
+    "multipleOf": lambda number, divisor: number % divisor == 0,
+}
+
+
+def annotation_keywords(annotations: Iterable[Any], json_type: str | None = None) -> dict[str, Any]:
+    """Translate annotations to schema keywords.
+
+    A text is the description. An object with attributes such as `ge` or `max_length`, as those of annotated-types,
+    pydantic's `Field` and `typing.Doc`, gives bounds and a description. Other annotations are ignored.
+
+    Args:
+        annotations: the arguments of `Annotated` after the type.
+        json_type: the JSON type of the type; None when it has several. Lengths bound the characters of text, the items of
+            arrays and the entries of objects.
     """
+    keywords: dict[str, Any] = {}
+    for annotation in annotations:
+        if isinstance(annotation, str):
+            keywords["description"] = annotation
+        else:
+            for constraint in (annotation, *_metadata(annotation)):
+                keywords.update(_keywords(constraint, _LENGTHS.get(json_type, ())))
+    return keywords
 
-    ge: float | None = None
-    le: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
+
+def violated_bound(number: Decimal, keywords: Mapping[str, Any]) -> str | None:
+    """Return the first of these keywords that a number violates, as text; None when it satisfies all.
+
+    A schema bounds the numbers of JSON. A Decimal that was sent as text is checked here.
+    """
+    for keyword, holds in _COMPARISONS.items():
+        if keyword in keywords and not holds(number, type(number)(str(keywords[keyword]))):
+            return f"{keyword} is {keywords[keyword]}"
+    return None
+
+
+def _metadata(annotation: Any) -> Iterable[Any]:
+    # pydantic's FieldInfo and the grouped types of annotated-types hold their constraints in `metadata`.
+    inner = getattr(annotation, "metadata", ())
+    return inner if isinstance(inner, list | tuple) else ()
+
+
+def _keywords(constraint: Any, lengths: Iterable[str]) -> dict[str, Any]:
+    keywords: dict[str, Any] = {}
+    for name, keyword in _NUMBERS.items():
+        bound = getattr(constraint, name, None)
+        if isinstance(bound, int | float) and isfinite(bound):
+            keywords[keyword] = bound
+    for name, keyword in _TEXTS.items():
+        text = getattr(constraint, name, None)
+        if isinstance(text, str):
+            keywords[keyword] = text
+    for end in ("min", "max"):
+        length = getattr(constraint, f"{end}_length", None)
+        if isinstance(length, int):
+            keywords.update({f"{end}{unit}": length for unit in lengths})
+    return keywords

@@ -1,4 +1,4 @@
-"""Tools written as classes, read from their signature."""
+"""Tools written as classes, read from the signature of their method `use`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agentloop.values.tool_calls import ToolResult, ToolSpec
 
 
 class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
-    """A tool with state of its own: subclass it and write `use` with typed parameters and a docstring.
+    """A tool with state: subclass it and write `use` with typed parameters and a docstring.
 
-    Name, description and parameters are read from the class: its name in snake case, the docstring of `use` (or of the
-    class), the hints of `use`. Each may be overridden by a class attribute.
+    The name is the class name in snake case, the description the docstring of `use` or of the class, and the parameters
+    come from the type hints of `use`. A class attribute overrides each of them.
 
         class FindOrder(TypedTool):
             def __init__(self, orders: Orders) -> None:
@@ -40,63 +40,62 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
     @property
     def description(self) -> str:
         """The text of the docstring of `use`, or of the class."""
-        return read_typed_tool(type(self)).documented[0]
+        return read_typed_tool(type(self)).definition[0]
 
     @property
     def parameters(self) -> JsonObject:
         """A JSON Schema of the parameters of `use`."""
-        return read_typed_tool(type(self)).documented[1]
+        return read_typed_tool(type(self)).definition[1]
 
     @property
     def spec(self) -> ToolSpec:
-        """What a model sees; the same value every time for one class."""
-        return _same(super().spec)
+        """Name, description and parameters as one value; equal specs are the same object."""
+        return _intern(super().spec)
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Structure arguments that satisfy the schema into the annotated types.
+        """Convert arguments that satisfy the schema to the annotated types.
 
         Raises:
-            InvalidArguments: when one does not fit its type after all.
+            InvalidArguments: when a value cannot be converted to its type.
         """
         return read_typed_tool(type(self)).prepare(arguments)
 
     def present(self, result: Any) -> ToolResult:
-        """Check the result against the declared return type and turn it into JSON.
+        """Check the result against the declared return type and convert it to JSON.
 
         Raises:
-            ToolFailed: when it does not fit, or has no JSON form.
+            ToolFailed: when it does not match the type, or has no JSON form.
         """
         return _presenter(type(self))(result)
 
 
 @cache
 def read_typed_tool(cls: type[TypedTool]) -> Signature:
-    """Read the `use` of a class, once.
+    """Read the signature of `use` of a class.
 
     Raises:
-        ToolDefinitionError: when it lacks what a model needs; lists all problems.
+        ToolDefinitionError: when something that a model needs is missing; lists all problems.
     """
     if not iscoroutinefunction(cls.use):
         raise ToolDefinitionError(f"{cls.__qualname__}.use is not async; write it as async def, or use @tool")
-    given = (
-        "" if cls.description is TypedTool.description else cls.__name__
-    )  # a description of its own needs no docstring
+    # A class that sets `description` needs no docstring; what stands for it here is never shown.
+    description = "" if cls.description is TypedTool.description else cls.__name__
     use = cls.use.__get__(object())
-    signature = Signature.of(use, description=given, name=cls.__name__, documentation=_documentation(cls))
+    signature = Signature.of(use, description=description, name=cls.__name__, documentation=_documentation(cls))
     if signature.injected:
         name, kind = next(iter(signature.injected.items()))
         raise ToolDefinitionError(
-            f"{cls.__qualname__}.use cannot be given {name!r}: only @tool injects; a class that wants the {kind.__name__} "
-            "implements CanAccessAgentState, CanAccessToolCall or CanAccessToolContext"
+            f"{cls.__qualname__}.use cannot have {name!r} injected: only @tool injects; a class that needs the "
+            f"{kind.__name__} implements CanAccessAgentState, CanAccessToolCall or CanAccessToolContext"
         )
     return signature
 
 
 def _documentation(cls: type[TypedTool]) -> str:
-    """Return the docstring of `use`, else of the class; not those that say what any tool is."""
-    own = list(takewhile(lambda kind: kind is not TypedTool, cls.__mro__))
-    of_use = [vars(kind)["use"].__doc__ for kind in own if "use" in vars(kind)]
-    return cleandoc(next(filter(None, [*of_use, *[vars(kind).get("__doc__") for kind in own]]), ""))
+    """Return the docstring of `use`, else of the class; docstrings of TypedTool and its bases describe no tool."""
+    classes = list(takewhile(lambda kind: kind is not TypedTool, cls.__mro__))
+    of_use = [vars(kind)["use"].__doc__ for kind in classes if "use" in vars(kind)]
+    return cleandoc(next(filter(None, [*of_use, *[vars(kind).get("__doc__") for kind in classes]]), ""))
 
 
 @cache
@@ -105,6 +104,6 @@ def _presenter(cls: type[TypedTool]) -> Presenter:
 
 
 @lru_cache(maxsize=1024)
-def _same(spec: ToolSpec) -> ToolSpec:
-    """Return the first of equal specs, which keeps its encoded forms and its validator."""
+def _intern(spec: ToolSpec) -> ToolSpec:
+    """Return the first of equal specs, which stores its encoded forms and its validator."""
     return spec

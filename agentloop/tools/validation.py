@@ -1,4 +1,4 @@
-"""Validation against a JSON Schema: the one file that knows jsonschema, which is loaded with the first validator."""
+"""Validation against a JSON Schema. This is the only file that imports jsonschema, with the first validator."""
 
 from __future__ import annotations
 
@@ -19,81 +19,83 @@ if TYPE_CHECKING:
 Schema: TypeAlias = Mapping[str, Any] | bool
 """A JSON Schema; true accepts everything and false nothing."""
 
-_SHOWN_PROBLEMS = 5
-_SHOWN_VALUE = 80
-_SHOWN_MESSAGE = 400
-_MOST_ERRORS = 1_000  # looked at, however many there are
+_MAX_SHOWN_PROBLEMS = 5
+_MAX_SHOWN_VALUE = 80
+_MAX_SHOWN_MESSAGE = 400
+_MAX_ERRORS = 1_000
 _TOO_DEEP = ("$", "it is nested too deeply to be checked")
 
 
 class SchemaValidator:
-    """A JSON Schema, checked once and compiled for use any number of times.
+    """A JSON Schema, checked once and compiled for repeated use.
 
-    Draft 2020-12 unless the schema's `$schema` says otherwise. `format` is an annotation, as that draft has it.
+    The draft is 2020-12 unless the schema's `$schema` says otherwise. `format` is an annotation, as in that draft.
 
     Args:
-        schema: the schema; references must be within it, as nothing is ever fetched.
-        name: what the schema belongs to, for error messages.
+        schema: the schema; its references must stay inside of it, since nothing is fetched.
+        name: the owner of the schema, for error messages.
 
     Raises:
-        ToolDefinitionError: when it is not a valid schema, or refers to what is not in it; says where.
+        ToolDefinitionError: when it is not a valid schema, or has a reference that cannot be resolved; names the place.
     """
 
     __slots__ = ("_validator",)
 
     def __init__(self, schema: Schema, name: str = "the schema") -> None:
-        self._validator = _compiled(schema, name)
+        self._validator = _compile(schema, name)
 
     def accepts(self, data: Any) -> bool:
-        """Say whether plain JSON data satisfies the schema."""
+        """Return whether plain JSON data satisfies the schema."""
         try:
             return bool(self._validator.is_valid(data))
         except RecursionError:
             return False
 
     def problems(self, data: Any) -> list[tuple[str, str]]:
-        """Return what is wrong with plain JSON data, as pairs of a JSON path and a message.
+        """Return the problems of plain JSON data, as pairs of a JSON path and a message.
 
-        Of the first 1,000 problems they are the nearest to the root, the nearest first.
+        Of the first 1,000 problems, the 5 nearest to the root are returned, the nearest first.
         """
         try:
-            errors = islice(self._validator.iter_errors(data), _MOST_ERRORS)
-            found = sorted(errors, key=lambda error: len(error.absolute_path))
+            errors = islice(self._validator.iter_errors(data), _MAX_ERRORS)
+            nearest = sorted(errors, key=lambda error: len(error.absolute_path))
         except RecursionError:
             return [_TOO_DEEP]
-        return [_problem(error) for error in found[:_SHOWN_PROBLEMS]]
+        return [_problem(error) for error in nearest[:_MAX_SHOWN_PROBLEMS]]
 
     def validate(self, arguments: Mapping[str, Any]) -> None:
         """Check the arguments of a call.
 
         Raises:
-            InvalidArguments: with the path of the first problem, listing the first few.
+            InvalidArguments: with the path of the first problem; the message lists the first five.
         """
         if not self.accepts(arguments):
             raise invalid_arguments(self.problems(arguments) or [_TOO_DEEP])
 
 
 def validator_of(spec: ToolSpec) -> SchemaValidator:
-    """Return the validator of a tool's arguments, compiled once and kept with the spec.
+    """Return the validator of a tool's arguments. It is compiled once and stored with the spec.
 
     Raises:
         ToolDefinitionError: when the parameters are not a valid JSON Schema.
     """
-    return spec.encoded("validator of the arguments", _compiled_for)
+    return spec.encoded("validator of the arguments", _compile_spec)
 
 
-def _compiled_for(spec: ToolSpec) -> SchemaValidator:
+def _compile_spec(spec: ToolSpec) -> SchemaValidator:
     return SchemaValidator(spec.parameters, f"the parameter schema of the tool {spec.name!r}")
 
 
 def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
-    """Make the error of these problems."""
-    told = "; ".join(f"at {path}: {message}" for path, message in problems)
-    return InvalidArguments(f"the arguments do not fit the tool's parameters: {told}", path=problems[0][0])
+    """Return the error for these problems of a call's arguments."""
+    listing = "; ".join(f"at {path}: {message}" for path, message in problems)
+    return InvalidArguments(f"the arguments do not fit the tool's parameters: {listing}", path=problems[0][0])
 
 
-def _compiled(schema: Schema, name: str) -> Validator:
-    """Check and compile a schema; this file is the border to jsonschema."""
+# --- compiling a schema -----------------------------------------------------------------------------------------
+
+
+def _compile(schema: Schema, name: str) -> Validator:
     from jsonschema.exceptions import SchemaError
 
     try:
@@ -101,10 +103,10 @@ def _compiled(schema: Schema, name: str) -> Validator:
     except NotJson as error:
         raise ToolDefinitionError(f"{name} cannot be a JSON Schema: {error}") from error
     try:
-        return _checked(plain, name)
+        return _validator(plain, name)
     except SchemaError as error:
         raise ToolDefinitionError(
-            f"{name} is not a valid JSON Schema: at {error.json_path}: {_shortened(error)}"
+            f"{name} is not a valid JSON Schema: at {error.json_path}: {_shorten(error)}"
         ) from error
     except RecursionError:
         raise ToolDefinitionError(
@@ -112,7 +114,7 @@ def _compiled(schema: Schema, name: str) -> Validator:
         ) from None
 
 
-def _checked(schema: Any, name: str) -> Validator:
+def _validator(schema: Any, name: str) -> Validator:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has annotations, no marker
@@ -123,98 +125,37 @@ def _checked(schema: Any, name: str) -> Validator:
         raise ToolDefinitionError(f"{name} is not a valid JSON Schema: at $.$schema: it has to be a URL") from error
     kind.check_schema(schema)
     _check_references(schema, kind, REGISTRY, name)
-    validator = _bounded(kind)(schema, registry=REGISTRY)
-    validator.is_valid({})  # finds references that go in a circle
+    validator = _with_linear_keywords(kind)(schema, registry=REGISTRY)
+    validator.is_valid({})  # a reference that only leads back to itself raises RecursionError here, not in a call
     return validator
 
 
-@cache
-def _bounded(kind: type[Validator]) -> type[Validator]:
-    """Return the kind with those keywords replaced whose work grows faster than the data, or that keep all that is wrong."""
-    from jsonschema.validators import extend
-
-    own = {"anyOf": _any_of, "oneOf": _one_of, "uniqueItems": _unique_items}
-    known = {keyword: check for keyword, check in own.items() if keyword in kind.VALIDATORS}
-    made: type[Validator] = extend(kind, known)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
-    return made
-
-
-def _any_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-    _, errors = _first_fitting(validator, branches, instance)
-    if errors is not None:
-        yield errors
-
-
-def _one_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-    fitting, errors = _first_fitting(validator, branches, instance)
-    if errors is not None:
-        yield errors
-        return
-    more = [branch for branch in branches[fitting + 1 :] if validator.evolve(schema=branch).is_valid(instance)]
-    if more:
-        from jsonschema import ValidationError
-
-        told = ", ".join(map(repr, [branches[fitting], *more]))
-        yield ValidationError(f"{instance!r} is valid under each of {told}")
-
-
-def _first_fitting(validator: Any, branches: Any, instance: Any) -> tuple[int, ValidationError | None]:
-    """Return the place of the first branch that the data fits, or what is wrong with all."""
-    from jsonschema import ValidationError
-
-    tried: list[ValidationError] = []
-    for place, branch in enumerate(branches):
-        errors = list(islice(validator.descend(instance, branch, schema_path=place), _MOST_ERRORS))
-        if not errors:
-            return place, None
-        tried.extend(errors)
-    return -1, ValidationError(f"{instance!r} is not valid under any of the given schemas", context=tried)
-
-
-def _unique_items(validator: Any, wanted: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-    from jsonschema import ValidationError
-
-    if wanted and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
-        yield ValidationError(f"{instance!r} has non-unique elements")
-
-
-def _identity(value: Any) -> Hashable:
-    """Return what is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1."""
-    if isinstance(value, bool):
-        return bool, value
-    if isinstance(value, dict):
-        return dict, frozenset([(name, _identity(item)) for name, item in value.items()])
-    if isinstance(value, list | tuple):
-        return list, tuple(map(_identity, value))
-    return cast("Hashable", value)
-
-
 def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:
-    """Follow every reference, so that one that leads nowhere is found before a call is."""
+    """Follow every reference, so that one that cannot be resolved fails now and not in a call."""
     from referencing.jsonschema import DRAFT202012, specification_with
 
     specification = specification_with(str(kind.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
     root = specification.create_resource(schema)
-    left = [(root, registry.resolver_with_root(root))]
+    pending = [(root, registry.resolver_with_root(root))]
     references: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-    while left or references:
-        if left:
-            resource, resolver = left.pop()
+    visited: set[int] = set()
+    while pending or references:
+        if pending:
+            resource, resolver = pending.pop()
         else:
-            found = _found(*references.pop(), name)
-            resource, resolver = specification.create_resource(found.contents), found.resolver
-            if id(resource.contents) not in seen:
-                kind.check_schema(resource.contents)
-        if id(resource.contents) in seen or not isinstance(resource.contents, dict):
+            target = _resolve(*references.pop(), name)
+            resource, resolver = specification.create_resource(target.contents), target.resolver
+            if id(resource.contents) not in visited:
+                kind.check_schema(resource.contents)  # a reference may lead to a place that is no subschema
+        if id(resource.contents) in visited or not isinstance(resource.contents, dict):
             continue
-        seen.add(id(resource.contents))
-        left.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
-        told = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
-        references.extend((reference, resolver) for reference in told if isinstance(reference, str))
+        visited.add(id(resource.contents))
+        pending.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
+        values = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
+        references.extend((reference, resolver) for reference in values if isinstance(reference, str))
 
 
-def _found(reference: str, resolver: Any, name: str) -> Any:
+def _resolve(reference: str, resolver: Any, name: str) -> Any:
     from referencing.exceptions import Unresolvable
 
     try:
@@ -225,24 +166,91 @@ def _found(reference: str, resolver: Any, name: str) -> Any:
         ) from error
 
 
+# --- keywords ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def _with_linear_keywords(kind: type[Validator]) -> type[Validator]:
+    """Replace the keywords of jsonschema whose work grows faster than the data, or that collect unbounded errors."""
+    from jsonschema.validators import extend
+
+    replacements = {"anyOf": _any_of, "oneOf": _one_of, "uniqueItems": _unique_items}
+    supported = {keyword: check for keyword, check in replacements.items() if keyword in kind.VALIDATORS}
+    extended: type[Validator] = extend(kind, supported)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+    return extended
+
+
+def _any_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    _, error = _first_match(validator, branches, instance)
+    if error is not None:
+        yield error
+
+
+def _one_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    index, error = _first_match(validator, branches, instance)
+    if error is not None:
+        yield error
+        return
+    others = [branch for branch in branches[index + 1 :] if validator.evolve(schema=branch).is_valid(instance)]
+    if others:
+        from jsonschema import ValidationError
+
+        listing = ", ".join(map(repr, [branches[index], *others]))
+        yield ValidationError(f"{instance!r} is valid under each of {listing}")
+
+
+def _first_match(validator: Any, branches: Any, instance: Any) -> tuple[int, ValidationError | None]:
+    """Return the index of the first branch that accepts the data, or an error with the problems of all branches."""
+    from jsonschema import ValidationError
+
+    context: list[ValidationError] = []
+    for index, branch in enumerate(branches):
+        errors = list(islice(validator.descend(instance, branch, schema_path=index), _MAX_ERRORS))
+        if not errors:
+            return index, None
+        context.extend(errors)
+    return -1, ValidationError(f"{instance!r} is not valid under any of the given schemas", context=context)
+
+
+def _unique_items(validator: Any, required: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if required and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _identity(value: Any) -> Hashable:
+    """Return a key that is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1."""
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, dict):
+        return dict, frozenset([(name, _identity(item)) for name, item in value.items()])
+    if isinstance(value, list | tuple):
+        return list, tuple(map(_identity, value))
+    return cast("Hashable", value)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------
+
+
 def _problem(error: ValidationError) -> tuple[str, str]:
     deepest = next(_deepest(error), error)
-    return deepest.json_path, _shortened(deepest)
-
-
-def _shortened(error: ValidationError | Any) -> str:
-    message: str = error.message
-    shown = repr(error.instance)
-    if len(shown) > _SHOWN_VALUE:
-        message = message.replace(shown, shown[:_SHOWN_VALUE] + "…")
-    return message if len(message) <= _SHOWN_MESSAGE else message[:_SHOWN_MESSAGE] + "…"
+    return deepest.json_path, _shorten(deepest)
 
 
 def _deepest(error: ValidationError) -> Iterator[ValidationError]:
-    """Yield the error inside an anyOf or oneOf that tells most: the one that came deepest into the data."""
+    """Yield the most useful error inside an anyOf or oneOf: the one at the deepest place in the data."""
     if error.context:
         from jsonschema.exceptions import best_match
 
         best = best_match([error])
         if best is not None:
             yield best
+
+
+def _shorten(error: ValidationError | Any) -> str:
+    message: str = error.message
+    value = repr(error.instance)
+    if len(value) > _MAX_SHOWN_VALUE:
+        message = message.replace(value, value[:_MAX_SHOWN_VALUE] + "…")
+    return message if len(message) <= _MAX_SHOWN_MESSAGE else message[:_MAX_SHOWN_MESSAGE] + "…"

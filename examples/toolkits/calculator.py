@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypeAlias
 
 from agentloop import tool
 from agentloop.errors import ToolFailed
-from agentloop.tools.ensembles import Ensemble, makes_ensemble
+from agentloop.tools.ensembles import Ensemble, ensemble_factory
 
 Number: TypeAlias = int | float
 
@@ -46,7 +46,7 @@ def calculate(
     return Expression(expression).evaluate()
 
 
-@makes_ensemble
+@ensemble_factory
 def calculator() -> Ensemble:
     """Create an ensemble with the tool `calculate`."""
     return Ensemble("calculator", [calculate], description="Arithmetic, computed instead of guessed.")

@@ -23,7 +23,7 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
 from agentloop.interception import Interceptor
-from agentloop.tools.ensembles import Ensemble, makes_ensemble
+from agentloop.tools.ensembles import Ensemble, ensemble_factory
 from agentloop.tools.schema import Bounds
 from agentloop.values.points import AfterToolUse
 
@@ -109,7 +109,7 @@ class TodoKeeper(Interceptor):
         return point if items is None else point.with_state(point.state.with_metadata(**{METADATA_KEY: items}))
 
 
-@makes_ensemble
+@ensemble_factory
 def todo() -> Ensemble:
     """Create an ensemble with the tools of the list and the interceptor that saves it."""
     return Ensemble(

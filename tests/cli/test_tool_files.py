@@ -192,7 +192,7 @@ def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
         (LISTED, "x.toml:text", ALLOW, "there is no ensemble 'text' in .*x.toml; did you mean 'texts'"),
         (LISTED, "none.toml", ALLOW, "there is no file .*none.toml"),
         ("timout = 3", "x.toml", [], "line 1: timout: there is no such key; did you mean 'timeout'"),
-        (LISTED + "deduplicator = 'mine'", "x.toml", ALLOW, "the program gives no deduplicator 'mine'"),
+        (LISTED + "deduplicator = 'mine'", "x.toml", ALLOW, "the program has no deduplicator 'mine'"),
         ('use = "broken_of_test:x"', "x.toml", ["broken_of_test"], "'x' of .*x.toml has failed: .*OSError: no driver"),
     ],
     ids=["not allowed", "no modules", "no ensemble", "no file", "key", "deduplicator", "import"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolkits.calculator import calculate, calculator
 
 from agentloop.errors import ToolFailed
-from tests.tools.ensembles.running import called
+from tests.tools.ensembles.running import run_call
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,6 @@ def test_any_text_gives_a_finite_number_or_an_error(expression: str) -> None:
 
 async def test_a_model_uses_the_calculator() -> None:
     """In a loop the value is the result of the call, and an error reaches the model as its text."""
-    assert (await called([calculator()], "calculate", expression="17 + 25")).value == 42
-    rejected = await called([calculator()], "calculate", expression="9**9**9")
+    assert (await run_call([calculator()], "calculate", expression="17 + 25")).value == 42
+    rejected = await run_call([calculator()], "calculate", expression="9**9**9")
     assert rejected.text == "ToolFailed: the result is too large"

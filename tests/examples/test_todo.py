@@ -8,7 +8,7 @@ from toolkits.todo import METADATA_KEY, todo, todo_items
 from agentloop import AgentState, from_json, to_json
 from agentloop.interception import after_tool_use, before_tool_use
 from agentloop.values import ToolStatus
-from tests.tools.ensembles.running import executions, ran, scripted_loop
+from tests.tools.ensembles.running import executions, run_calls, scripted_loop
 
 
 def tasks(state: AgentState) -> list[tuple[int, str, str]]:
@@ -41,7 +41,7 @@ async def test_the_list_is_saved_in_the_state() -> None:
 
 async def test_calls_of_one_step_run_in_order() -> None:
     """Each call works on the list that the one before it left, although the model made them together."""
-    state = await ran(
+    state = await run_calls(
         [todo()],
         [
             ("add_todos", {"tasks": ["a"]}),
@@ -56,14 +56,16 @@ async def test_calls_of_one_step_run_in_order() -> None:
 async def test_agents_do_not_share_a_list() -> None:
     """The list lives in the state alone: two agents with the same ensemble have two lists."""
     group = todo()
-    first = await ran([group], ("add_todos", {"tasks": ["mine"]}))
-    second = await ran([group], ("list_todos", {}))
+    first = await run_calls([group], ("add_todos", {"tasks": ["mine"]}))
+    second = await run_calls([group], ("list_todos", {}))
     assert (tasks(first), tasks(second)) == ([(1, "mine", "open")], [])
 
 
 async def test_a_call_that_did_not_succeed_changes_nothing() -> None:
     """An unknown item, a blocked call and a replaced result leave the list as it is."""
-    first = await ran([todo()], ("add_todos", {"tasks": ["a"]}), ("update_todo", {"id": 7}), ("remove_todo", {"id": 2}))
+    first = await run_calls(
+        [todo()], ("add_todos", {"tasks": ["a"]}), ("update_todo", {"id": 7}), ("remove_todo", {"id": 2})
+    )
     assert [execution.error_message for execution in executions(first)[1:]] == [
         "there is no item 7; there is 1",
         "there is no item 2; there is 1",
@@ -72,7 +74,7 @@ async def test_a_call_that_did_not_succeed_changes_nothing() -> None:
     blocking = before_tool_use(lambda point: point.block("no"))
     replacing = after_tool_use(lambda point: point.with_value("done"))
     for interceptor in (blocking, replacing):
-        state = await ran([todo()], ("add_todos", {"tasks": ["a"]}), interceptors=[interceptor])
+        state = await run_calls([todo()], ("add_todos", {"tasks": ["a"]}), interceptors=[interceptor])
         assert tasks(state) == []
 
 
@@ -89,7 +91,7 @@ async def test_metadata_that_is_not_a_list_of_items_counts_as_empty(metadata: ob
 async def test_the_list_is_bounded() -> None:
     """Adding more items than the list may hold fails or is rejected by the schema."""
     many = {"tasks": ["x"] * 150}
-    state = await ran([todo()], ("add_todos", many), ("add_todos", many), ("add_todos", {"tasks": ["x"] * 201}))
+    state = await run_calls([todo()], ("add_todos", many), ("add_todos", many), ("add_todos", {"tasks": ["x"] * 201}))
     assert [execution.status for execution in executions(state)] == [
         ToolStatus.SUCCEEDED,
         ToolStatus.FAILED,

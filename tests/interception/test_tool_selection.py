@@ -118,7 +118,7 @@ def test_tools_are_selected_by_tool_and_by_group() -> None:
     assert offered(ToolSelection(billing), tools=tools) == expected
     assert offered(ToolSelection([many[7], many[9].spec]), tools=tools) == [many[7].name, many[9].name]
     assert len(offered(ToolSelection(hide=[billing]), tools=tools)) == 197
-    assert not offered(ToolSelection([billing.switched_off()]), tools=tools)
+    assert not offered(ToolSelection([billing.disable()]), tools=tools)
 
 
 def test_tools_are_selected_by_a_function_of_spec_and_state() -> None:

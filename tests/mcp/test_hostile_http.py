@@ -16,7 +16,7 @@ from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import PATIENT
 from tests.mcp.test_hostile_servers import SETTINGS, TIMEOUT, own
-from tests.tools.ensembles.running import executions, ran
+from tests.tools.ensembles.running import executions, run_calls
 
 JSON, EVENTS = "application/json", "text/event-stream"
 
@@ -98,7 +98,7 @@ def polite(asked: dict[str, Any]) -> bytes:
 async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog: pytest.LogCaptureFixture) -> None:
     """The execution begins in time without its tools, and the log says why."""
     async with asyncio.timeout(LONGEST), answering(BROKEN[manner], calls_only=False) as server:
-        state = await ran([own, server], [("act", {}), ("own", {})])
+        state = await run_calls([own, server], [("act", {}), ("own", {})])
     unknown, mine = executions(state)
     assert unknown.error is not None
     assert unknown.error.type == "UnknownTool"
@@ -111,7 +111,7 @@ async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog:
 async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
     """Its siblings and the next step go on as if nothing had been."""
     async with asyncio.timeout(LONGEST), answering(BROKEN[manner], calls_only=True) as server:
-        state = await ran([own, server], [("act", {}), ("own", {})], ("own", {}))
+        state = await run_calls([own, server], [("act", {}), ("own", {})], ("own", {}))
     bad, sibling, later = executions(state)
     assert bad.error is not None
     expected = {
@@ -140,7 +140,7 @@ async def test_a_refusal_is_no_loss(status: str) -> None:
         response(status, EVENTS, b"data: " + told + b"\n\n") if status == "200 OK" else response(status, JSON, told)
     )
     async with answering(answer, calls_only=True) as server:
-        refused = executions(await ran([server], ("act", {})))[0]
+        refused = executions(await run_calls([server], ("act", {})))[0]
     assert (refused.status, refused.error_message) == (
         ToolStatus.FAILED,
         f"the MCP server 'hostile' refused: not today (code {REFUSALS[status]})",
@@ -153,6 +153,6 @@ async def test_keys_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     server = McpEnsemble.http(url, {"Authorization": "Bearer hidden-3\n"}, name="secret", **PATIENT)
     with_env = McpEnsemble.stdio("no-such-program", env={"KEY": "hidden-4"}, name="other")
     async with server, with_env:
-        told = [repr(server), repr(with_env), server.problem(), with_env.problem(), caplog.text]
+        told = [repr(server), repr(with_env), server.diagnose(), with_env.diagnose(), caplog.text]
     assert not [text for text in told if "hidden" in text]
     assert all(told)

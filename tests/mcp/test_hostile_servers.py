@@ -13,7 +13,7 @@ from agentloop.tools import tool
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import hostile
-from tests.tools.ensembles.running import executions, ran
+from tests.tools.ensembles.running import executions, run_calls
 
 TIMEOUT = 1.0
 """Seconds for what never comes."""
@@ -53,7 +53,7 @@ async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
     status, kind = CALLS[manner]
     policy = ToolPolicy(timeout=TIMEOUT if status is ToolStatus.TIMED_OUT else 10 * LONGEST)
     async with asyncio.timeout(LONGEST):
-        state = await ran([own, hostile(manner, policy=policy)], [("act", {}), ("own", {})], ("own", {}))
+        state = await run_calls([own, hostile(manner, policy=policy)], [("act", {}), ("own", {})], ("own", {}))
     bad, sibling, later = executions(state)
     assert bad.error is not None
     assert (bad.status, bad.error.type) == (status, kind), bad.error
@@ -69,7 +69,7 @@ BORNE = ["noisy", "answers twice", "invalid schema", "hardly any tools", "change
 async def test_what_can_be_borne_is_borne(manner: str) -> None:
     """Noise before messages, a second answer, and tools that cannot be called do not keep others from being called."""
     async with asyncio.timeout(LONGEST):
-        state = await ran([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
+        state = await run_calls([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
     acted, sibling, bad = executions(state)
     assert (acted.value, sibling.value) == ("acted", "mine")
     assert bad.error is not None
@@ -79,7 +79,7 @@ async def test_what_can_be_borne_is_borne(manner: str) -> None:
 async def test_what_is_no_text_is_replaced() -> None:
     """Half a character, as JavaScript writes where it cuts a text, and bytes that are no text do not lose an answer."""
     halved, latin = executions(
-        await ran(
+        await run_calls(
             [hostile("half a character", **SETTINGS), hostile("latin", prefix="l_", **SETTINGS)],
             ("act", {}),
             ("l_act", {}),
@@ -96,13 +96,13 @@ async def test_a_server_that_dies_is_told_with_its_last_words(
     async with hostile("dies at once", **SETTINGS) as server:
         for _ in range(3):
             await server.discover()
-        assert server.problem() == "its process has ended with exit code 7; it said last: no key"
+        assert server.diagnose() == "its process has ended with exit code 7; it said last: no key"
     assert caplog.text.count("the MCP server hostile is away: its process has ended with exit code 7") == 1
 
 
 async def test_a_picture_that_is_none_is_told_as_text() -> None:
     """What is no base64 is not given to a model as a picture."""
-    execution = executions(await ran([hostile("bad base64", **SETTINGS)], ("act", {})))[0]
+    execution = executions(await run_calls([hostile("bad base64", **SETTINGS)], ("act", {})))[0]
     assert execution.value == "[image that cannot be read: it is not base64]"
 
 
@@ -124,7 +124,7 @@ async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog:
     """The execution begins in time without its tools, and the log says why."""
     settings = {**SETTINGS, **({"connect_timeout": TIMEOUT} if manner == "never answers" else {})}
     async with asyncio.timeout(LONGEST):
-        state = await ran([own, hostile(manner, **settings)], [("act", {}), ("own", {})])
+        state = await run_calls([own, hostile(manner, **settings)], [("act", {}), ("own", {})])
     unknown, mine = executions(state)
     assert unknown.error is not None
     assert unknown.error.type == "UnknownTool"

@@ -14,7 +14,7 @@ from agentloop import ToolExecution
 from agentloop.mcp import McpEnsemble
 from agentloop.values import ToolStatus
 from tests.mcp.running import PATIENT
-from tests.tools.ensembles.running import executions, ran
+from tests.tools.ensembles.running import executions, run_calls
 
 ASKING = str(Path(__file__).with_name("asking_server.py"))
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
@@ -23,7 +23,7 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 async def asked(era: str, tool: str, **settings: Any) -> ToolExecution:
     """Call a tool of the asking server."""
     server = McpEnsemble.stdio(sys.executable, ["-S", ASKING, era], name="asking", **{**PATIENT, **settings})
-    return executions(await ran([server], (tool, {})))[0]
+    return executions(await run_calls([server], (tool, {})))[0]
 
 
 @ERAS

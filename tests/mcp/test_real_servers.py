@@ -14,7 +14,7 @@ from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import PATIENT, everything_at, free_port, gone, node_program, program, server_pids
-from tests.tools.ensembles.running import Call, executions, ran, scripted_loop
+from tests.tools.ensembles.running import Call, executions, run_calls, scripted_loop
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -35,7 +35,7 @@ async def test_the_reference_server_is_called(everything: McpEnsemble) -> None:
         ("get-structured-content", {"location": "Chicago"}),
         ("get-resource-links", {"count": 2}),
     ]
-    echo, total, picture, weather, links = executions(await ran([everything], *steps))
+    echo, total, picture, weather, links = executions(await run_calls([everything], *steps))
     assert echo.value == "Echo: hello"
     assert "5" in total.text
     assert any(isinstance(part, Image) and part.media_type == "image/png" for part in picture.parts)
@@ -83,7 +83,7 @@ async def test_the_reference_server_asks_the_user_and_the_model() -> None:
     command = node_program("mcp-server-everything")
     server = McpEnsemble.stdio(command, ["stdio"], name="everything", on_sampling=model, on_elicitation=user, **PATIENT)
     steps = [("trigger-sampling-request", {"prompt": "the answer?"}), ("trigger-elicitation-request", {})]
-    sampled, elicited = executions(await ran([server], *steps))
+    sampled, elicited = executions(await run_calls([server], *steps))
     assert "forty-two" in sampled.text
     assert "declined" in elicited.text.lower()
     assert asked == ["model", "user"]
@@ -94,7 +94,7 @@ async def test_files_are_read_within_the_folder_that_was_given(tmp_path: Path) -
     (tmp_path / "note.txt").write_text("a note")
     server = McpEnsemble.stdio(node_program("mcp-server-filesystem"), [str(tmp_path)], name="files", **PATIENT)
     steps = [("read_text_file", {"path": str(tmp_path / "note.txt")}), ("read_text_file", {"path": "/etc/hostname"})]
-    note, refused = executions(await ran([server], *steps))
+    note, refused = executions(await run_calls([server], *steps))
     assert "a note" in note.text
     assert refused.status is ToolStatus.FAILED
     assert "denied" in refused.error_message.lower()
@@ -107,7 +107,7 @@ async def test_a_graph_is_remembered(tmp_path: Path) -> None:
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
     server = McpEnsemble.stdio(node_program("mcp-server-memory"), env=env, name="memory", **PATIENT)
     entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
-    _, graph = executions(await ran([server], ("create_entities", {"entities": [entity]}), ("read_graph", {})))
+    _, graph = executions(await run_calls([server], ("create_entities", {"entities": [entity]}), ("read_graph", {})))
     assert "likes tea" in graph.text
     assert "likes tea" in (tmp_path / "graph.jsonl").read_text()
 
@@ -117,7 +117,7 @@ async def test_a_repository_is_looked_at(tmp_path: Path) -> None:
     await (await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))).wait()
     (tmp_path / "new.txt").write_text("new")
     server = McpEnsemble.stdio(program("mcp-server-git"), ["--repository", str(tmp_path)], name="git", **PATIENT)
-    status = executions(await ran([server], ("git_status", {"repo_path": str(tmp_path)})))[0]
+    status = executions(await run_calls([server], ("git_status", {"repo_path": str(tmp_path)})))[0]
     assert "new.txt" in status.text
 
 
@@ -126,7 +126,7 @@ async def test_the_time_is_told() -> None:
     server = McpEnsemble.stdio(program("mcp-server-time"), name="time", **PATIENT)
     asked = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     steps = [("convert_time", asked), ("convert_time", {**asked, "target_timezone": "Nowhere"})]
-    told, refused = executions(await ran([server], *steps))
+    told, refused = executions(await run_calls([server], *steps))
     assert "21:00" in told.text
     assert refused.status is ToolStatus.FAILED
 

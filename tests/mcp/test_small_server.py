@@ -16,7 +16,7 @@ from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
 from tests.limits import LONGEST, jump
 from tests.mcp.running import PATIENT, gone, is_running, noted, small
-from tests.tools.ensembles.running import Call, called, executions, ran, scripted_loop
+from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -30,7 +30,7 @@ def server(request: pytest.FixtureRequest) -> McpEnsemble:
 @pytest.mark.usefixtures("descriptors")
 async def test_its_tools_are_offered_and_called(server: McpEnsemble) -> None:
     """An execution asks the server for its tools, and a model can call them."""
-    state = await ran([server], ("add", {"a": 2, "b": 3}), ("picture", {}), ("fail", {}))
+    state = await run_calls([server], ("add", {"a": 2, "b": 3}), ("picture", {}), ("fail", {}))
     added, picture, failed = executions(state)
     assert added.value == {"result": 5}
     assert picture.parts == (Text("a dot"), Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n"))
@@ -55,7 +55,7 @@ async def test_tools_are_allowed_denied_and_prefixed() -> None:
     server = small(allow=["add", "p*"], deny="put", prefix="s_")
     async with server:
         assert [tool.name for tool in server.offered] == ["s_add", "s_pid", "s_picture"]
-    assert (await called([server], "s_add", a=1, b=1)).value == {"result": 2}
+    assert (await run_call([server], "s_add", a=1, b=1)).value == {"result": 2}
 
 
 async def test_resources_and_prompts_are_tools_where_the_program_wants_them() -> None:
@@ -67,7 +67,7 @@ async def test_resources_and_prompts_are_tools_where_the_program_wants_them() ->
         ("list_prompts", {}),
         ("get_prompt", {"name": "greet", "arguments": {"name": "Ann"}}),
     ]
-    resources, note, prompts, greeting = executions(await ran([server], *calls))
+    resources, note, prompts, greeting = executions(await run_calls([server], *calls))
     assert '"uri":"note://one"' in resources.text
     assert note.value == "the note"
     assert '"name":"greet"' in prompts.text
@@ -145,14 +145,14 @@ async def test_one_process_serves_all_executions_of_an_entered_loop() -> None:
 
 async def test_a_server_that_is_switched_off_is_not_started() -> None:
     """It offers nothing."""
-    server = McpEnsemble.stdio("no-such-program").switched_off()
+    server = McpEnsemble.stdio("no-such-program").disable()
     async with server:
         assert server.offered == ()
 
 
 async def test_a_missing_program_is_told_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """The execution runs without the tools of that server, and the log says why."""
-    state = await ran([McpEnsemble.stdio("no-such-program"), small()], ("add", {"a": 1, "b": 1}))
+    state = await run_calls([McpEnsemble.stdio("no-such-program"), small()], ("add", {"a": 1, "b": 1}))
     assert executions(state)[0].succeeded
     assert "there is no program 'no-such-program'" in caplog.text
 
@@ -171,14 +171,16 @@ async def test_a_killed_server_is_started_again_once_for_all_callers() -> None:
 
 async def test_a_pure_call_that_was_lost_is_sent_again(tmp_path: Path) -> None:
     """The server dies of the first call and answers the second."""
-    execution = await called([small()], "die_once", path=str(tmp_path / "died"))
+    execution = await run_call([small()], "die_once", path=str(tmp_path / "died"))
     assert execution.value == {"result": "alive"}
 
 
 async def test_an_effect_that_was_lost_is_in_doubt_and_not_repeated(tmp_path: Path) -> None:
     """It ran once; the model is told that nobody knows."""
     path = tmp_path / "log"
-    lost, after = executions(await ran([small()], ("log", {"path": str(path), "die": True}), ("add", {"a": 1, "b": 1})))
+    lost, after = executions(
+        await run_calls([small()], ("log", {"path": str(path), "die": True}), ("add", {"a": 1, "b": 1}))
+    )
     assert (lost.status, lost.may_have_run) == (ToolStatus.IN_DOUBT, True)
     assert lost.error is not None
     assert lost.error.type == "ToolInDoubt"
@@ -203,7 +205,7 @@ async def test_a_server_killed_in_the_middle_of_a_call_fails_that_call_only(tmp_
 async def test_what_it_writes_to_its_standard_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """In the log of servers, under its name."""
     caplog.set_level(logging.INFO, "agentloop.mcp.server")
-    await called([small()], "says", text="a remark")
+    await run_call([small()], "says", text="a remark")
     assert ("agentloop.mcp.server", logging.INFO, "small: a remark") in caplog.record_tuples
 
 
@@ -211,7 +213,7 @@ async def test_calls_outside_of_a_loop_are_told_what_is_missing() -> None:
     """A tool whose server is not started says so."""
     async with small() as server:
         add = next(one for one in server.offered if one.name == "add")
-    execution = await called([add], "add", a=1, b=1)
+    execution = await run_call([add], "add", a=1, b=1)
     assert execution.error is not None
     assert execution.error.type == "ToolUnavailable"
     assert "give the ensemble" in execution.error_message

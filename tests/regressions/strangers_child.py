@@ -32,7 +32,7 @@ from tests.inference.loopback import completion, loopback, respond
 from tests.inference.loopback_inference import QUESTION, bound, inference_for
 from tests.mcp.test_hostile_http import JSON, answering, response
 from tests.regressions.strangers_server import doubling
-from tests.tools.ensembles.running import called, executions, ran
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 SERVER = str(Path(__file__).with_name("strangers_server.py"))
 MEGABYTE = 1 << 20
@@ -151,7 +151,7 @@ def inflated_result() -> None:
         async with answering(packed, calls_only=True) as server:
             async with server:
                 before = peak()
-                execution = await called([server], "act")
+                execution = await run_call([server], "act")
             tell(status=execution.status.value, megabytes=peak() - before)
 
     limited(3.0)
@@ -164,7 +164,7 @@ def grow(folder: str) -> None:
     before = peak()
     limited()
     edit = {"path": "grow", "old": "a", "new": "b" * 1000, "all": True}
-    execution = asyncio.run(called([files(folder)], "edit_file", **edit))
+    execution = asyncio.run(run_call([files(folder)], "edit_file", **edit))
     error = "" if execution.error is None else execution.error.type
     tell(status=execution.status.value, error=error, megabytes=peak() - before)
 
@@ -174,7 +174,7 @@ def slow_query(path: str) -> None:
     limited()
     rows = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000000) SELECT"
     query = {"sql": f"{rows} sum(length(randomblob(9000000))) FROM r"}
-    tell(status=asyncio.run(called([sqlite(path)], "query_database", **query)).status.value)
+    tell(status=asyncio.run(run_call([sqlite(path)], "query_database", **query)).status.value)
 
 
 def many_calls(count: str) -> None:
@@ -189,7 +189,7 @@ def many_calls(count: str) -> None:
 
     async def watched() -> int:
         calls = [("hold", {"number": number}) for number in range(int(count))]
-        running = asyncio.create_task(ran([hold], calls, executor=ToolExecutor()))
+        running = asyncio.create_task(run_calls([hold], calls, executor=ToolExecutor()))
         for _ in range(500):
             await asyncio.sleep(0)
             most[0] = max(most[0], threading.active_count())

@@ -45,7 +45,7 @@ from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
 from tests.mcp.running import SMALL, free_port
-from tests.tools.ensembles.running import called, executions, scripted_loop
+from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
 ROOT = Path(__file__).parents[2]
 SERVER = str(Path(__file__).with_name("strangers_server.py"))
@@ -561,7 +561,7 @@ async def test_virtual_tables_can_be_read(tmp_path: Path, sql: str) -> None:
     """They are read like other tables, since reading them changes nothing."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
         connection.executescript("CREATE VIRTUAL TABLE words USING fts5(a); INSERT INTO words VALUES ('hello');")
-    execution = await called([sqlite(str(tmp_path / "q.db"))], "query_database", sql=sql)
+    execution = await run_call([sqlite(str(tmp_path / "q.db"))], "query_database", sql=sql)
     assert execution.status is ToolStatus.SUCCEEDED, execution.error_message
 
 
@@ -632,7 +632,7 @@ def test_an_answer_has_a_deadline_by_default() -> None:
 async def test_a_path_has_a_bounded_depth(tmp_path: Path) -> None:
     """A path of a thousand folders is refused, and none of them is made."""
     try:
-        execution = await called([files(str(tmp_path))], "write_file", path="a/" * 1000 + "f", text="x")
+        execution = await run_call([files(str(tmp_path))], "write_file", path="a/" * 1000 + "f", text="x")
         made = (tmp_path / "a").exists()
     finally:
         deepest = tmp_path / ("a/" * 1000)
@@ -680,7 +680,7 @@ def test_ctrl_c_during_the_start_is_no_accident(tmp_path: Path) -> None:
 
 async def check_that_its_answer_ends_the_call(manner: str, notes: Path) -> None:
     """Call a server whose answer is odd, and check that the call does not end by its timeout."""
-    execution = await called([stranger(manner, notes, policy=ToolPolicy(timeout=2.0))], "act")
+    execution = await run_call([stranger(manner, notes, policy=ToolPolicy(timeout=2.0))], "act")
     require(holds=calls_of(notes) == 1, what=str(execution.error_message))
     assert execution.status is not ToolStatus.TIMED_OUT
 

@@ -1,4 +1,4 @@
-"""`check_tools` lists what is wrong with definitions and runs nothing."""
+"""`check_tools` lists the problems of definitions and runs nothing."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from agentloop import Tool, tool
 from agentloop.tools import TypedTool, check_tools
 
 
-def undone(a: int) -> int:
+def undocumented(a: int) -> int:
     return a
 
 
-def ready(a: int) -> int:
+def documented(a: int) -> int:
     """Do."""
     raise AssertionError("nothing is run")
 
 
 class Half(Tool):
-    """Lacks what the contract asks for."""
+    """Lacks members that the contract requires."""
 
     name = "half"
 
 
 class Odd(Tool):
-    """Has a schema that is none, and says nothing."""
+    """Has an invalid schema and an empty description."""
 
     name = "odd"
     description = " "
@@ -52,7 +52,7 @@ class Fine(TypedTool):
 
 
 class Methods:
-    """Would-be tools."""
+    """Future tools."""
 
     limit = 3
 
@@ -82,20 +82,20 @@ BAD_SCHEMA = {"type": "object", "required": "a"}
 
 
 def module_of(**members: Any) -> ModuleType:
-    """Make a module in which these were defined."""
-    made = ModuleType("my_tools")
+    """Return a module in which these were defined."""
+    module = ModuleType("my_tools")
     for name, member in members.items():
         if isinstance(member, type):
-            member.__module__ = made.__name__
-        setattr(made, name, member)
-    return made
+            member.__module__ = module.__name__
+        setattr(module, name, member)
+    return module
 
 
-def test_a_function_is_checked_as_a_would_be_tool() -> None:
-    """What `@tool` would say is said without raising."""
-    assert check_tools(ready) == []
-    (problem,) = check_tools(undone)
-    assert problem.startswith("undone() cannot be a tool: it has no docstring")
+def test_a_function_is_checked_as_a_future_tool() -> None:
+    """The problems that `@tool` would raise are returned."""
+    assert check_tools(documented) == []
+    (problem,) = check_tools(undocumented)
+    assert problem.startswith("undocumented() cannot be a tool: it has no docstring")
 
 
 def test_each_problem_is_a_line() -> None:
@@ -108,17 +108,17 @@ def test_each_problem_is_a_line() -> None:
 
 
 def test_tools_are_checked_for_their_schema_and_description() -> None:
-    """What is only known of a finished tool is found as well."""
-    assert check_tools(tool(ready)) == []
-    (problem,) = check_tools(tool(schema=BAD_SCHEMA)(ready))
-    assert problem.startswith("the parameter schema of the tool 'ready' is not a valid JSON Schema: at $.required")
-    nameless, invalid = check_tools(Odd())
-    assert nameless == "the tool 'odd' has no description: say what it does and when to use it"
+    """The schema and the description of a finished tool are checked too."""
+    assert check_tools(tool(documented)) == []
+    (problem,) = check_tools(tool(schema=BAD_SCHEMA)(documented))
+    assert problem.startswith("the parameter schema of the tool 'documented' is not a valid JSON Schema: at $.required")
+    undescribed, invalid = check_tools(Odd())
+    assert undescribed == "the tool 'odd' has no description: say what it does and when to use it"
     assert "at $.properties.a.type: 7" in invalid
 
 
-def test_tool_classes_are_checked_without_being_made() -> None:
-    """Missing parts of the contract, and what keeps `use` from being read, are told of the class."""
+def test_tool_classes_are_checked_without_an_instance() -> None:
+    """Missing members of the contract and problems of `use` are reported for the class."""
     assert check_tools(Fine) == []
     assert check_tools(Half) == ["the tool class Half does not define description, parameters, use"]
     (problem,) = check_tools(Silent)
@@ -126,36 +126,41 @@ def test_tool_classes_are_checked_without_being_made() -> None:
     assert "no docstring" in problem
 
 
-def test_what_a_tool_class_says_in_attributes_is_checked_too() -> None:
-    """A class that needs arguments to be made is still checked for what stands in the class."""
+def test_class_attributes_are_checked() -> None:
+    """A class is checked like its instances: its constructor may need arguments, so none is created."""
     assert check_tools(Odd) == check_tools(Odd())
 
 
 def test_a_class_is_checked_method_by_method() -> None:
-    """Public methods are would-be tools, without their `self`; private ones and data are none."""
+    """Public methods are future tools, without their `self`; private methods and data are not."""
     bad, static = sorted(check_tools(Methods))
     assert bad == "Methods.bad() cannot be a tool: the parameter 'a' has no type hint"
     assert "Methods.static()" in static
 
 
 def test_a_module_is_checked_for_the_tools_in_it() -> None:
-    """Functions that are tools and tool classes defined there are checked; plain functions and imports are left alone."""
+    """Tools, and tool classes that the module defines, are checked; plain functions and imported classes are not."""
     module = module_of(
-        wrong=tool(schema=BAD_SCHEMA)(ready), right=tool(ready), helper=undone, Tool=None, Half=Half, Methods=Methods
+        wrong=tool(schema=BAD_SCHEMA)(documented),
+        right=tool(documented),
+        helper=undocumented,
+        Tool=None,
+        Half=Half,
+        Methods=Methods,
     )
     module.TypedTool = TypedTool  # type: ignore[attr-defined]  # as after an import
     schema, half = check_tools(module)
-    assert "the parameter schema of the tool 'ready'" in schema
+    assert "the parameter schema of the tool 'documented'" in schema
     assert half.startswith("the tool class Half")
 
 
-def test_a_list_is_checked_one_by_one() -> None:
-    """Any iterable of the above will do."""
+def test_the_items_of_a_list_are_checked() -> None:
+    """Any iterable of tools, classes and functions is accepted."""
     assert check_tools([]) == []
-    assert len(check_tools((undone, tool(ready), Half, [Silent]))) == 3
+    assert len(check_tools((undocumented, tool(documented), Half, [Silent]))) == 3
 
 
 @pytest.mark.parametrize("subject", [7, "a name", None])
-def test_what_is_no_tool_is_a_problem_too(subject: Any) -> None:
-    """It is told, not raised."""
+def test_an_object_that_is_no_tool_is_a_problem(subject: Any) -> None:
+    """The problem is returned, not raised."""
     assert check_tools(subject) == [f"{subject!r} is neither a tool nor a function"]

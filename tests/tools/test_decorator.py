@@ -1,4 +1,4 @@
-"""`@tool`: what a function becomes, and what can be said in place of what is read from it."""
+"""`@tool`: the tool that a function becomes, and the options that replace parts of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def convert(amount: Annotated[float, "pounds"], currency: Literal["EUR", "USD"] 
     Uses the rates of the day.
 
     Args:
-        amount: not shown, since the type says it better.
+        amount: not used, since the annotation describes it.
         currency: the currency to convert to,
             as its three letters.
         digits: how many digits to keep.
@@ -45,7 +45,7 @@ async def fetch(word: str) -> str:
 
 
 def test_a_plain_function_is_described_by_its_docstring_and_its_hints() -> None:
-    """Name, description and schema are the function's; sections of the docstring are no part of the description."""
+    """Name, description and schema come from the function; sections of the docstring are not part of the description."""
     assert isinstance(convert, Tool)
     assert convert.name == "convert"
     assert convert.description == "Convert an amount to another currency.\n\nUses the rates of the day."
@@ -76,20 +76,20 @@ def test_a_plain_function_is_described_by_its_docstring_and_its_hints() -> None:
     ],
     ids=["google", "numpy", "sphinx", "epydoc"],
 )
-def test_parameters_are_described_in_any_of_the_usual_styles(documentation: str) -> None:
-    """The parameter section is read in each style, and is no part of the description."""
+def test_docstrings_of_all_usual_styles_are_read(documentation: str) -> None:
+    """The parameter section is read in each style, and is not part of the description."""
 
     def look(word: str) -> str:
         return word
 
     look.__doc__ = documentation
-    made = tool(look)
-    assert made.description == "Look."
-    assert made.parameters["properties"]["word"]["description"] == "what to look up."
+    looking = tool(look)
+    assert looking.description == "Look."
+    assert looking.parameters["properties"]["word"]["description"] == "what to look up."
 
 
 def test_a_decorated_function_stays_callable() -> None:
-    """Called directly it is the function it was: positional arguments, defaults, no validation, the value as it is."""
+    """A direct call is a call of the function: positional arguments, defaults, no validation, the plain value."""
     assert convert(10, "USD") == 20.0
     assert convert(amount=10) == 15.0
     assert asyncio.run(fetch("a")) == "A"
@@ -97,7 +97,7 @@ def test_a_decorated_function_stays_callable() -> None:
 
 
 async def test_tools_can_call_tools() -> None:
-    """A tool that calls another gets its plain value."""
+    """A tool that calls another one receives its plain value."""
 
     @tool
     async def twice(word: str) -> list[str]:
@@ -109,7 +109,7 @@ async def test_tools_can_call_tools() -> None:
 
 
 def test_a_plain_function_runs_in_a_thread_and_an_async_one_does_not() -> None:
-    """Only the tool of a plain function can be run in a thread."""
+    """Only the tool of a plain function can be used in a thread."""
     assert isinstance(convert, PlainFunctionTool)
     assert isinstance(convert, CanUseThread)
     assert isinstance(fetch, FunctionTool)
@@ -117,13 +117,13 @@ def test_a_plain_function_runs_in_a_thread_and_an_async_one_does_not() -> None:
 
 
 async def test_a_tool_can_be_used_by_itself() -> None:
-    """Outside of any executor, `use` gives what the function returns, for plain and async functions alike."""
+    """Outside of an executor, `use` returns the value of the function, for plain and async functions alike."""
     assert await fetch.use(word="b") == "B"
     assert await convert.use(amount=2.0, currency="USD") == 4.0
 
 
-def test_overrides_stand_in_place_of_what_is_read() -> None:
-    """Name, description, schema, effect and the rules for running are as given."""
+def test_options_replace_what_is_read_from_the_function() -> None:
+    """Name, description, schema, effect and policy are those of the options."""
     schema = {"type": "object", "properties": {"word": {"type": "string", "maxLength": 3}}, "required": ["word"]}
 
     @tool(
@@ -145,8 +145,8 @@ def test_overrides_stand_in_place_of_what_is_read() -> None:
     assert (policy.timeout, policy.sequential, policy.key, policy.max_result_bytes) == (2.5, True, "words", 100)
 
 
-async def test_a_schema_that_is_given_is_what_arguments_are_held_against() -> None:
-    """The schema decides, and what passes is still structured into the annotated type."""
+async def test_arguments_are_validated_against_a_supplied_schema() -> None:
+    """The schema of the options decides; accepted arguments are still converted to the annotated types."""
 
     @tool(schema={"type": "object", "properties": {"size": {"type": "integer", "maximum": 5}}})
     async def kind(size: float = 0.5) -> str:
@@ -155,25 +155,25 @@ async def test_a_schema_that_is_given_is_what_arguments_are_held_against() -> No
 
     bench = ExecutorBench([kind])
     done = await bench.run(*[ToolCall("", "kind", text) for text in ('{"size": 4}', '{"size": 6}', "{}")])
-    assert [one.text for one in done.executions if one.succeeded] == ["float 4.0", "float 0.5"]
+    assert [execution.text for execution in done.executions if execution.succeeded] == ["float 4.0", "float 0.5"]
     assert "6 is greater than the maximum of 5" in done.executions[1].error_message
 
 
-def test_effects_are_effect_unless_said_otherwise() -> None:
-    """What is not declared is taken to change the world."""
+def test_the_default_effect_is_effect() -> None:
+    """A tool without a declared effect is assumed to change the world."""
     assert convert.effect is Effect.EFFECT
     assert fetch.effect is Effect.PURE
     assert tool(effect=Effect.IDEMPOTENT)(convert.function).effect is Effect.IDEMPOTENT
 
 
 def test_partials_methods_and_callable_objects_are_functions() -> None:
-    """What a partial fills in by name, and the object of a method, are no parameters."""
+    """The keywords of a partial and the `self` of a method are not parameters."""
 
     class Shop:
         """Sells."""
 
         def price(self, item: str) -> float:
-            """Tell the price of an item."""
+            """Return the price of an item."""
             return len(item) * 1.0
 
         async def __call__(self, item: str) -> str:
@@ -191,12 +191,12 @@ def test_partials_methods_and_callable_objects_are_functions() -> None:
     assert square(base=3) == 9
 
 
-async def test_defaults_stand_where_an_argument_is_left_out() -> None:
-    """A default of any class with a JSON form is shown as JSON and given to the function as it is."""
+async def test_defaults_replace_missing_arguments() -> None:
+    """A default with a JSON form is JSON in the schema and itself in the function."""
 
     @tool
     async def sizes(of: frozenset[str] = frozenset({"b", "a"}), where: tuple[int, int] = (1, 2)) -> str:
-        """Tell the defaults."""
+        """Format the defaults."""
         return f"{sorted(of)} {where}"
 
     properties = sizes.parameters["properties"]
@@ -205,14 +205,14 @@ async def test_defaults_stand_where_an_argument_is_left_out() -> None:
     assert outcome.value == "['a', 'b'] (1, 2)"
 
 
-def test_what_is_sent_to_a_model_is_one_value() -> None:
-    """The spec is made once, so that what is encoded of it is kept."""
+def test_the_spec_is_one_value() -> None:
+    """The spec is built once, so that its encoded forms are cached."""
     assert convert.spec is convert.spec
     assert (convert.spec.name, convert.spec.description) == (convert.name, convert.description)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"effect": "harmless"}, "'harmless' is not an effect; use one of 'pure', 'idempotent', 'effect'"),
         ({"schema": {"type": "array"}}, "has to be of type object"),
@@ -223,22 +223,22 @@ def test_what_is_sent_to_a_model_is_one_value() -> None:
         ({"schema": {"type": "object", "properties": {"b": {}}}}, r"has \['b'\], which the function has no parameters"),
     ],
 )
-def test_options_that_make_no_sense_are_definition_errors(options: dict[str, Any], words: str) -> None:
-    """A mistake in the options is told where the tool is defined."""
+def test_invalid_options_are_definition_errors(options: dict[str, Any], message: str) -> None:
+    """A mistake in the options is raised where the tool is defined."""
 
     def f(a: int) -> int:
         """Do."""
         return a
 
-    with pytest.raises(ToolDefinitionError, match=words):
+    with pytest.raises(ToolDefinitionError, match=message):
         tool(**options)(f)
 
 
 @pytest.mark.parametrize(
-    ("subject", "words"),
+    ("subject", "message"),
     [(convert, "is a tool already"), (7, "takes a function, not 7"), (dict, "becomes a tool by subclassing TypedTool")],
 )
-def test_what_is_no_function_is_refused(subject: Any, words: str) -> None:
-    """The error says what to do instead."""
-    with pytest.raises(ToolDefinitionError, match=words):
+def test_an_object_that_is_not_a_function_is_rejected(subject: Any, message: str) -> None:
+    """The error says how to define a tool instead."""
+    with pytest.raises(ToolDefinitionError, match=message):
         tool(subject)

@@ -1,4 +1,4 @@
-"""What keeps a function from being a tool is told where it is defined, with what to add."""
+"""Errors of tool definitions: raised at the definition, with the fix for each problem."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def async_generator(a: int) -> AsyncIterator[int]:
 
 
 class Shop:
-    """Sells."""
+    """A shop."""
 
     def sell(self, item: str) -> str:
         """Sell."""
@@ -91,7 +91,7 @@ class Shop:
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         (undocumented, "it has no docstring: say in one what the tool does, or pass description="),
         (only_sections, "it has no docstring"),
@@ -99,7 +99,7 @@ class Shop:
         (unreturned, "it has no return annotation: add one, such as -> str"),
         (starred, r"a model cannot fill \*numbers: name each parameter"),
         (double_starred, r"a model cannot fill \*\*numbers: name each parameter"),
-        (positional, "arguments are given by name: remove the / after 'a'"),
+        (positional, "arguments are passed by name: remove the / after 'a'"),
         (odd_default, "the default of 'a' has no JSON form"),
         (not_a_number, "the default of 'a' has no JSON form"),
         (unresolved, "a type hint cannot be resolved: name 'Missing' is not defined"),
@@ -112,25 +112,25 @@ class Shop:
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
-def test_the_error_names_the_function_and_says_what_to_add(function: Any, words: str) -> None:
-    """The function is named, and each problem comes with what to do about it."""
-    with pytest.raises(ToolDefinitionError, match=words) as caught:
+def test_the_error_names_the_function_and_says_what_to_add(function: Any, message: str) -> None:
+    """The error names the function and says for each problem how to fix it."""
+    with pytest.raises(ToolDefinitionError, match=message) as caught:
         tool(function)
     assert str(caught.value).startswith(f"{function.__qualname__}() cannot be a tool: ")
 
 
-def test_all_problems_are_told_at_once() -> None:
-    """Nobody has to repair one thing to hear of the next."""
+def test_one_error_lists_all_problems() -> None:
+    """A definition with several problems raises one error that lists all of them."""
 
     def everything(a, *rest: int, b: Any = object()):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, B008
         return a
 
     with pytest.raises(ToolDefinitionError) as caught:
         tool(everything)
-    for words in ("no docstring", "'a' has no type hint", "*rest", "default of 'b'", "no return annotation"):
-        assert words in str(caught.value)
+    for part in ("no docstring", "'a' has no type hint", "*rest", "default of 'b'", "no return annotation"):
+        assert part in str(caught.value)
 
 
-def test_a_description_makes_up_for_a_docstring() -> None:
-    """A tool that is described where it is made needs no docstring."""
+def test_a_description_replaces_a_docstring() -> None:
+    """A function with the option `description` needs no docstring."""
     assert tool(description="Give it back.")(undocumented).description == "Give it back."

@@ -1,4 +1,4 @@
-"""What the program gives a tool: never shown to a model, never taken from one."""
+"""Injected parameters: never shown to a model, never accepted from one."""
 
 from __future__ import annotations
 
@@ -16,75 +16,75 @@ from agentloop.values.tool_calls import ToolExecution
 
 
 @tool
-async def look(word: str, state: AgentState, served: Annotated[ToolCall, "mine"], context: ToolContext | None) -> str:
-    """Look at what was given."""
+async def look(word: str, state: AgentState, served: Annotated[ToolCall, "a note"], context: ToolContext | None) -> str:
+    """Format the injected values."""
     key = context.idempotency_key if context is not None else "none"
     return f"{word} {state.agent_id} {served.id} {key}"
 
 
 @tool
 def look_plainly(word: str, state: AgentState | None = None) -> str:
-    """Look at what was given."""
+    """Format the injected values."""
     return f"{word} {state.agent_id if state is not None else 'alone'}"
 
 
-async def outcome_of(made: Any, arguments: str) -> ToolExecution:
-    (outcome,) = (await ExecutorBench([made]).run(ToolCall("c1", made.name, arguments))).executions
+async def outcome_of(subject: Any, arguments: str) -> ToolExecution:
+    (outcome,) = (await ExecutorBench([subject]).run(ToolCall("c1", subject.name, arguments))).executions
     return outcome
 
 
-@pytest.mark.parametrize("made", [look, look_plainly], ids=["async", "plain"])
-def test_what_is_injected_is_not_shown(made: Any) -> None:
-    """A model sees only the parameters that are its own to give."""
-    assert list(made.parameters["properties"]) == ["word"]
-    assert made.parameters["required"] == ("word",)
+@pytest.mark.parametrize("subject", [look, look_plainly], ids=["async", "plain"])
+def test_injected_parameters_are_not_in_the_schema(subject: Any) -> None:
+    """The schema has only the parameters that a model fills."""
+    assert list(subject.parameters["properties"]) == ["word"]
+    assert subject.parameters["required"] == ("word",)
 
 
 async def test_injection_reaches_annotated_and_optional_parameters() -> None:
-    """What stands around the class in the annotation does not matter, and a default gives way."""
+    """`Annotated`, unions and defaults do not keep a parameter from being injected."""
     assert (await outcome_of(look, '{"word": "a"}')).value == "a agent c1 run/1/0"
     assert (await outcome_of(look_plainly, '{"word": "a"}')).value == "a agent"
     assert look_plainly("a") == "a alone"
 
 
 @pytest.mark.parametrize("name", ["state", "served", "context"])
-async def test_a_model_that_names_an_injected_parameter_is_refused(name: str) -> None:
-    """Whatever the model puts there, the call does not run, and the model is told which argument was wrong."""
-    refused = await outcome_of(look, f'{{"word": "a", "{name}": null}}')
-    assert refused.status.value == "rejected"
-    assert name in refused.error_message
+async def test_an_argument_for_an_injected_parameter_is_rejected(name: str) -> None:
+    """A call with an argument for an injected parameter does not run, and its error names the argument."""
+    rejected = await outcome_of(look, f'{{"word": "a", "{name}": null}}')
+    assert rejected.status.value == "rejected"
+    assert name in rejected.error_message
 
 
 @pytest.mark.parametrize("name", ["state", "served", "context"])
 async def test_a_loose_schema_does_not_let_a_model_inject(name: str) -> None:
-    """Also where the schema would let it pass, the argument is refused, with its path."""
+    """The argument is rejected with its path even where the schema would accept it."""
     loose = tool(schema={"type": "object"})(look.function)
-    refused = await outcome_of(loose, f'{{"word": "a", "{name}": null}}')
-    assert refused.error is not None
-    assert (refused.error.type, refused.error.path) == ("InvalidArguments", f"$.{name}")
-    assert "given by the program, not by the caller: leave it out" in refused.error.message
+    rejected = await outcome_of(loose, f'{{"word": "a", "{name}": null}}')
+    assert rejected.error is not None
+    assert (rejected.error.type, rejected.error.path) == ("InvalidArguments", f"$.{name}")
+    assert "is injected by the program: leave it out" in rejected.error.message
     with pytest.raises(InvalidArguments):
         loose.prepare({"word": "a", name: None})
 
 
 def test_a_schema_cannot_offer_what_is_injected() -> None:
-    """A schema that names an injected parameter is a definition error."""
+    """A supplied schema with an injected parameter is a definition error."""
     with pytest.raises(ToolDefinitionError, match=r"\['state'\]"):
         tool(schema={"type": "object", "properties": {"word": {}, "state": {}}})(look.function)
 
 
-def test_injecting_makes_copies() -> None:
-    """The tool that was passed in never holds anything of a call."""
+def test_injection_returns_copies() -> None:
+    """A tool never stores values of a call; injecting returns a copy."""
     state = AgentState.start("q")
     bound = look.with_agent_state(state).with_tool_call(ToolCall("c", "look"))
     assert bound is not look
-    assert look_plainly.with_tool_call(ToolCall("c", "look_plainly")) is look_plainly  # it wants none
-    assert not look._given
+    assert look_plainly.with_tool_call(ToolCall("c", "look_plainly")) is look_plainly  # it has no such parameter
+    assert not look._injected
 
 
 @frozen
 class Reader(TypedTool, CanAccessAgentState, CanAccessToolCall, CanAccessToolContext):
-    """Reads what it is given by contract."""
+    """Receives state, call and context by contract."""
 
     seen: tuple[str, ...] = ()
 
@@ -101,23 +101,23 @@ class Reader(TypedTool, CanAccessAgentState, CanAccessToolCall, CanAccessToolCon
         return [word, *sorted(self.seen)]
 
 
-async def test_a_class_tool_is_given_state_call_and_context_by_contract() -> None:
-    """Each contract gives its part, to a copy that serves one call."""
+async def test_a_class_receives_state_call_and_context_by_contract() -> None:
+    """Each contract passes its value to a copy for one call."""
     reader = Reader()
     assert (await outcome_of(reader, '{"word": "a"}')).value == ("a", "agent", "c1", "run/1/0")
     assert reader.seen == ()
     assert list(reader.parameters["properties"]) == ["word"]
 
 
-async def test_a_model_cannot_reach_what_a_class_tool_is_given() -> None:
-    """There is no parameter for it, so naming one is refused."""
-    refused = await outcome_of(Reader(), '{"word": "a", "seen": ["forged"]}')
-    assert refused.status.value == "rejected"
-    assert "'seen' was unexpected" in refused.error_message
+async def test_a_model_cannot_set_an_attribute_of_a_class_tool() -> None:
+    """An attribute is not a parameter, so an argument for it is rejected."""
+    rejected = await outcome_of(Reader(), '{"word": "a", "seen": ["forged"]}')
+    assert rejected.status.value == "rejected"
+    assert "'seen' was unexpected" in rejected.error_message
 
 
-def test_a_class_that_wants_the_state_as_a_parameter_is_told_how_to_get_it() -> None:
-    """Only functions are injected by annotation; the error names the contract."""
+def test_a_class_cannot_have_parameters_injected() -> None:
+    """Only functions are injected by annotation; the error names the contracts for classes."""
 
     class Wrong(TypedTool):
         async def use(self, state: AgentState) -> str:

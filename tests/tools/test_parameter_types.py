@@ -1,4 +1,4 @@
-"""Every type that a parameter or a result may have: the schema shown, the value given, the JSON that comes back."""
+"""The supported types of parameters and results: the schema, the argument, and the JSON of the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Level(enum.IntEnum):
 
 
 class Person(TypedDict):
-    """Somebody."""
+    """A person."""
 
     name: str
     age: NotRequired[int]
@@ -44,7 +44,7 @@ class Person(TypedDict):
 
 @dataclass
 class Place:
-    """Somewhere.
+    """A place.
 
     Attributes:
         x: how far to the east.
@@ -56,7 +56,7 @@ class Place:
 
 @attrs.frozen
 class Trip:
-    """From here to there."""
+    """A trip."""
 
     start: Place
     day: date
@@ -72,7 +72,7 @@ class Branch:
 
 
 class Order(BaseModel):
-    """A model of pydantic's."""
+    """A pydantic model."""
 
     number: int = Field(ge=1)
     placed: datetime
@@ -92,7 +92,7 @@ PLACE = {
     "required": ["x"],
 }
 
-# hint, what the model is shown (None: told elsewhere), JSON that fits, the Python value, JSON that does not fit
+# hint, its schema (None: tested elsewhere), valid JSON, the Python value, invalid JSON (...: there is none)
 ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
     (str, TEXT, "ä", "ä", 1),
     (int, INTEGER, 3, 3, 3.5),
@@ -158,12 +158,12 @@ ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
 NAMES = [str(row[0]) for row in ROWS]
 
 
-def giving_back(hint: Any) -> tuple[FunctionTool[..., Any], list[Any]]:
-    """Make a tool that keeps its argument and gives it back."""
+def identity_tool(hint: Any) -> tuple[FunctionTool[..., Any], list[Any]]:
+    """Return a tool that returns its argument, and the list of its arguments."""
     seen: list[Any] = []
 
     async def same(value: Any) -> Any:
-        """Give it back."""
+        """Return the value."""
         seen.append(value)
         return value
 
@@ -175,39 +175,39 @@ def calls(value: Any) -> ToolCall:
     return ToolCall("", "same", json.dumps({"value": value}))
 
 
-@pytest.mark.parametrize(("hint", "shown", "fits", "value", "wrong"), ROWS, ids=NAMES)
-async def test_a_parameter_of_the_type(hint: Any, shown: Any, fits: Any, value: Any, wrong: Any) -> None:
-    """JSON that fits becomes the type and comes back as JSON that fits; what does not fit never reaches the tool."""
-    made, seen = giving_back(hint)
-    if shown is not None:
-        assert thaw(made.parameters)["properties"]["value"] == shown
-    done = await ExecutorBench([made]).run(calls(fits))
+@pytest.mark.parametrize(("hint", "schema", "valid", "value", "invalid"), ROWS, ids=NAMES)
+async def test_a_parameter_of_the_type(hint: Any, schema: Any, valid: Any, value: Any, invalid: Any) -> None:
+    """Valid JSON is converted to the type and back to valid JSON; invalid JSON never reaches the tool."""
+    same, seen = identity_tool(hint)
+    if schema is not None:
+        assert thaw(same.parameters)["properties"]["value"] == schema
+    done = await ExecutorBench([same]).run(calls(valid))
     assert done.executions[0].error_message == ""
     assert seen == [value]
     assert type(seen[0]) is type(value)
-    again = await ExecutorBench([made]).run(calls(thaw(done.executions[0].value)))
+    again = await ExecutorBench([same]).run(calls(thaw(done.executions[0].value)))
     assert again.executions[0].value == done.executions[0].value
     assert seen == [value, value]
-    if wrong is not ...:
-        (refused,) = (await ExecutorBench([made]).run(calls(wrong))).executions
-        assert (refused.status.value, len(seen)) == ("rejected", 2)
-        assert refused.error is not None
-        assert refused.error.type == "InvalidArguments"
-        assert refused.error.path.startswith("$.value")
+    if invalid is not ...:
+        (rejected,) = (await ExecutorBench([same]).run(calls(invalid))).executions
+        assert (rejected.status.value, len(seen)) == ("rejected", 2)
+        assert rejected.error is not None
+        assert rejected.error.type == "InvalidArguments"
+        assert rejected.error.path.startswith("$.value")
 
 
-def test_what_contains_itself_is_a_definition_and_all_else_stands_inline() -> None:
-    """Models read inline schemas best; only recursion needs a reference."""
-    shown = thaw(giving_back(Branch)[0].parameters)
-    assert shown["properties"]["value"] == {"$ref": "#/$defs/Branch"}
-    assert shown["$defs"]["Branch"]["properties"]["branches"]["items"] == {"$ref": "#/$defs/Branch"}
-    assert "$defs" not in giving_back(Trip)[0].parameters
+def test_only_recursive_types_become_definitions() -> None:
+    """A recursive type becomes a definition; other types are inlined, which models read best."""
+    schema = thaw(identity_tool(Branch)[0].parameters)
+    assert schema["properties"]["value"] == {"$ref": "#/$defs/Branch"}
+    assert schema["$defs"]["Branch"]["properties"]["branches"]["items"] == {"$ref": "#/$defs/Branch"}
+    assert "$defs" not in identity_tool(Trip)[0].parameters
 
 
-def test_a_typed_dict_says_which_entries_may_be_left_out() -> None:
-    """NotRequired is read, also where hints are text."""
-    shown = thaw(giving_back(Person)[0].parameters)["properties"]["value"]
-    assert shown == {
+def test_not_required_entries_are_optional() -> None:
+    """`NotRequired` is read even where hints are text."""
+    schema = thaw(identity_tool(Person)[0].parameters)["properties"]["value"]
+    assert schema == {
         "type": "object",
         "properties": {"name": TEXT, "age": INTEGER},
         "additionalProperties": False,

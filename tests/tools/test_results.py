@@ -1,4 +1,4 @@
-"""What comes of a tool's result: JSON that fits the declared type, content that the model is shown, or a failure."""
+"""Results of tools: JSON that matches the declared type, content for the model, or a failure."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Opaque:
 
 
 def returning(result: Any, hint: Any = Any) -> FunctionTool[[], Any]:
-    """Make a tool that declares one thing and returns another, or the same."""
+    """Return a tool with this declared type and this result."""
 
     async def made() -> Any:
-        """Return it."""
+        """Return the result."""
         return result
 
     made.__annotations__["return"] = hint
@@ -95,15 +95,15 @@ async def outcome_of(result: Any, hint: Any = Any) -> ToolExecution:
         (ToolResult, ToolResult({"a": 1}), {"a": 1}),
     ],
 )
-async def test_a_result_that_fits_becomes_json(hint: Any, result: Any, value: Any) -> None:
-    """The type itself and its JSON form are both taken, and what is stored is immutable JSON."""
+async def test_a_matching_result_becomes_json(hint: Any, result: Any, value: Any) -> None:
+    """A value of the type and its JSON form are both accepted; the stored value is immutable JSON."""
     outcome = await outcome_of(result, hint)
     assert outcome.error_message == ""
     assert outcome.value == value
 
 
 @pytest.mark.parametrize(
-    ("hint", "result", "words"),
+    ("hint", "result", "message"),
     [
         (str, 1, "the tool declares to return str, but returned a int"),
         (int, True, "the tool declares to return int, but returned a bool"),
@@ -125,17 +125,17 @@ async def test_a_result_that_fits_becomes_json(hint: Any, result: Any, value: An
         (dict[str, str], {"a": Opaque()}, "(declared: dict[str, str]) that cannot be turned into JSON"),
     ],
 )
-async def test_a_result_that_does_not_fit_is_a_failure_of_the_tool(hint: Any, result: Any, words: str) -> None:
-    """The call fails, told as the tool's own mistake, with the declared type and the path."""
+async def test_a_mismatched_result_fails_the_call(hint: Any, result: Any, message: str) -> None:
+    """The call fails with the declared type and the path of the mismatch."""
     outcome = await outcome_of(result, hint)
     assert outcome.status.value == "failed"
     assert outcome.error is not None
     assert outcome.error.type == "ToolFailed"
-    assert words in outcome.error.message
+    assert message in outcome.error.message
 
 
 async def test_a_cycle_is_a_failure() -> None:
-    """What contains itself has no JSON form."""
+    """A value that contains itself has no JSON form."""
     ring: list[Any] = []
     ring.append(ring)
     assert "contains itself" in (await outcome_of(ring)).error_message
@@ -166,20 +166,20 @@ async def test_a_cycle_is_a_failure() -> None:
 async def test_parts_go_to_the_model_and_a_description_to_the_program(
     hint: Any, result: Any, content: Any, value: Any
 ) -> None:
-    """Content passes whatever type is declared; the value says what it was, without its bytes."""
+    """Content is accepted under any declared type; the value describes it without its bytes."""
     outcome = await outcome_of(result, hint)
     assert outcome.content == content
     assert outcome.value == value
 
 
 async def test_an_empty_list_is_a_value_and_not_content() -> None:
-    """There are no parts in it to be shown."""
+    """An empty list has no parts to show."""
     outcome = await outcome_of([], list[str])
     assert (outcome.value, outcome.content) == ((), None)
 
 
-def test_the_check_can_be_had_without_an_executor() -> None:
-    """`present` raises what an executor would tell."""
+def test_results_are_checked_without_an_executor() -> None:
+    """`present` raises the error that an executor would report."""
     with pytest.raises(ToolFailed, match="declares to return int") as caught:
         returning("a", int).present("a")
     assert caught.value.path in {"", "$"}

@@ -1,4 +1,4 @@
-"""Schemas and conversion of types, held against pydantic and msgspec, and against each other."""
+"""Schemas and conversion of types, compared with pydantic and msgspec, and with each other."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ UserId = NewType("UserId", int)
 
 
 class Color(enum.Enum):
-    """Text by name."""
+    """An enumeration of texts."""
 
     RED = "red"
     BLUE = "blue"
 
 
 class Size(enum.IntEnum):
-    """Numbers."""
+    """An enumeration of numbers."""
 
     SMALL = 1
     LARGE = 2
 
 
 class Mood(enum.StrEnum):
-    """Text that is text."""
+    """An enumeration whose members are texts."""
 
     GOOD = "good"
     BAD = "bad"
 
 
 class Mixed(enum.Enum):
-    """Values of several types."""
+    """An enumeration of several types."""
 
     TEXT = "a"
     NUMBER = 1
@@ -78,7 +78,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Route:
-    """A class that holds others."""
+    """A class with fields of other classes."""
 
     points: list[Point]
     name: str | None = None
@@ -89,7 +89,7 @@ class Route:
 
 @dataclass
 class Tree:
-    """A class that contains itself."""
+    """A recursive class."""
 
     value: int
     children: list[Tree] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Tree:
 
 @dataclass
 class Owner:
-    """One half of a pair that contain each other."""
+    """A class that refers to another one, which refers back."""
 
     name: str
     pets: list[Pet]
@@ -106,7 +106,7 @@ class Owner:
 
 @dataclass
 class Pet:
-    """The other half."""
+    """The other class of the pair."""
 
     owner: Owner | None
 
@@ -124,7 +124,7 @@ class Box:
 
 @attrs.frozen
 class Plain:
-    """An attrs class without anything special."""
+    """A plain attrs class."""
 
     number: int
     names: list[str] = attrs.field(factory=list)
@@ -132,62 +132,62 @@ class Plain:
 
 @attrs.define
 class Namespace:
-    """An attrs class that contains itself and others."""
+    """A recursive attrs class with fields of other classes."""
 
     boxes: list[Box]
     above: Namespace | None = None
 
 
 class Movie(TypedDict):
-    """All of it is needed, but one thing."""
+    """A TypedDict with one optional entry."""
 
     title: str
     year: NotRequired[int]
 
 
 class Options(TypedDict, total=False):
-    """Nothing of it is needed, but one thing."""
+    """A TypedDict with one required entry."""
 
     limit: int
     order: Required[Literal["up", "down"]]
 
 
 class Wide(Movie, total=False):
-    """Inherits what is needed."""
+    """A TypedDict that inherits required entries."""
 
     width: float
 
 
 class OldStyle(typing_extensions.TypedDict):
-    """What pydantic asks of those who use an older Python."""
+    """A TypedDict of typing_extensions, which pydantic requires on older versions of Python."""
 
     name: str
     size: NotRequired[int]
 
 
 class Cat(BaseModel):
-    """A model."""
+    """A pydantic model."""
 
     kind: Literal["cat"]
     lives: int = 9
 
 
 class Dog(BaseModel):
-    """A model with a bounded field."""
+    """A pydantic model with a bounded field."""
 
     kind: Literal["dog"]
     age: Annotated[int, Field(ge=0, le=30)]
 
 
 class Zoo(BaseModel):
-    """Models in a model."""
+    """A pydantic model with fields of models."""
 
     animals: list[Annotated[Cat | Dog, Field(discriminator="kind")]]
     director: Zoo | None = None
 
 
 class Pair(NamedTuple):
-    """Not among the supported types."""
+    """An unsupported type."""
 
     left: int
     right: int
@@ -287,7 +287,7 @@ KNOWN_TO_PYDANTIC: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "time": (time, st.times()),
     "datetimes by name": (dict[str, datetime], st.dictionaries(texts, moments, max_size=2)),
 }
-"""Types that pydantic reads as we do, each with a strategy for its values."""
+"""Types that pydantic and this package read alike, each with a strategy for its values."""
 
 KNOWN_TO_MSGSPEC: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "Literal of a flag": (Literal[True], st.just(True)),  # noqa: FBT003  # a value, not an option
@@ -309,7 +309,7 @@ KNOWN_TO_MSGSPEC: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     ),
     "pattern of msgspec": (Annotated[str, msgspec.Meta(pattern="^a")], st.text(max_size=2).map("a{}".format)),
 }
-"""Types that msgspec reads as we do, and pydantic otherwise: it takes 1 for True, True for 1, and no TypedDict of typing."""
+"""Types that msgspec reads alike; pydantic accepts 1 for True and True for 1, and no TypedDict of typing."""
 
 OURS: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "Any": (Any, st.none() | small | texts | st.lists(small, max_size=2)),
@@ -319,7 +319,10 @@ OURS: dict[str, tuple[Any, SearchStrategy[Any]]] = {
     "Literal of members": (Literal[Color.RED, "x"], st.sampled_from([Color.RED, "x"])),
     "Iterable": (Iterable[int], st.lists(small, max_size=3)),
     "set of texts with a time": (set[date], st.sets(days, max_size=3)),
-    "timedelta": (timedelta, st.timedeltas(timedelta(0), timedelta(days=9)).map(lambda one: timedelta(one.days, 30))),
+    "timedelta": (
+        timedelta,
+        st.timedeltas(timedelta(0), timedelta(days=9)).map(lambda delta: timedelta(delta.days, 30)),
+    ),
     "Decimal": (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
     "bounded Decimal": (
         Annotated[Decimal | None, Ge(0)],
@@ -337,7 +340,7 @@ OURS: dict[str, tuple[Any, SearchStrategy[Any]]] = {
         st.dictionaries(texts, st.lists(st.none() | boxes | moments | st.tuples(points, zoos), max_size=2), max_size=2),
     ),
 }
-"""Types that neither reads as we do, or that belong to one of them."""
+"""Types that neither reads alike, or that belong to one of them."""
 
 ALL = {**KNOWN_TO_PYDANTIC, **KNOWN_TO_MSGSPEC, **OURS}
 
@@ -367,53 +370,53 @@ JUNK = [
 
 
 @st.composite
-def near(draw: DrawFn, hint: Any, values: SearchStrategy[Any]) -> Any:
-    """JSON data of a type, or data that differs from it in one or two places."""
+def valid_or_nearly(draw: DrawFn, hint: Any, values: SearchStrategy[Any]) -> Any:
+    """Draw JSON data of a type, or data that differs from it in one or two places."""
     holder = [thaw(to_json_data(draw(values), hint))]
     for _ in range(draw(st.integers(0, 2))):
-        *way, last = draw(st.sampled_from(inner_places(holder)))
-        inside: Any = holder
-        for step in way:
-            inside = inside[step]
-        if way and draw(st.booleans()):
-            del inside[last]
+        *path, last = draw(st.sampled_from(inner_paths(holder)))
+        parent: Any = holder
+        for step in path:
+            parent = parent[step]
+        if path and draw(st.booleans()):
+            del parent[last]
         else:
-            inside[last] = deepcopy(draw(st.sampled_from(JUNK)))
+            parent[last] = deepcopy(draw(st.sampled_from(JUNK)))
     return holder[0]
 
 
-def inner_places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """List the ways to everything inside of plain data."""
-    found = [path] if path else []
+def inner_paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths to all values inside of plain data."""
+    paths = [path] if path else []
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for step, value in inner:
-        found.extend(inner_places(value, (*path, step)))
-    return found
+        paths.extend(inner_paths(value, (*path, step)))
+    return paths
 
 
-def is_undisputed(data: Any) -> bool:
-    """Leave out items that repeat, which others take for a set."""
+def has_no_repeated_items(data: Any) -> bool:
+    """Return whether no list repeats an item; the oracles accept repeated items for a set."""
     if isinstance(data, list):
-        return len({json.dumps(item) for item in data}) == len(data) and all(map(is_undisputed, data))
-    return all(map(is_undisputed, data.values())) if isinstance(data, dict) else True
+        return len({json.dumps(item) for item in data}) == len(data) and all(map(has_no_repeated_items, data))
+    return all(map(has_no_repeated_items, data.values())) if isinstance(data, dict) else True
 
 
-def open_to_more(schema: Any) -> Any:
-    """Return the schema without the refusal of unknown entries, which others take and drop."""
+def without_closed_objects(schema: Any) -> Any:
+    """Return the schema without `additionalProperties`: the oracles accept and drop unknown entries."""
     if isinstance(schema, dict):
-        kept = {key: value for key, value in schema.items() if (key, value) != ("additionalProperties", False)}
-        return {key: open_to_more(value) for key, value in kept.items()}
-    return [open_to_more(item) for item in schema] if isinstance(schema, list) else schema
+        open_schema = {key: value for key, value in schema.items() if (key, value) != ("additionalProperties", False)}
+        return {key: without_closed_objects(value) for key, value in open_schema.items()}
+    return [without_closed_objects(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def check_agreement(
     name: str, ours: Callable[[Any], bool], theirs: Callable[[Any], bool], disputed: Collection[str] = ()
 ) -> None:
-    """Check that we and an oracle take and refuse the same data, and that both came up."""
+    """Check that this package and an oracle accept the same data, and that some was accepted and some rejected."""
     verdicts = set()
 
     @settings(max_examples=60)
-    @given(near(*ALL[name]).filter(is_undisputed))
+    @given(valid_or_nearly(*ALL[name]).filter(has_no_repeated_items))
     def compare(data: Any) -> None:
         assume(not any(f'"{text}"' in json.dumps(data) for text in disputed))
         verdict = ours(data)
@@ -425,17 +428,17 @@ def check_agreement(
 
 
 @pytest.mark.parametrize("name", KNOWN_TO_PYDANTIC)
-def test_we_take_and_refuse_what_pydantic_does(name: str) -> None:
-    """Schema and structuring together agree with pydantic's strict reading of JSON, unknown entries aside."""
+def test_the_same_data_is_accepted_as_by_pydantic(name: str) -> None:
+    """Schema and conversion together agree with pydantic's strict mode for JSON, except about unknown entries."""
     hint, _ = KNOWN_TO_PYDANTIC[name]
-    validator, adapter = SchemaValidator(open_to_more(json_schema(hint))), TypeAdapter(hint)
+    validator, adapter = SchemaValidator(without_closed_objects(json_schema(hint))), TypeAdapter(hint)
 
     def ours(data: Any) -> bool:
         if not validator.accepts(data):
             return False
         try:
             structure(data, hint)
-        except Exception as error:  # noqa: BLE001  # whatever a constructor raises
+        except Exception as error:  # noqa: BLE001  # a constructor may raise any error
             return all("Extra fields" in message for _, message in problems(error))
         return True
 
@@ -446,12 +449,12 @@ def test_we_take_and_refuse_what_pydantic_does(name: str) -> None:
             return False
         return True
 
-    check_agreement(name, ours, theirs, disputed=["1"] if "date" in name else [])  # "1" is a time of theirs
+    check_agreement(name, ours, theirs, disputed=["1"] if "date" in name else [])  # pydantic reads "1" as a time
 
 
 @pytest.mark.parametrize("name", [name for name in {**KNOWN_TO_PYDANTIC, **KNOWN_TO_MSGSPEC} if name not in BOUNDED])
-def test_our_schema_takes_and_refuses_what_that_of_msgspec_does(name: str) -> None:
-    """The two schemas agree about all data, unknown entries aside."""
+def test_the_schema_accepts_the_same_data_as_that_of_msgspec(name: str) -> None:
+    """The two schemas agree about all data, except about unknown entries."""
     hint, _ = ALL[name]
     try:
         schema = msgspec.json.schema(hint)
@@ -459,13 +462,15 @@ def test_our_schema_takes_and_refuses_what_that_of_msgspec_does(name: str) -> No
         assert "models" in name
         return
     check_agreement(
-        name, SchemaValidator(open_to_more(json_schema(hint))).accepts, SchemaValidator(open_to_more(schema)).accepts
+        name,
+        SchemaValidator(without_closed_objects(json_schema(hint))).accepts,
+        SchemaValidator(without_closed_objects(schema)).accepts,
     )
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_values_come_back_from_json(name: str) -> None:
-    """What is made of a value satisfies the schema of its type, and gives an equal value again."""
+def test_values_round_trip_through_json(name: str) -> None:
+    """The JSON of a value satisfies the schema of its type, and is converted to an equal value."""
     hint, values = ALL[name]
     validator = SchemaValidator(json_schema(hint))
 
@@ -474,17 +479,17 @@ def test_values_come_back_from_json(name: str) -> None:
     def check(value: Any) -> None:
         data = to_json_data(value, hint)
         assert validator.problems(thaw(data)) == []
-        again = structure(thaw(data), hint)
-        assert again == value
-        assert type(again) is type(value)
-        assert to_json_data(again, hint) == data
+        copy = structure(thaw(data), hint)
+        assert copy == value
+        assert type(copy) is type(value)
+        assert to_json_data(copy, hint) == data
 
     check()
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_schema_is_a_valid_schema(name: str) -> None:
-    """It passes the check of its draft, is plain JSON, and is made anew each time."""
+    """A schema passes the check of its draft, is plain JSON, and is built anew each time."""
     hint, _ = ALL[name]
     schema = json_schema(hint)
     SchemaValidator(schema)
@@ -494,8 +499,8 @@ def test_a_schema_is_a_valid_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize("hint", [Point, Movie, Options, Box, Tree])
-def test_unknown_entries_are_refused(hint: Any) -> None:
-    """A model that makes up a field is told; nothing is dropped in silence."""
+def test_unknown_entries_are_rejected(hint: Any) -> None:
+    """A field that a model makes up is an error; it is never dropped silently."""
     validator = SchemaValidator(json_schema(hint))
     valid: dict[Any, dict[str, object]] = {
         Point: {"x": 1},
@@ -514,7 +519,7 @@ def test_unknown_entries_are_refused(hint: Any) -> None:
     "hint", [Pair, complex, Callable[[int], int], type[int], dict[int, str], Any | Pair, list[Pair]]
 )
 def test_types_without_a_json_form_are_definition_errors(hint: Any) -> None:
-    """The error says what is wrong and what there is instead."""
+    """The error lists the supported types."""
     with pytest.raises(
         ToolDefinitionError, match=r"has no JSON Schema here; use one of: str, int|the keys of a JSON object"
     ):

@@ -17,7 +17,7 @@ from agentloop.values import Effect
 
 
 class FindOrder(TypedTool):
-    """Not what the model is told: `use` says it."""
+    """Not used, since `use` has a docstring."""
 
     effect = Effect.PURE
     policy = ToolPolicy(timeout=3.0)
@@ -32,12 +32,12 @@ class FindOrder(TypedTool):
             number: the order's number.
             since: older ones are not found.
         """
-        found = self.orders[number]
-        return found if found >= since else None
+        day = self.orders[number]
+        return day if day >= since else None
 
 
 class Described(TypedTool):
-    """What the class says, where `use` says nothing."""
+    """The docstring of the class."""
 
     name = "another_name"
 
@@ -60,7 +60,7 @@ ORDERS = FindOrder({1: date(2026, 5, 4), 2: date(2019, 1, 1)})
 
 
 def test_name_description_and_schema_are_read_from_the_class() -> None:
-    """The class's name in snake case, the docstring and the hints of `use`."""
+    """The name is the class name in snake case; description and schema come from `use`."""
     assert (ORDERS.name, ORDERS.description) == ("find_order", "Find the day of an order.")
     assert ORDERS.parameters["properties"] == {
         "number": {"type": "integer", "description": "the order's number."},
@@ -75,24 +75,24 @@ def test_name_description_and_schema_are_read_from_the_class() -> None:
     assert FindOrder({}).spec is ORDERS.spec
 
 
-def test_class_attributes_stand_in_place_of_what_is_read() -> None:
-    """A name of its own wins; the class's docstring serves where `use` has none."""
-    made = Described()
-    assert (made.name, made.description) == ("another_name", "What the class says, where `use` says nothing.")
+def test_class_attributes_replace_what_is_read_from_use() -> None:
+    """A class attribute wins; the docstring of the class is used where `use` has none."""
+    described = Described()
+    assert (described.name, described.description) == ("another_name", "The docstring of the class.")
 
 
 async def test_arguments_are_structured_and_results_presented() -> None:
-    """A class tool takes and gives the annotated types, as a function does."""
+    """Arguments and results of a class are converted as those of a function."""
     bench = ExecutorBench([ORDERS])
     texts = ('{"number": 1}', '{"number": 1, "since": "2027-01-01"}', '{"number": 1, "since": "soon"}')
-    done = (await bench.run(*[ToolCall("", "find_order", text) for text in texts])).executions
-    assert [one.value for one in done[:2]] == ["2026-05-04", None]
-    assert done[2].error is not None
-    assert (done[2].status.value, done[2].error.path) == ("rejected", "$.since")
+    executions = (await bench.run(*[ToolCall("", "find_order", text) for text in texts])).executions
+    assert [execution.value for execution in executions[:2]] == ["2026-05-04", None]
+    assert executions[2].error is not None
+    assert (executions[2].status.value, executions[2].error.path) == ("rejected", "$.since")
 
 
-def test_prepare_and_present_serve_outside_of_an_executor() -> None:
-    """Whoever runs tools elsewhere has the same checks."""
+def test_prepare_and_present_work_outside_of_an_executor() -> None:
+    """Other runners of tools have the same checks."""
     assert ORDERS.prepare({"number": 1, "since": "2026-01-01"}) == {"number": 1, "since": date(2026, 1, 1)}
     with pytest.raises(InvalidArguments, match=r"\$.since"):
         ORDERS.prepare({"since": "soon"})
@@ -102,15 +102,15 @@ def test_prepare_and_present_serve_outside_of_an_executor() -> None:
 
 
 async def test_a_tool_may_be_written_on_the_contract_alone() -> None:
-    """Name, description, parameters and `use` are enough; arguments are validated all the same."""
+    """A subclass of `Tool` needs name, description, parameters and `use`; its arguments are validated too."""
     bench = ExecutorBench([Handmade()])
     done = await bench.run(*[ToolCall("", "handmade", text) for text in ('{"word": "a"}', "{}", '{"word": 1}')])
-    assert [one.status.value for one in done.executions] == ["succeeded", "succeeded", "rejected"]
-    assert [one.value for one in done.executions[:2]] == [{"word": "a"}, {"word": "none"}]
+    assert [execution.status.value for execution in done.executions] == ["succeeded", "succeeded", "rejected"]
+    assert [execution.value for execution in done.executions[:2]] == [{"word": "a"}, {"word": "none"}]
 
 
-def test_definition_problems_of_a_class_are_told() -> None:
-    """As with functions, the error says what to add."""
+def test_definition_problems_of_a_class_raise() -> None:
+    """As with functions, the error says how to fix each problem."""
 
     class Plain(TypedTool):
         def use(self, a: int) -> int:  # type: ignore[override]
@@ -126,10 +126,10 @@ def test_definition_problems_of_a_class_are_told() -> None:
             """Do."""
             return a
 
-    for kind, words in (
+    for kind, message in (
         (Plain, "use is not async; write it as async def"),
         (Silent, "it has no docstring"),
         (Unhinted, "the parameter 'a' has no type hint; it has no return annotation"),
     ):
-        with pytest.raises(ToolDefinitionError, match=words):
+        with pytest.raises(ToolDefinitionError, match=message):
             _ = kind().spec

@@ -1,4 +1,4 @@
-"""Arguments against the whole JSON Schema, told with paths."""
+"""Validation of arguments against the whole JSON Schema, with the paths of problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line:
 
 
 class Address(BaseModel):
-    """Where to."""
+    """An address."""
 
     street: str
     zip: Annotated[str, Field(pattern=r"^\d{5}$")]
@@ -32,7 +32,7 @@ class Address(BaseModel):
 
 @dataclass
 class Rate:
-    """Refuses what its type allows."""
+    """Rejects values that its type accepts."""
 
     percent: float
 
@@ -59,7 +59,7 @@ async def outcome_of(name: str, arguments: str) -> ToolExecution:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "path", "words"),
+    ("name", "arguments", "path", "message"),
     [
         ("order", "{}", "$", "'lines' is a required property"),
         ("order", '{"lines": [], "more": 1}', "$", "'more' was unexpected"),
@@ -73,32 +73,34 @@ async def outcome_of(name: str, arguments: str) -> ToolExecution:
         ("rate", '{"rates": [{"percent": 1}, {"percent": 101}]}', "$.rates[1]", "nothing is more than all"),
     ],
 )
-async def test_what_does_not_fit_is_told_with_its_path(name: str, arguments: str, path: str, words: str) -> None:
-    """Every keyword of the schema counts, at any depth, and so does what the type itself refuses."""
+async def test_invalid_arguments_are_reported_with_their_path(
+    name: str, arguments: str, path: str, message: str
+) -> None:
+    """Every keyword of the schema counts, at any depth, and so do errors of the type itself."""
     outcome = await outcome_of(name, arguments)
     assert outcome.status.value == "rejected"
     assert outcome.error is not None
     assert (outcome.error.type, outcome.error.path) == ("InvalidArguments", path)
     assert f"at {path}: " in outcome.error.message
-    assert words in outcome.error.message
+    assert message in outcome.error.message
 
 
-async def test_several_problems_are_told_at_once() -> None:
-    """A model can repair all of them in one go."""
+async def test_one_error_lists_several_problems() -> None:
+    """The error lists several problems, so that a model can fix all of them at once."""
     outcome = await outcome_of("order", '{"lines": [{"item": 1, "count": 10}], "notes": {"a": 1}}')
-    for words in ("$.lines[0].item: 1", "$.lines[0].count: 10", "$.notes.a: 1"):
-        assert words in outcome.error_message
+    for part in ("$.lines[0].item: 1", "$.lines[0].count: 10", "$.notes.a: 1"):
+        assert part in outcome.error_message
 
 
 def test_a_long_value_is_shortened_in_the_message() -> None:
-    """A model is not sent its own ten thousand characters back."""
+    """The message does not repeat a value of ten thousand characters."""
     with pytest.raises(InvalidArguments) as caught:
         SchemaValidator({"type": "object", "properties": {"a": {"type": "integer"}}}).validate({"a": "x" * 10_000})
     assert len(str(caught.value)) < 400
 
 
-def test_nesting_without_end_is_refused_and_does_not_break_the_check() -> None:
-    """Data nested deeper than the interpreter can follow does not fit, for the validator as for the model."""
+def test_data_that_is_nested_too_deeply_is_rejected() -> None:
+    """Data beyond the recursion limit is invalid, and does not break the validator."""
     validator = SchemaValidator({"type": "object", "additionalProperties": {"$ref": "#"}})
     deep: dict[str, Any] = {}
     for _ in range(100_000):
@@ -111,7 +113,7 @@ def test_nesting_without_end_is_refused_and_does_not_break_the_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "words"),
+    ("schema", "message"),
     [
         ({"type": 7}, r"the schema is not a valid JSON Schema: at \$.type: 7"),
         ({"properties": {"a": {"minimum": "1"}}}, r"at \$.properties.a.minimum: '1' is not of type 'number'"),
@@ -122,14 +124,14 @@ def test_nesting_without_end_is_refused_and_does_not_break_the_check() -> None:
         ({"default": object()}, "cannot be a JSON Schema"),
     ],
 )
-def test_a_schema_that_is_none_is_told_with_the_place(schema: dict[str, Any], words: str) -> None:
-    """The schema is checked when the validator is made, never at a call."""
-    with pytest.raises(ToolDefinitionError, match=words):
+def test_an_invalid_schema_is_reported_with_the_place(schema: dict[str, Any], message: str) -> None:
+    """The schema is checked at construction, never in a call."""
+    with pytest.raises(ToolDefinitionError, match=message):
         SchemaValidator(schema)
 
 
-def test_schemas_of_other_drafts_are_read_by_their_own_rules() -> None:
-    """`$schema` says which draft; without one it is 2020-12."""
+def test_the_draft_of_a_schema_is_used() -> None:
+    """`$schema` names the draft; the default is 2020-12."""
     items = {"type": "array", "items": [{"type": "integer"}]}
     draft_7 = SchemaValidator({"$schema": "http://json-schema.org/draft-07/schema#", **items})
     assert draft_7.accepts([1, "a"])
@@ -138,8 +140,8 @@ def test_schemas_of_other_drafts_are_read_by_their_own_rules() -> None:
         SchemaValidator(items, "the tool's schema")
 
 
-def test_a_validator_of_a_type() -> None:
-    """The schema of a type serves by itself."""
+def test_the_schema_of_a_type_can_be_validated() -> None:
+    """A validator accepts the schema of a type."""
     validator = SchemaValidator(json_schema(dict[str, list[int]]))
     assert validator.accepts({"a": [1]})
     assert validator.problems({"a": [1, "b"]}) == [("$.a[1]", "'b' is not of type 'integer'")]

@@ -1,4 +1,4 @@
-"""A folder that cannot be left: not by `..`, not by absolute paths, not through links."""
+"""A folder that paths cannot leave: not by `..`, not by absolute paths, not through links."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attrs import field, frozen
 from agentloop.errors import ConfigurationError, ToolFailed
 
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: opening a named pipe would wait for its writer.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _IS_SUPPORTED = {
@@ -23,10 +24,10 @@ _IS_SUPPORTED = {
     os.rename,
     os.unlink,
 } <= os.supports_dir_fd and os.scandir in os.supports_fd
-_TEMPORARY_NAMES = 100
+_MAX_TEMPORARY_FILES = 100
 
 
-def _resolved(root: str | os.PathLike[str]) -> Path:
+def _resolve(root: str | os.PathLike[str]) -> Path:
     return Path(root).resolve()
 
 
@@ -34,17 +35,17 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
 class ConfinedFolder:
     """A folder, and the files under it.
 
-    Every part of a path is opened relative to the folder that it stands in, and never through a link, so that what is
-    checked is also what is used, whatever others do to the folder meanwhile.
+    Every part of a path is opened relative to the folder that contains it, and never through a link. So the checked file
+    is also the one that is used, even when other programs change the folder at the same time.
 
     Attributes:
-        root: the folder; links on the way to it are followed once, now.
+        root: the folder; links on the way to it are resolved once, at construction.
 
     Raises:
-        ConfigurationError: when it is no folder, or the system cannot open files relative to a folder (Windows).
+        ConfigurationError: when it is not a folder, or the system cannot open files relative to a folder (Windows).
     """
 
-    root: Path = field(converter=_resolved)
+    root: Path = field(converter=_resolve)
 
     def __attrs_post_init__(self) -> None:
         if not _IS_SUPPORTED:
@@ -52,11 +53,11 @@ class ConfinedFolder:
         if not self.root.is_dir():
             raise ConfigurationError(f"{self.root} is not a folder; make it, or name another root")
 
-    def parts(self, path: str) -> list[str]:
-        """Split a path.
+    def split_path(self, path: str) -> list[str]:
+        """Return the parts of a path.
 
         Raises:
-            ToolFailed: when it is absolute, goes upwards, or holds what no path should.
+            ToolFailed: when it is absolute, has `..`, or has a character that is not allowed.
         """
         if "\x00" in path or "\\" in path:
             raise ToolFailed(f"{path!r} is not a path here: it is written with / and without null characters")
@@ -68,53 +69,53 @@ class ConfinedFolder:
         return parts
 
     @contextmanager
-    def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
+    def open_folder(self, path: str, *, create: bool = False) -> Iterator[int]:
         """Open a folder; yields its descriptor.
 
         Args:
             path: the folder; empty or `.` for the root.
-            create: make what is missing of it.
+            create: whether to create missing folders.
 
         Raises:
-            ToolFailed: when there is no such folder, or a link stands in the way.
+            ToolFailed: when there is no such folder, or a part of the path is a link.
         """
         descriptor = os.open(self.root, _DIRECTORY)
         try:
-            for part in self.parts(path):
-                inner = _entered(descriptor, part, path, create=create)
+            for part in self.split_path(path):
+                inner = _open_part(descriptor, part, path, create=create)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def read(self, path: str, most: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         """Read a file.
 
         Args:
             path: the file.
-            most: the most bytes it may have.
+            max_bytes: its maximum size.
 
         Raises:
-            ToolFailed: when there is no such file, it is a link or no plain file, or it is larger.
+            ToolFailed: when there is no such file, it is a link or not a regular file, or it is larger.
         """
-        before, name = self._split(path)
-        with self.folder(before) as folder:
-            return read_in(folder, name, path, most)
+        folder_path, name = self._split_file(path)
+        with self.open_folder(folder_path) as folder:
+            return read_file_in(folder, name, path, max_bytes)
 
     def write(self, path: str, data: bytes) -> bool:
-        """Write a file, whole or not at all: what others read is the old or the new one. Missing folders are made.
+        """Write a file atomically: other programs read the old or the new content. Missing folders are created.
 
         Returns:
-            Whether there was no such file before.
+            Whether the file is new.
 
         Raises:
-            ToolFailed: when something stands there that is no plain file, or cannot be replaced.
+            ToolFailed: when the path is in use by something else than a regular file, or the file cannot be replaced.
         """
-        before, name = self._split(path)
-        with self.folder(before, create=True) as folder, _told(path):
+        folder_path, name = self._split_file(path)
+        with self.open_folder(folder_path, create=True) as folder, _as_tool_failures(path):
             mode = _mode(folder, name, path)
-            temporary = _temporary(folder, name)
+            temporary = _unused_name(folder, name)
             try:
                 descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as file:
@@ -128,42 +129,42 @@ class ConfinedFolder:
                 raise
             return mode is None
 
-    def _split(self, path: str) -> tuple[str, str]:
-        parts = self.parts(path)
+    def _split_file(self, path: str) -> tuple[str, str]:
+        parts = self.split_path(path)
         if not parts or path.endswith("/"):
             raise ToolFailed(f"{path!r} names a folder, not a file")
         return "/".join(parts[:-1]), parts[-1]
 
 
-def read_in(folder: int, name: str, path: str, most: int) -> bytes:
+def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:
     """Read a file in an open folder.
 
     Args:
         folder: the descriptor of the folder.
         name: the file's name in it.
         path: the file's path, for error messages.
-        most: the most bytes it may have.
+        max_bytes: its maximum size.
 
     Raises:
-        ToolFailed: when there is no such file, it is a link or no plain file, or it is larger.
+        ToolFailed: when there is no such file, it is a link or not a regular file, or it is larger.
     """
-    with _told(path):
+    with _as_tool_failures(path):
         descriptor = os.open(name, _READ, dir_fd=folder)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ToolFailed(f"{path!r} is not a file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     finally:
         os.close(descriptor)
-    if len(data) > most:
-        raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the most that are read are {most}")
+    if len(data) > max_bytes:
+        raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the maximum to read is {max_bytes}")
     return data
 
 
-def _entered(descriptor: int, part: str, path: str, *, create: bool) -> int:
-    with _told(path):
+def _open_part(descriptor: int, part: str, path: str, *, create: bool) -> int:
+    with _as_tool_failures(path):
         if create:
             with suppress(FileExistsError):
                 os.mkdir(part, dir_fd=descriptor)
@@ -171,7 +172,7 @@ def _entered(descriptor: int, part: str, path: str, *, create: bool) -> int:
 
 
 def _mode(folder: int, name: str, path: str) -> int | None:
-    """Return the permissions of the file that is to be replaced; None when there is none."""
+    """Return the permissions of the file to be replaced; None when there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -183,9 +184,9 @@ def _mode(folder: int, name: str, path: str) -> int | None:
     return stat.S_IMODE(status.st_mode) & 0o777
 
 
-def _temporary(folder: int, name: str) -> str:
-    """Return a name that nothing in the folder has; whoever was quicker makes the exclusive creation fail."""
-    for number in range(_TEMPORARY_NAMES):
+def _unused_name(folder: int, name: str) -> str:
+    """Return a name for a temporary file. When another program takes it first, the exclusive creation fails."""
+    for number in range(_MAX_TEMPORARY_FILES):
         candidate = f".{name[:200]}.{number}.tmp"
         try:
             os.stat(candidate, dir_fd=folder, follow_symlinks=False)
@@ -195,8 +196,8 @@ def _temporary(folder: int, name: str) -> str:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """Tell a model what the system refuses, without the names of folders outside."""
+def _as_tool_failures(path: str) -> Iterator[None]:
+    """Translate the errors of the system, without the names of folders outside."""
     try:
         yield
     except FileNotFoundError:

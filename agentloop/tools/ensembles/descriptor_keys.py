@@ -1,4 +1,4 @@
-"""The keys of descriptors, and what stands under each."""
+"""The keys of descriptors and the checks of their values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,47 @@ from attrs import evolve
 
 from agentloop.contracts.tool import DEFAULT_POLICY, ToolPolicy
 from agentloop.errors import NotJson
-from agentloop.tools.ensembles.overrides import closest
+from agentloop.tools.ensembles.import_path import suggest_name
 from agentloop.values.json import freeze
 from agentloop.values.policies import CachePolicy, CircuitPolicy, DeduplicatePolicy, RateLimit, RetryPolicy
 from agentloop.values.tool_calls import Effect
 
 Check: TypeAlias = Callable[[Any], str]
-"""Says what is wrong with a value; empty when nothing is."""
+"""Returns the problem of a value; empty when there is none."""
 
-EXPECTED: Mapping[type, str] = {
+DEDUPLICATOR = "deduplicator"
+"""The key for the name of a deduplicator that the program passes."""
+
+
+class TableKind(Enum):
+    """The kinds of tables: an ensemble in a list, the file of one ensemble, or a tool of an ensemble."""
+
+    ENSEMBLE = "ensemble"
+    FILE = "file"
+    TOOL = "tool"
+
+
+def find_problem(key: str, value: Any) -> str:
+    """Return the problem of the value of a known key; empty when there is none."""
+    check = next(checks[key] for checks in KEYS.values() if key in checks)
+    return check(value)
+
+
+def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `ToolPolicy` among the values of a table, which have been checked.
+
+    A deduplicator decides which calls are the same, within the limits of `deduplicate`.
+    """
+    policy = {key: _policy_value(key, value) for key, value in values.items() if key in _POLICY}
+    if DEDUPLICATOR in values:
+        limits = ToolPolicy(deduplicate=policy.get("deduplicate")).deduplicate or DeduplicatePolicy()
+        policy["deduplicate"] = evolve(limits, by=values[DEDUPLICATOR])
+    return policy
+
+
+# --- types ------------------------------------------------------------------------------------------------------
+
+_TYPE_NAMES: Mapping[type, str] = {
     str: "a text",
     bool: "true or false",
     int: "a whole number",
@@ -30,45 +62,63 @@ EXPECTED: Mapping[type, str] = {
     date: "a date",
     time: "a time",
 }
-"""The types in words."""
 
 
-def is_of(*types: type) -> Check:
-    """Make a check of the type; true and false are no numbers here.
+def describe_type(value: object) -> str:
+    """Return the type of a value in words, for messages."""
+    return _TYPE_NAMES.get(type(value), repr(value))
 
-    Args:
-        *types: the types; the first one is named in the message.
-    """
+
+def _has_type(*types: type) -> Check:
+    """Return a check of the type; true and false are not numbers. The first type is named in the message."""
 
     def check(value: Any) -> str:
-        wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
-        return f"it has to be {EXPECTED[types[0]]}, not {in_words(value)}" if wrong else ""
+        is_wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+        return f"it has to be {_TYPE_NAMES[types[0]]}, not {describe_type(value)}" if is_wrong else ""
 
     return check
 
 
-def is_list_of_texts(value: Any) -> str:
-    """Check that a value is a list of texts."""
-    return is_of(list)(value) or next((f"each item {told[3:]}" for one in value if (told := is_of(str)(one))), "")
+_NUMBER, _COUNT, _TEXT, _FLAG = _has_type(float, int), _has_type(int), _has_type(str), _has_type(bool)
+_TABLE, _LIST = _has_type(dict), _has_type(list)
 
 
-def in_words(value: object) -> str:
-    """Say of what type a value is."""
-    return EXPECTED.get(type(value), repr(value))
+def _is_text_list(value: Any) -> str:
+    problem = _LIST(value)
+    if problem:
+        return problem
+    item_problem = next(filter(None, map(_TEXT, value)), "")
+    return f"each item {item_problem.removeprefix('it ')}" if item_problem else ""
 
 
-DEDUPLICATOR = "deduplicator"
-"""The key for the name of a deduplicator that the program gives."""
-_NUMBER, _COUNT, _TEXT = is_of(float, int), is_of(int), is_of(str)
-_TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
+def _is_json(value: Any) -> str:
+    problem = _TABLE(value)
+    if problem:
+        return problem
+    try:
+        freeze(value)
+    except NotJson as error:
+        return f"{error}; dates and times are written as text, in quotes"
+    return ""
+
+
+def _is_effect(value: Any) -> str:
+    known = [effect.value for effect in Effect]
+    problem = _TEXT(value)
+    return problem or ("" if value in known else f"{value!r} is not an effect{suggest_name(value, known)}")
+
+
+# --- values of the policy ---------------------------------------------------------------------------------------
+
+_POLICY_TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
     "retry": (
         RetryPolicy,
         {
             "max_attempts": _COUNT,
             "initial_wait": _NUMBER,
             "max_wait": _NUMBER,
-            "on": is_list_of_texts,
-            "not_on": is_list_of_texts,
+            "on": _is_text_list,
+            "not_on": _is_text_list,
         },
     ),
     "cache": (CachePolicy, {"seconds": _NUMBER, "max_entries": _COUNT}),
@@ -82,128 +132,87 @@ _TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
     ),
     "deduplicate": (
         DeduplicatePolicy,
-        {"seconds": _NUMBER, "steps": _COUNT, "across_executions": is_of(bool)},
+        {"seconds": _NUMBER, "steps": _COUNT, "across_executions": _FLAG},
     ),
 }
-"""Values that are tables: the class, and the checks of what stands in it."""
+"""The values that are tables: their class, and the checks of their keys."""
 
 
-def policy_value(key: str, value: Any) -> Any:
-    """Return the value of `ToolPolicy` that stands under a key; check it first."""
-    return _TABLES[key][0](**value) if key in _TABLES and isinstance(value, dict) else value
+def _policy_value(key: str, value: Any) -> Any:
+    return _POLICY_TABLES[key][0](**value) if key in _POLICY_TABLES and isinstance(value, dict) else value
 
 
-def policy_values(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `ToolPolicy` among what is said under keys that are checked.
+def _check_single(key: str, check: Check) -> Check:
+    """Return a check of the type, of the sign and by `ToolPolicy` itself."""
 
-    The deduplicator of the program, if one is said, decides within what `deduplicate` says.
-    """
-    values = {key: policy_value(key, value) for key, value in said.items() if key in POLICY_KEYS}
-    if DEDUPLICATOR in said:
-        asked = ToolPolicy(deduplicate=values.get("deduplicate")).deduplicate or DeduplicatePolicy()
-        values["deduplicate"] = evolve(asked, by=said[DEDUPLICATOR])
-    return values
-
-
-def _single(key: str, check: Check) -> Check:
-    """Check the type, and then as `ToolPolicy` itself does."""
-
-    def whole(value: Any) -> str:
+    def check_value(value: Any) -> str:
         problem = check(value)
         if not problem and isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
             problem = f"it has to be more than 0, not {value}"
-        return problem or _refused(key, value)
+        return problem or _check_policy(key, value)
 
-    return whole
+    return check_value
 
 
-def _table(key: str, checks: Mapping[str, Check]) -> Check:
-    def whole(value: Any) -> str:
-        problem = is_of(dict)(value)
+def _check_table(key: str, checks: Mapping[str, Check]) -> Check:
+    """Return a check of the keys of a table, of their types and by the class of the table."""
+
+    def check_value(value: Any) -> str:
+        problem = _TABLE(value)
         if problem:
             return problem
-        for name, one in value.items():
+        for name, entry in value.items():
             if name not in checks:
-                return f"there is no {name!r} in it{closest(name, checks)}"
-            problem = checks[name](one)
+                return f"there is no {name!r} in it{suggest_name(name, checks)}"
+            problem = checks[name](entry)
             if problem:
                 return f"{name}: {problem}"
-        return _refused(key, value)
+        return _check_policy(key, value)
 
-    return whole
+    return check_value
 
 
-def _refused(key: str, value: Any) -> str:
+def _check_policy(key: str, value: Any) -> str:
     try:
-        changed: dict[str, Any] = {key: policy_value(key, value)}
-        evolve(DEFAULT_POLICY, **changed)
+        changes: dict[str, Any] = {key: _policy_value(key, value)}
+        evolve(DEFAULT_POLICY, **changes)
     except (TypeError, ValueError) as error:
         return str(error)
     return ""
 
 
-def _deduplicate(value: Any) -> str:
+def _check_deduplicate(value: Any) -> str:
     if isinstance(value, str):
         return "" if value == "exact" else f"it has to be a table or 'exact', not {value!r}"
-    return _table("deduplicate", _TABLES["deduplicate"][1])(value)
+    return _check_table("deduplicate", _POLICY_TABLES["deduplicate"][1])(value)
 
 
-POLICY_KEYS: Mapping[str, Check] = {
-    "timeout": _single("timeout", _NUMBER),
-    "deadline": _single("deadline", _NUMBER),
-    "sequential": _single("sequential", is_of(bool)),
-    "key": _single("key", _TEXT),
-    "max_result_bytes": _single("max_result_bytes", _COUNT),
-    **{key: _table(key, checks) for key, (_, checks) in _TABLES.items()},
-    "deduplicate": _deduplicate,
+_POLICY: Mapping[str, Check] = {
+    "timeout": _check_single("timeout", _NUMBER),
+    "deadline": _check_single("deadline", _NUMBER),
+    "sequential": _check_single("sequential", _FLAG),
+    "key": _check_single("key", _TEXT),
+    "max_result_bytes": _check_single("max_result_bytes", _COUNT),
+    **{key: _check_table(key, checks) for key, (_, checks) in _POLICY_TABLES.items()},
+    "deduplicate": _check_deduplicate,
 }
-"""The keys by their names in `ToolPolicy`, with their checks."""
+"""The keys that are values of `ToolPolicy`, with their checks."""
 
+# --- keys -------------------------------------------------------------------------------------------------------
 
-class Level(Enum):
-    """Where a table stands: in a list of ensembles, in a file of its own, or among an ensemble's tools."""
-
-    ENSEMBLE = "ensemble"
-    FILE = "file"
-    TOOL = "tool"
-
-
-def _is_json(value: Any) -> str:
-    problem = is_of(dict)(value)
-    if problem:
-        return problem
-    try:
-        freeze(value)
-    except NotJson as error:
-        return f"{error}; dates and times are written as text, in quotes"
-    return ""
-
-
-def _is_effect(value: Any) -> str:
-    known = [one.value for one in Effect]
-    problem = is_of(str)(value)
-    return problem or ("" if value in known else f"{value!r} is not an effect{closest(value, known)}")
-
-
-_COMMON: Mapping[str, Callable[[Any], str]] = {
-    "source": is_of(str),
-    "use": is_of(str),
-    "enabled": is_of(bool),
-    "description": is_of(str),
+_COMMON: Mapping[str, Check] = {
+    "source": _TEXT,
+    "use": _TEXT,
+    "enabled": _FLAG,
+    "description": _TEXT,
     "defaults": _is_json,
-    DEDUPLICATOR: is_of(str),
-    **POLICY_KEYS,
+    DEDUPLICATOR: _TEXT,
+    **_POLICY,
 }
-_ENSEMBLE: Mapping[str, Callable[[Any], str]] = {**_COMMON, "options": _is_json, "tools": is_of(dict)}
-KEYS: Mapping[Level, Mapping[str, Callable[[Any], str]]] = {
-    Level.ENSEMBLE: _ENSEMBLE,
-    Level.FILE: {**_ENSEMBLE, "name": is_of(str)},
-    Level.TOOL: {**_COMMON, "schema": _is_json, "effect": _is_effect},
+_ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": _is_json, "tools": _TABLE}
+KEYS: Mapping[TableKind, Mapping[str, Check]] = {
+    TableKind.ENSEMBLE: _ENSEMBLE,
+    TableKind.FILE: {**_ENSEMBLE, "name": _TEXT},
+    TableKind.TOOL: {**_COMMON, "schema": _is_json, "effect": _is_effect},
 }
-"""The keys that a table may have."""
-
-
-def problem_of(key: str, value: Any) -> str:
-    """Say what is wrong with the value of a known key; empty when nothing is."""
-    check = next(keys[key] for keys in KEYS.values() if key in keys)
-    return check(value)
+"""The keys of each kind of table, with their checks."""

@@ -1,15 +1,15 @@
-"""Import paths in configuration, and what a program lets them name."""
+"""Names in configuration: import paths, the modules that a program allows, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from importlib import import_module
 
 from attrs import frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.tools.ensembles.overrides import closest
 from agentloop.values.value import Value
 
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
@@ -17,15 +17,15 @@ _ALWAYS_ALLOWED = "agentloop.tools.ensembles"
 
 
 class ImportFailed(ConfigurationError):
-    """A module that may be imported raised while it was; the cause is what it raised."""
+    """An allowed module raised an error while it was imported; the error is the cause."""
 
 
 @frozen(eq=False, repr=False)
 class ImportPath(Value):
-    """A name in a module.
+    """A name in a module, written `module:name`.
 
     Attributes:
-        module: the module.
+        module: the dotted name of the module.
         name: the name in it.
     """
 
@@ -34,77 +34,87 @@ class ImportPath(Value):
 
     @classmethod
     def parse(cls, text: str) -> ImportPath:
-        """Read `module:name`.
+        """Parse `module:name`.
 
         Raises:
-            ConfigurationError: when it is spelled in another way.
+            ConfigurationError: when the text has another form.
         """
-        found = _PATH.fullmatch(text)
-        if found is None:
+        match = _PATH.fullmatch(text)
+        if match is None:
             hint = ""
             if "." in text and ":" not in text:
                 hint = f"; did you mean {':'.join(text.rsplit('.', 1))!r}?"
             raise ConfigurationError(f"{text!r} is not an import path, which is written 'module:name'{hint}")
-        return cls(*found.groups())
+        return cls(*match.groups())
 
     def check(self, allowed: AllowedModules) -> None:
-        """Check that the program allows the module; nothing is imported for that.
+        """Check that the program allows the module. Nothing is imported.
 
         Raises:
-            ConfigurationError: when it does not.
+            ConfigurationError: when the module is not allowed.
         """
-        if not any(self.module == one or self.module.startswith(f"{one}.") for one in allowed.prefixes):
+        if not any(self.module == prefix or self.module.startswith(f"{prefix}.") for prefix in allowed.prefixes):
             raise ConfigurationError(
                 f"the module {self.module!r} is not among those that the program allows "
                 f"({', '.join(allowed.prefixes)}); if it is to be imported, add it to allow"
             )
 
     def resolve(self) -> object:
-        """Import the module and return what has the name there; check it first.
+        """Import the module and return the object with the name; `check` it first.
 
         Raises:
-            ConfigurationError: when there is no such module, or nothing of that name in it.
-            ImportFailed: when the module raises.
+            ConfigurationError: when there is no such module, or no such name in it.
+            ImportFailed: when the module raises an error.
         """
         try:
             module = import_module(self.module)
         except ModuleNotFoundError as error:
+            # The missing module is either the one of this path or one that it imports; only the first is a wrong path.
             if error.name and f"{self.module}.".startswith(f"{error.name}."):
                 raise ConfigurationError(f"there is no module {error.name!r}") from error
-            raise self._failed(error) from error
+            raise self._import_failed(error) from error
         except (Exception, SystemExit) as error:
-            raise self._failed(error) from error
+            raise self._import_failed(error) from error
         try:
             return getattr(module, self.name)
         except AttributeError:
             known = [name for name in dir(module) if not name.startswith("_")]
-            raise ConfigurationError(f"there is no {self.name!r} in {self.module}{closest(self.name, known)}") from None
+            hint = suggest_name(self.name, known)
+            raise ConfigurationError(f"there is no {self.name!r} in {self.module}{hint}") from None
 
-    def _failed(self, error: BaseException) -> ImportFailed:
+    def _import_failed(self, error: BaseException) -> ImportFailed:
         return ImportFailed(f"the module {self.module!r} could not be imported: {type(error).__name__}: {error}")
 
 
 @frozen(eq=False, repr=False)
 class AllowedModules(Value):
-    """Modules that configuration may name, each with all that is below it.
+    """The modules that configuration may name, each with all modules below it.
 
     Attributes:
-        prefixes: the modules; those of the ensembles that come with the package are always among them.
+        prefixes: the modules; `agentloop.tools.ensembles` is always among them.
     """
 
     prefixes: tuple[str, ...]
 
     @classmethod
     def of(cls, allow: Iterable[str]) -> AllowedModules:
-        """Take what the program gives.
+        """Check the modules that a program allows.
 
         Raises:
-            TypeError: when it is one text instead of a list of them, or not made of dotted module names.
+            TypeError: when `allow` is one text instead of a list, or an item is not a dotted module name.
         """
         if isinstance(allow, str):
             raise TypeError(f"allow is a list of modules: write allow=[{allow!r}]")
-        given: tuple[object, ...] = tuple(allow)
-        for one in given:
-            if not isinstance(one, str) or not all(part.isidentifier() for part in one.split(".")):
-                raise TypeError(f"allow lists modules such as 'myapp.tools', not {one!r}")
-        return cls((*map(str, given), _ALWAYS_ALLOWED))
+        modules: tuple[object, ...] = tuple(allow)
+        for module in modules:
+            if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+                raise TypeError(f"allow lists modules such as 'myapp.tools', not {module!r}")
+        return cls((*map(str, modules), _ALWAYS_ALLOWED))
+
+
+def suggest_name(name: str, known: Collection[str]) -> str:
+    """Return the end of an error message about an unknown name: the closest known name, or all of them."""
+    matches = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    if matches:
+        return f"; did you mean {matches[0]!r}?"
+    return f"; there is {', '.join(map(repr, known))}" if known else "; there is none"

@@ -1,10 +1,9 @@
-"""What an ensemble changes about one of its tools."""
+"""The changes that an ensemble makes to its tools."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Self
 
 from attrs import evolve, field, fields_dict, frozen
@@ -24,6 +23,7 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolUnavailable
+from agentloop.tools.ensembles.import_path import suggest_name
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
@@ -34,159 +34,18 @@ from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
 from agentloop.values.value import Value
 
 
-@frozen(eq=False)
-class GroupedTool(
-    Tool,
-    CanPrepareArguments,
-    CanPresentResult,
-    CanAccessAgentState,
-    CanAccessToolCall,
-    CanAccessToolContext,
-    CanReconcileCall,
-    CanContinueCall,
-):
-    """A tool with another spec or policy, with defaults, or that has to be started; else it behaves as the tool it is made of.
-
-    Attributes:
-        tool: the tool it is made of.
-        spec: what a model sees.
-        policy: how it wants to be run.
-        defaults: arguments that stand for those a call leaves out.
-        ensemble: the name of the ensemble it belongs to.
-        lifecycle: what has to be started before it is used; None when nothing has to be.
-    """
-
-    tool: Tool
-    spec: ToolSpec = field(repr=False)
-    policy: ToolPolicy = field(repr=False)
-    defaults: JsonObject = EMPTY_OBJECT
-    ensemble: str = ""
-    lifecycle: Lifecycle | None = field(default=None, repr=False)
-    _problem: str = field(default="", repr=False)
-
-    @property
-    def name(self) -> str:
-        """The name by which a model calls it."""
-        return self.spec.name
-
-    @property
-    def description(self) -> str:
-        """What it does and when to use it."""
-        return self.spec.description
-
-    @property
-    def parameters(self) -> JsonObject:
-        """A JSON Schema of what a model gives."""
-        return self.spec.parameters
-
-    @property
-    def effect(self) -> Effect:
-        """What calling it does to the world."""
-        return self.spec.effect
-
-    async def use(self, *_: Any, **arguments: Any) -> Any:
-        """Do it.
-
-        Raises:
-            ToolUnavailable: when the ensemble could not be started.
-        """
-        self._check_available()
-        return await self.tool.use(**arguments)
-
-    async def reconcile(self, **arguments: Any) -> Reconciliation:
-        """Ask the tool whether an interrupted call has run, if it can find out.
-
-        Raises:
-            ToolUnavailable: when the ensemble could not be started.
-        """
-        self._check_available()
-        return await self.tool.reconcile(**arguments) if isinstance(self.tool, CanReconcileCall) else CannotTell()
-
-    @property
-    def continues_calls(self) -> bool:
-        """Whether the tool goes on with a call that was interrupted by itself."""
-        return isinstance(self.tool, CanContinueCall) and self.tool.continues_calls
-
-    def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Add the defaults, and turn the arguments into what the tool takes.
-
-        Raises:
-            InvalidArguments: when one does not fit, alone or together with the defaults.
-        """
-        left_out = {name: thaw(value) for name, value in self.defaults.items() if name not in arguments}
-        if left_out:
-            arguments = {**arguments, **left_out}
-            validator_of(self.spec).validate(arguments)
-        return self.tool.prepare(arguments) if isinstance(self.tool, CanPrepareArguments) else arguments
-
-    def present(self, result: Any) -> ToolResult:
-        """Turn the result into JSON as the tool does.
-
-        Raises:
-            ToolFailed: when it has no JSON form.
-        """
-        return self.tool.present(result) if isinstance(self.tool, CanPresentResult) else present(result)
-
-    def with_agent_state(self, state: AgentState) -> Self:
-        """Return a copy that may read this state, if the tool wants it."""
-        return self._of(self.tool.with_agent_state(state)) if isinstance(self.tool, CanAccessAgentState) else self
-
-    def with_tool_call(self, call: ToolCall) -> Self:
-        """Return a copy that serves this call, if the tool wants it."""
-        return self._of(self.tool.with_tool_call(call)) if isinstance(self.tool, CanAccessToolCall) else self
-
-    def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that serves this context, and knows whether the ensemble runs in this event loop."""
-        bound = self._of(self.tool.with_tool_context(context)) if isinstance(self.tool, CanAccessToolContext) else self
-        problem = "" if self.lifecycle is None else self.lifecycle.problem()
-        return evolve(bound, problem=problem) if problem else bound
-
-    def _of(self, tool: Tool) -> Self:
-        return self if tool is self.tool else evolve(self, tool=tool)
-
-    def _check_available(self) -> None:
-        if self._problem:
-            raise ToolUnavailable(
-                f"the tool {self.name!r} of the ensemble {self.ensemble!r} cannot be used now: {self._problem}"
-            )
-
-
-@frozen(eq=False)
-class GroupedThreadTool(GroupedTool, CanUseThread):
-    """The same for a tool whose work is a plain, blocking function."""
-
-    async def use(self, *_: Any, **arguments: Any) -> Any:
-        """Do it in a thread of asyncio's.
-
-        Raises:
-            ToolUnavailable: when the ensemble could not be started.
-        """
-        return await asyncio.to_thread(self.use_in_thread, **arguments)
-
-    def use_in_thread(self, **arguments: Any) -> Any:
-        """Do it, blocking.
-
-        Raises:
-            ToolUnavailable: when the ensemble could not be started.
-        """
-        self._check_available()
-        tool = self.tool
-        assert isinstance(tool, CanUseThread)  # noqa: S101  # this class is made only for such tools
-        return tool.use_in_thread(**arguments)
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolOverride(Value):
-    """What an ensemble changes about one of its tools; what is left out stays as the tool has it.
+    """The changes to one tool of an ensemble; an attribute at its default leaves the tool as it is.
 
     Attributes:
         enabled: whether the tool is offered.
         name: the name by which a model calls it.
-        description: what a model is told about it.
-        schema: a JSON Schema of type object; its properties are parameters that the tool has.
-        effect: what calling it does to the world.
+        description: the description for the model.
+        schema: a JSON Schema of type object; its properties are parameters of the tool.
+        effect: the effect of a call.
         policy: values of `ToolPolicy` by name.
-        defaults: values of parameters that a model need not give.
+        defaults: values of parameters that a model may leave out.
     """
 
     enabled: bool = True
@@ -198,25 +57,25 @@ class ToolOverride(Value):
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
 
-AS_IT_IS = ToolOverride()
+NO_OVERRIDE = ToolOverride()
 
 
-def overridden(
-    tool: Tool, override: ToolOverride = AS_IT_IS, *, ensemble: str = "", lifecycle: Lifecycle | None = None
+def apply_override(
+    tool: Tool, override: ToolOverride = NO_OVERRIDE, *, ensemble: str = "", lifecycle: Lifecycle | None = None
 ) -> Tool:
-    """Return the tool as it is to be offered; itself when nothing changes.
+    """Return the tool with the changes of an override; the tool itself when nothing changes.
 
     Args:
         tool: the tool.
-        override: what changes.
-        ensemble: the name of the ensemble it belongs to.
-        lifecycle: what has to be started before it is used.
+        override: the changes.
+        ensemble: the name of the ensemble that the tool belongs to.
+        lifecycle: the start of the ensemble, which the tool needs; None when the ensemble has no hooks.
 
     Raises:
-        ConfigurationError: when a default is for no parameter, or does not fit the schema; when the policy has no such value.
-        ToolDefinitionError: when the schema is not valid, or not one of this tool.
+        ConfigurationError: when a default is for no parameter or does not satisfy the schema, or the policy has no such value.
+        ToolDefinitionError: when the schema is invalid, or has parameters that the tool does not have.
     """
-    if override == AS_IT_IS and lifecycle is None:
+    if override == NO_OVERRIDE and lifecycle is None:
         return tool
     spec = tool.spec
     if override.schema is not None:
@@ -230,24 +89,171 @@ def overridden(
     )
     unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)
     if unknown is not None:
-        raise ConfigurationError(
-            f"{unknown!r} is nothing that the policy of a tool has{closest(unknown, list(fields_dict(ToolPolicy)))}"
-        )
+        hint = suggest_name(unknown, list(fields_dict(ToolPolicy)))
+        raise ConfigurationError(f"the policy of a tool has no value {unknown!r}{hint}")
     kind = GroupedThreadTool if isinstance(tool, CanUseThread) else GroupedTool
     policy = evolve(tool.policy, **override.policy)
     return kind(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)
 
 
-def with_defaults(parameters: JsonObject, defaults: JsonObject, of: str) -> JsonObject:
-    """Return a schema whose parameters with defaults need not be given.
+@frozen(eq=False)
+class GroupedTool(
+    Tool,
+    CanPrepareArguments,
+    CanPresentResult,
+    CanAccessAgentState,
+    CanAccessToolCall,
+    CanAccessToolContext,
+    CanReconcileCall,
+    CanContinueCall,
+):
+    """A tool of an ensemble that changes its spec, policy or defaults, or that has to be started.
+
+    Everything else is delegated to the tool.
+
+    Attributes:
+        tool: the tool.
+        spec: the name, description and parameters for the model.
+        policy: the policy of calls.
+        defaults: the values of arguments that a call leaves out.
+        ensemble: the name of the ensemble.
+        lifecycle: the start of the ensemble; None when it has no hooks.
+    """
+
+    tool: Tool
+    spec: ToolSpec = field(repr=False)
+    policy: ToolPolicy = field(repr=False)
+    defaults: JsonObject = EMPTY_OBJECT
+    ensemble: str = ""
+    lifecycle: Lifecycle | None = field(default=None, repr=False)
+    _unavailable: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name by which a model calls the tool."""
+        return self.spec.name
+
+    @property
+    def description(self) -> str:
+        """The description for the model."""
+        return self.spec.description
+
+    @property
+    def parameters(self) -> JsonObject:
+        """A JSON Schema of the parameters that a model fills."""
+        return self.spec.parameters
+
+    @property
+    def effect(self) -> Effect:
+        """The effect of a call."""
+        return self.spec.effect
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Use the tool.
+
+        Raises:
+            ToolUnavailable: when the ensemble could not be started.
+        """
+        self._check_available()
+        return await self.tool.use(**arguments)
+
+    async def reconcile(self, **arguments: Any) -> Reconciliation:
+        """Let the tool find out whether an interrupted call has run, if it is able to.
+
+        Raises:
+            ToolUnavailable: when the ensemble could not be started.
+        """
+        self._check_available()
+        return await self.tool.reconcile(**arguments) if isinstance(self.tool, CanReconcileCall) else CannotTell()
+
+    @property
+    def continues_calls(self) -> bool:
+        """Whether the tool resumes an interrupted call by itself."""
+        return isinstance(self.tool, CanContinueCall) and self.tool.continues_calls
+
+    def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Add the defaults, and convert the arguments as the tool does.
+
+        Raises:
+            InvalidArguments: when an argument does not fit, alone or together with the defaults.
+        """
+        left_out = {name: thaw(value) for name, value in self.defaults.items() if name not in arguments}
+        if left_out:
+            arguments = {**arguments, **left_out}
+            # A schema can depend on several arguments, so the call is validated again with the defaults.
+            validator_of(self.spec).validate(arguments)
+        return self.tool.prepare(arguments) if isinstance(self.tool, CanPrepareArguments) else arguments
+
+    def present(self, result: Any) -> ToolResult:
+        """Convert the result to JSON as the tool does.
+
+        Raises:
+            ToolFailed: when it has no JSON form.
+        """
+        return self.tool.present(result) if isinstance(self.tool, CanPresentResult) else present(result)
+
+    def with_agent_state(self, state: AgentState) -> Self:
+        """Return a copy whose tool reads this state, if it accesses the state."""
+        return self._wrap(self.tool.with_agent_state(state)) if isinstance(self.tool, CanAccessAgentState) else self
+
+    def with_tool_call(self, call: ToolCall) -> Self:
+        """Return a copy whose tool serves this call, if it accesses the call."""
+        return self._wrap(self.tool.with_tool_call(call)) if isinstance(self.tool, CanAccessToolCall) else self
+
+    def with_tool_context(self, context: ToolContext) -> Self:
+        """Return a copy for a call in the running event loop, with this context."""
+        bound = self
+        if isinstance(self.tool, CanAccessToolContext):
+            bound = self._wrap(self.tool.with_tool_context(context))
+        # Looked up here, in the event loop: `use_in_thread` runs in a thread that has none.
+        unavailable = "" if self.lifecycle is None else self.lifecycle.diagnose()
+        return evolve(bound, unavailable=unavailable) if unavailable else bound
+
+    def _wrap(self, tool: Tool) -> Self:
+        return self if tool is self.tool else evolve(self, tool=tool)
+
+    def _check_available(self) -> None:
+        if self._unavailable:
+            raise ToolUnavailable(
+                f"the tool {self.name!r} of the ensemble {self.ensemble!r} cannot be used now: {self._unavailable}"
+            )
+
+
+# Executors recognize blocking tools by isinstance(tool, CanUseThread), so their wrapper needs a class of its own.
+@frozen(eq=False)
+class GroupedThreadTool(GroupedTool, CanUseThread):
+    """A `GroupedTool` around a tool that blocks and runs in a thread."""
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Use the tool in a thread of asyncio's default executor.
+
+        Raises:
+            ToolUnavailable: when the ensemble could not be started.
+        """
+        return await asyncio.to_thread(self.use_in_thread, **arguments)
+
+    def use_in_thread(self, **arguments: Any) -> Any:
+        """Use the tool, blocking.
+
+        Raises:
+            ToolUnavailable: when the ensemble could not be started.
+        """
+        self._check_available()
+        tool = self.tool
+        assert isinstance(tool, CanUseThread)  # noqa: S101  # this class is used only for such tools
+        return tool.use_in_thread(**arguments)
+
+
+def with_defaults(parameters: JsonObject, defaults: JsonObject, owner: str) -> JsonObject:
+    """Return a schema in which parameters with defaults are optional.
 
     Args:
         parameters: the schema.
         defaults: the values by parameter.
-        of: whose schema it is, for error messages.
+        owner: the owner of the schema, for error messages.
 
     Raises:
-        ConfigurationError: when a default is for no parameter, or does not fit.
+        ConfigurationError: when a default is for no parameter, or does not satisfy the schema.
     """
     if not defaults:
         return parameters
@@ -255,39 +261,31 @@ def with_defaults(parameters: JsonObject, defaults: JsonObject, of: str) -> Json
     properties = plain.get("properties", {})
     for name, value in defaults.items():
         if name not in properties:
-            raise ConfigurationError(f"defaults.{name}: {of} has no such parameter{closest(name, properties)}")
-        _check_default(name, value, plain, of)
+            raise ConfigurationError(f"defaults.{name}: {owner} has no such parameter{suggest_name(name, properties)}")
+        _check_default(name, value, plain, owner)
         if isinstance(properties[name], dict):
             properties[name]["default"] = thaw(value)
     required = [name for name in plain.pop("required", []) if name not in defaults]
     return freeze_object({**plain, **({"required": required} if required else {})})
 
 
-def closest(name: str, known: Mapping[str, Any] | list[str] | tuple[str, ...]) -> str:
-    """Return what to say about a name that is not known: the likeliest, or all."""
-    found = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    if found:
-        return f"; did you mean {found[0]!r}?"
-    return f"; there is {', '.join(map(repr, known))}" if known else "; there is none"
-
-
-def _check_default(name: str, value: object, schema: Mapping[str, Any], of: str) -> None:
+def _check_default(name: str, value: object, schema: Mapping[str, Any], owner: str) -> None:
     definitions = {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
     wrapped = {**definitions, "type": "object", "properties": {name: schema["properties"][name]}}
-    problems = SchemaValidator(wrapped, f"the parameters of {of}").problems(
-        {name: thaw(freeze_object({"": value})[""])}
-    )
+    plain_value = thaw(freeze_object({"": value})[""])
+    problems = SchemaValidator(wrapped, f"the parameters of {owner}").problems({name: plain_value})
     if problems:
-        raise ConfigurationError(f"defaults.{name}: {problems[0][1]} (the parameter {name!r} of {of})")
+        raise ConfigurationError(f"defaults.{name}: {problems[0][1]} (the parameter {name!r} of {owner})")
 
 
-def _check_schema(name: str, schema: JsonObject, before: JsonObject) -> None:
+def _check_schema(name: str, schema: JsonObject, parameters: JsonObject) -> None:
     SchemaValidator(schema, f"the schema of {name!r}")
     if schema.get("type") != "object":
         raise ToolDefinitionError(f"the schema of {name!r} has to be of type object: arguments come by name")
-    known = before.get("properties", {})
+    known = parameters.get("properties", {})
     unknown = sorted(schema.get("properties", {}).keys() - known.keys())
     if unknown:
+        hint = suggest_name(unknown[0], known)
         raise ToolDefinitionError(
-            f"the schema of {name!r} has {unknown[0]!r}, which the tool has no parameter for{closest(unknown[0], known)}"
+            f"the schema of {name!r} has {unknown[0]!r}, which the tool has no parameter for{hint}"
         )

@@ -1,4 +1,4 @@
-"""Chance and statistics."""
+"""A toolkit for probability and statistics."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.ensemble import Ensemble, makes_ensemble
+from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Bounds
 
-_MOST = 10_000
-_MOST_TRIALS = 1_000_000
+_MAX_ITEMS = 10_000
+_MAX_TRIALS = 1_000_000
 
-Numbers: TypeAlias = Annotated[list[float], "the numbers", Bounds(min_length=1, max_length=_MOST)]
+Numbers: TypeAlias = Annotated[list[float], "the numbers", Bounds(min_length=1, max_length=_MAX_ITEMS)]
 Seed: TypeAlias = Annotated[int, "the same seed gives the same draw"]
-Count: TypeAlias = Annotated[int, "how many to draw", Bounds(ge=1, le=_MOST)]
-Size: TypeAlias = Annotated[int, Bounds(ge=0, le=_MOST_TRIALS)]
+Count: TypeAlias = Annotated[int, "how many to draw", Bounds(ge=1, le=_MAX_ITEMS)]
+Size: TypeAlias = Annotated[int, Bounds(ge=0, le=_MAX_TRIALS)]
 
 
 @tool(effect="pure")
@@ -60,17 +60,17 @@ def draw_numbers(
 
     The draw is determined by the seed: choose one, and another for another draw.
     """
-    one = _DRAWS[distribution](Random(seed), a, b)  # noqa: S311  # simulation, not secrecy
-    return [one() for _ in range(count)]
+    draw = _DISTRIBUTIONS[distribution](Random(seed), a, b)  # noqa: S311  # simulation, not secrecy
+    return [draw() for _ in range(count)]
 
 
 @tool(effect="pure")
 def draw_items(
-    items: Annotated[list[str], "what to draw from", Bounds(min_length=1, max_length=_MOST)],
+    items: Annotated[list[str], "what to draw from", Bounds(min_length=1, max_length=_MAX_ITEMS)],
     seed: Seed,
     count: Count = 1,
     weights: Annotated[list[Annotated[float, Bounds(ge=0)]] | None, "how likely each item is, in their order"] = None,
-    replace: Annotated[bool, "whether an item may be drawn again; without, there are no weights"] = False,  # noqa: FBT002  # a model gives it by name
+    replace: Annotated[bool, "whether an item may be drawn again; without, there are no weights"] = False,  # noqa: FBT002  # a model passes it by name
 ) -> list[str]:
     """Draw items at random, the same for the same seed."""
     random = Random(seed)  # noqa: S311  # simulation, not secrecy
@@ -103,8 +103,8 @@ def binomial_probability(
     """Compute how likely it is to have exactly, at most and at least so many successes in independent trials."""
     if successes > trials:
         raise ToolFailed(f"{trials} trials cannot have {successes} successes")
-    below = math.fsum(_binomial(trials, k, probability) for k in range(successes))
-    exactly = _binomial(trials, successes, probability)
+    below = math.fsum(_binomial_mass(trials, k, probability) for k in range(successes))
+    exactly = _binomial_mass(trials, successes, probability)
     return {
         "exactly": exactly,
         "at_most": min(1.0, below + exactly),
@@ -129,9 +129,9 @@ def normal_probability(
     return max(0.0, above - (0.0 if lower is None else normal.cdf(lower)))
 
 
-@makes_ensemble
+@ensemble_factory
 def probability() -> Ensemble:
-    """Make the ensemble of chance and statistics."""
+    """Create an ensemble for probability and statistics."""
     tools: list[Tool] = [
         describe_numbers,
         draw_numbers,
@@ -144,15 +144,16 @@ def probability() -> Ensemble:
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
+    position = (len(ordered) - 1) * percent / 100
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def _binomial(n: int, k: int, p: float) -> float:
+def _binomial_mass(n: int, k: int, p: float) -> float:
     if p in {0.0, 1.0}:
         return float(k == n * p)
+    # Factorials of large numbers do not fit into floats, their logarithms do.
     log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
     return math.exp(log)
 
@@ -179,16 +180,16 @@ def _exponential(random: Random, a: float, _: float) -> Callable[[], float]:
     return lambda: random.expovariate(a)
 
 
-def _trials(random: Random, a: float, b: float) -> Callable[[], float]:
-    if not (float(a).is_integer() and 0 <= a <= 1_000 and 0 <= b <= 1):  # noqa: PLR2004  # each draw makes every trial
+def _binomial_draw(random: Random, a: float, b: float) -> Callable[[], float]:
+    if not (float(a).is_integer() and 0 <= a <= 1_000 and 0 <= b <= 1):  # noqa: PLR2004  # a draw runs every trial
         raise ToolFailed("binomial takes 0 to 1000 trials as a, and a probability from 0 to 1 as b")
     return lambda: sum(random.random() < b for _ in range(int(a)))
 
 
-_DRAWS: Mapping[str, Callable[[Random, float, float], Callable[[], float]]] = {
+_DISTRIBUTIONS: Mapping[str, Callable[[Random, float, float], Callable[[], float]]] = {
     "uniform": _uniform,
     "normal": _normal,
     "integer": _integer,
     "exponential": _exponential,
-    "binomial": _trials,
+    "binomial": _binomial_draw,
 }

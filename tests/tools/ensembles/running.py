@@ -1,4 +1,4 @@
-"""Tools called through a real loop, by a model that follows a script."""
+"""Tools called in a real loop by a scripted model."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from agentloop.contracts import Tool, ToolGroup
 Call: TypeAlias = tuple[str, dict[str, Any]]
 
 
-def scripted_loop(tools: Sequence[Tool | ToolGroup], *steps: Call | list[Call], **parts: Any) -> AgentLoop:
-    """Return a loop whose model makes these calls, those of a list in one step, and then answers."""
-    lines = []
+def scripted_loop(tools: Sequence[Tool | ToolGroup], *steps: Call | list[Call], **options: Any) -> AgentLoop:
+    """Return a loop whose model makes these calls, those of a list in one step, and then answers "done"."""
+    turns = []
     for number, step in enumerate(steps):
         calls = step if isinstance(step, list) else [step]
-        made = [ToolCall(f"c{number}_{i}", name, json.dumps(given)) for i, (name, given) in enumerate(calls)]
-        lines.append(made)
-    return AgentLoop.for_model(ScriptedInference(*lines, "done"), tools=tools, **parts)
+        turns.append([ToolCall(f"c{number}_{i}", name, json.dumps(args)) for i, (name, args) in enumerate(calls)])
+    return AgentLoop.for_model(ScriptedInference(*turns, "done"), tools=tools, **options)
 
 
-async def ran(tools: Sequence[Tool | ToolGroup], *steps: Call | list[Call], **parts: Any) -> AgentState:
+async def run_calls(tools: Sequence[Tool | ToolGroup], *steps: Call | list[Call], **options: Any) -> AgentState:
     """Run these calls and return the final state."""
-    return await scripted_loop(tools, *steps, **parts).execute("go")
+    return await scripted_loop(tools, *steps, **options).execute("go")
 
 
 def executions(state: AgentState) -> list[ToolExecution]:
-    """Return what came of the calls, in order."""
+    """Return the executions of all calls, in order."""
     return [execution for step in state.steps for execution in step.executions]
 
 
-async def called(tools: Sequence[Tool | ToolGroup], name: str, **arguments: Any) -> ToolExecution:
-    """Run one call and return what came of it."""
-    return executions(await ran(tools, (name, arguments)))[0]
+async def run_call(tools: Sequence[Tool | ToolGroup], name: str, **arguments: Any) -> ToolExecution:
+    """Run one call and return its execution."""
+    return executions(await run_calls(tools, (name, arguments)))[0]

@@ -1,4 +1,4 @@
-"""Ensembles from TOML: what may stand there, what it does, and how mistakes are told."""
+"""Ensembles from TOML: the keys, their meaning, and the reports of mistakes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from agentloop.errors import InvalidDescriptor
 from agentloop.interception import Resilience
 from agentloop.interception.resilience import SeenCall, WithinSeconds
 from agentloop.tools.ensembles import Ensemble, load_ensembles
-from agentloop.tools.ensembles.descriptor import line_of
+from agentloop.tools.ensembles.descriptor import find_line
 from agentloop.values import Effect
 from agentloop.values.policies import CachePolicy, DeduplicatePolicy, RateLimit, RetryPolicy
-from tests.tools.ensembles.running import called, executions, ran
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 MODULE = '''
 from __future__ import annotations
 from subprocess import check_output
 import os
 from agentloop import tool
-from agentloop.tools.ensembles import Ensemble, makes_ensemble
+from agentloop.tools.ensembles import Ensemble, ensemble_factory
 
 LOADED = True
 
@@ -45,9 +45,9 @@ def plain(what: str) -> str:
     """No tool."""
     return what
 
-@makes_ensemble
+@ensemble_factory
 def warehouse(city: str, *, shelves: int = 3) -> Ensemble:
-    """Make the tools of a warehouse."""
+    """Return the tools of a warehouse."""
     if city == "nowhere":
         raise ValueError("there is no warehouse")
     if city == "burning":
@@ -63,7 +63,7 @@ MIXED = [find, plain]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder with modules: shop_of_test.tools, one that fails at its import, one that nothing may import."""
+    """Return a folder with the module shop_of_test.tools, modules that cannot be imported, and one that must not be."""
     package = tmp_path / "shop_of_test"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -80,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 ALLOW = ["shop_of_test"]
 
 
-def written(folder: Path, text: str, name: str = "shop.toml") -> Path:
+def write(folder: Path, text: str, name: str = "shop.toml") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -90,17 +90,17 @@ def written(folder: Path, text: str, name: str = "shop.toml") -> Path:
 def mistakes(folder: Path, text: str, **options: Any) -> list[tuple[str, int, str]]:
     """Return key, line and message of each mistake in the file of one ensemble."""
     with pytest.raises(InvalidDescriptor) as raised:
-        Ensemble.from_toml(written(folder, text), **{"allow": ALLOW, **options})
+        Ensemble.from_toml(write(folder, text), **{"allow": ALLOW, **options})
     for file, key, line, message in raised.value.mistakes:
         assert f"{file}, line {line}: {key}: {message}" in str(raised.value) or not (key and line)
     return [(key, line, message) for _, key, line, message in raised.value.mistakes]
 
 
-# --- what it does ---------------------------------------------------------------------------------------------------
+# --- keys ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_file_describes_an_ensemble(folder: Path) -> None:
-    """Tools are named by import paths under the names that a model calls; what stands beside them is applied."""
+    """Tools are import paths under the names that a model calls; the other keys are applied to them."""
     text = """
         name = "shop"
         description = "The shop."
@@ -127,7 +127,7 @@ async def test_a_file_describes_an_ensemble(folder: Path) -> None:
         type = "object"
         properties.what = { type = "string", maxLength = 3 }
     """
-    shop = Ensemble.from_toml(written(folder, text), allow=ALLOW)
+    shop = Ensemble.from_toml(write(folder, text), allow=ALLOW)
     look_up, order = shop.offered
     assert (shop.name, shop.description, shop.failure) == ("shop", "The shop.", "")
     assert (look_up.name, look_up.description, look_up.effect) == ("look_up", "Look things up.", Effect.IDEMPOTENT)
@@ -137,14 +137,14 @@ async def test_a_file_describes_an_ensemble(folder: Path) -> None:
     assert look_up.policy.rate_limit == RateLimit(2, 10)
     assert (order.policy.timeout, order.policy.sequential, order.policy.key) == (9, True, "orders")
     assert (order.policy.max_result_bytes, order.policy.deadline) == (100, 30)
-    assert (await called([shop], "look_up", what="cups")).value == "cups 5"
-    assert (await called([shop], "order")).value == "tea"
-    assert (await called([shop], "order", what="long")).error_message.endswith("at $.what: 'long' is too long")
+    assert (await run_call([shop], "look_up", what="cups")).value == "cups 5"
+    assert (await run_call([shop], "order")).value == "tea"
+    assert (await run_call([shop], "order", what="long")).error_message.endswith("at $.what: 'long' is too long")
 
 
 def test_a_file_lists_ensembles(folder: Path) -> None:
-    """Each takes its tools from an ensemble, a function that makes one, a list, a tool, or another file."""
-    written(folder, '[tools.find]\nuse = "shop_of_test.tools:find"', "more/sourced.toml")
+    """The tools of each come from an ensemble, a factory, a list, a tool, or another file."""
+    write(folder, '[tools.find]\nuse = "shop_of_test.tools:find"', "more/sourced.toml")
     text = """
         [ensembles.made]
         use = "shop_of_test.tools:warehouse"
@@ -162,8 +162,8 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
         [ensembles.texts]
         use = "agentloop.tools.ensembles.summarization:summarization"
     """
-    found = load_ensembles(written(folder, text), allow=ALLOW)
-    assert {one.name: [tool.name for tool in one.offered] for one in found} == {
+    ensembles = load_ensembles(write(folder, text), allow=ALLOW)
+    assert {ensemble.name: [tool.name for tool in ensemble.offered] for ensemble in ensembles} == {
         "made": ["find"],
         "ready": ["find", "order"],
         "listed": ["find", "order"],
@@ -171,14 +171,14 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
         "sourced": ["find"],
         "texts": ["condense"],
     }
-    assert found[0].description == "Delft 3"
-    assert found[1].start is not None
+    assert ensembles[0].description == "Delft 3"
+    assert ensembles[1].start is not None
 
 
-def test_what_stands_beside_a_source_wins(folder: Path) -> None:
-    """Key by key, for an ensemble and for a tool; tools of both are there."""
-    written(folder, 'description = "base"\ntimeout = 3\neffect = "pure"', "tool.toml")
-    written(
+def test_keys_beside_a_source_win(folder: Path) -> None:
+    """A key beside `source` wins over the same key in the source, for ensembles and tools; the tools of both are offered."""
+    write(folder, 'description = "base"\ntimeout = 3\neffect = "pure"', "tool.toml")
+    write(
         folder,
         'description = "base"\ntimeout = 1\n[tools.find]\nuse = "shop_of_test.tools:find"\ntimeout = 2\ndescription = "d"',
         "base.toml",
@@ -193,16 +193,16 @@ def test_what_stands_beside_a_source_wins(folder: Path) -> None:
         source = "tool.toml"
         timeout = 4
     """
-    (a,) = load_ensembles(written(folder, text), allow=ALLOW)
+    (a,) = load_ensembles(write(folder, text), allow=ALLOW)
     find, order = a.offered
     assert a.description == "mine"
     assert (find.policy.timeout, find.description) == (7, "d")
     assert (order.policy.timeout, order.description, order.effect) == (4, "base", Effect.PURE)
 
 
-def test_a_name_is_the_files_when_it_gives_none(folder: Path) -> None:
-    """An ensemble in a file of its own is named after it."""
-    assert Ensemble.from_toml(written(folder, 'use = "shop_of_test.tools:BOTH"'), allow=ALLOW).name == "shop"
+def test_the_default_name_is_that_of_the_file(folder: Path) -> None:
+    """An ensemble without `name` is named after its file."""
+    assert Ensemble.from_toml(write(folder, 'use = "shop_of_test.tools:BOTH"'), allow=ALLOW).name == "shop"
 
 
 DEDUPLICATED = """
@@ -222,10 +222,10 @@ DEDUPLICATED = """
 """
 
 
-def test_a_file_says_which_calls_run_once(folder: Path) -> None:
-    """In the forms of the policy, or by the name of a deduplicator of the program, for all tools or for one."""
+def test_a_file_sets_which_calls_are_deduplicated(folder: Path) -> None:
+    """`deduplicate` takes the forms of the policy, and `deduplicator` a name of the program, for all tools or for one."""
     by_place = WithinSeconds(3)
-    shop = Ensemble.from_toml(written(folder, DEDUPLICATED), allow=ALLOW, deduplicators={"by place": by_place})
+    shop = Ensemble.from_toml(write(folder, DEDUPLICATED), allow=ALLOW, deduplicators={"by place": by_place})
     assert {tool.name: tool.policy.deduplicate for tool in shop.offered} == {
         "find": DeduplicatePolicy(float("inf")),
         "order": DeduplicatePolicy(5, 2, across_executions=True),
@@ -235,7 +235,7 @@ def test_a_file_says_which_calls_run_once(folder: Path) -> None:
 
 
 async def test_the_deduplicator_of_the_program_decides(folder: Path) -> None:
-    """A function of two calls, named in a list of ensembles: of two orders that begin alike, one runs."""
+    """A deduplicator of the program is a function of two calls: of two orders with the same beginning, one runs."""
     text = """
         [ensembles.shop]
         use = "shop_of_test.tools:BOTH"
@@ -245,27 +245,27 @@ async def test_the_deduplicator_of_the_program_decides(folder: Path) -> None:
     def alike(call: SeenCall, earlier: SeenCall) -> bool:
         return str(call.arguments["what"])[:3] == str(earlier.arguments["what"])[:3]
 
-    ensembles = load_ensembles(written(folder, text), allow=ALLOW, deduplicators={"alike": alike})
+    ensembles = load_ensembles(write(folder, text), allow=ALLOW, deduplicators={"alike": alike})
     calls = [("order", {"what": what}) for what in ("tea", "teas", "cups")]
-    state = await ran(ensembles, *calls, interceptors=[Resilience()])
+    state = await run_calls(ensembles, *calls, interceptors=[Resilience()])
     assert [execution.value for execution in executions(state)] == ["tea", "tea", "cups"]
 
 
-def test_a_deduplicator_that_the_program_does_not_give_is_told(folder: Path) -> None:
-    """With the likeliest of those that it gives; what is given has to be one."""
+def test_an_unknown_deduplicator_is_a_mistake(folder: Path) -> None:
+    """The closest known name is suggested; a known one has to be a deduplicator."""
     text = BASE + "tools.order.deduplicator = 'by_plac'"
-    (found,) = mistakes(folder, text, deduplicators={"by_place": WithinSeconds(3)})
-    assert found == (
+    (mistake,) = mistakes(folder, text, deduplicators={"by_place": WithinSeconds(3)})
+    assert mistake == (
         "tools.order.deduplicator",
         2,
-        "the program gives no deduplicator 'by_plac'; did you mean 'by_place'?",
+        "the program has no deduplicator 'by_plac'; did you mean 'by_place'?",
     )
-    ((_, _, told),) = mistakes(folder, text, deduplicators={"by_plac": "no function"})
-    assert told == "a deduplicator is a Deduplicator or a function of two calls, not 'no function'"
+    ((_, _, message),) = mistakes(folder, text, deduplicators={"by_plac": "no function"})
+    assert message == "a deduplicator is a Deduplicator or a function of two calls, not 'no function'"
 
 
-def test_what_is_switched_off_is_not_imported(folder: Path) -> None:
-    """Neither an ensemble nor a single tool, so that what they need may be missing."""
+def test_disabled_tools_are_not_imported(folder: Path) -> None:
+    """A disabled ensemble or tool is not imported, so its module may be missing."""
     text = """
         [ensembles.off]
         enabled = false
@@ -276,13 +276,13 @@ def test_what_is_switched_off_is_not_imported(folder: Path) -> None:
         use = "shop_of_test.broken:x"
         enabled = false
     """
-    off, on = load_ensembles(written(folder, text), allow=ALLOW)
+    off, on = load_ensembles(write(folder, text), allow=ALLOW)
     assert (off.enabled, off.offered, off.failure) == (False, (), "")
-    assert [one.name for one in on.offered] == ["find"]
+    assert [tool.name for tool in on.offered] == ["find"]
 
 
 @pytest.mark.parametrize(
-    ("use", "told"),
+    ("use", "message"),
     [
         ('use = "shop_of_test.broken:x"', "'shop_of_test.broken' could not be imported: OSError: no driver"),
         ('use = "shop_of_test.needs:x"', "'shop_of_test.needs' could not be imported: ModuleNotFoundError"),
@@ -290,16 +290,16 @@ def test_what_is_switched_off_is_not_imported(folder: Path) -> None:
         ('use = "shop_of_test.tools:warehouse"\noptions.city = "burning"', "warehouse failed: OSError: no answer"),
     ],
 )
-def test_an_import_that_fails_costs_its_ensemble_only(
-    folder: Path, use: str, told: str, caplog: pytest.LogCaptureFixture
+def test_a_failed_import_affects_only_its_ensemble(
+    folder: Path, use: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged and says so itself; it offers nothing, and the others work."""
+    """A failed import is logged and is the `failure` of the ensemble, which offers nothing; the other ensembles work."""
     text = f'[ensembles.good]\nuse = "shop_of_test.tools:order"\n[ensembles.bad]\n{use}'
     with caplog.at_level(logging.ERROR, "agentloop.tools.ensembles"):
-        good, bad = load_ensembles(written(folder, text), allow=ALLOW)
-    assert [one.name for one in good.offered] == ["order"]
+        good, bad = load_ensembles(write(folder, text), allow=ALLOW)
+    assert [tool.name for tool in good.offered] == ["order"]
     assert bad.offered == ()
-    assert told in bad.failure
+    assert message in bad.failure
     assert "the ensemble bad has failed" in caplog.text
 
 
@@ -307,7 +307,7 @@ def test_an_import_that_fails_costs_its_ensemble_only(
 
 
 @pytest.mark.parametrize(
-    ("use", "allow", "told"),
+    ("use", "allow", "expected"),
     [
         ("os:system", ALLOW, "the module 'os' is not among those that the program allows"),
         ("os.system", ALLOW, r"did you mean 'os:system'?"),
@@ -325,23 +325,25 @@ def test_an_import_that_fails_costs_its_ensemble_only(
         ("shop_of_test.t\u03bf\u03bfls:find", ALLOW, "is not an import path"),
     ],
 )
-def test_an_import_path_that_is_not_allowed_is_refused(folder: Path, use: str, allow: list[str], told: str) -> None:
-    """Before anything at all is imported, also what stands before it and is allowed."""
+def test_an_import_path_that_is_not_allowed_is_rejected(
+    folder: Path, use: str, allow: list[str], expected: str
+) -> None:
+    """The path is rejected before anything is imported, including allowed modules before it."""
     text = f'[tools.good]\nuse = "agentloop.tools.ensembles.summarization:condense"\n[tools.x]\nuse = "{use}"'
     before = set(sys.modules)
     ((key, line, message),) = mistakes(folder, text, allow=allow)
     assert (key, line) == ("tools.x.use", 4)
-    assert told in message
+    assert expected in message
     assert not {name for name in set(sys.modules) - before if name.startswith("shop_of_test")}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("text", "expected"),
     [
         ('use = "shop_of_test.tools:os"', "is a module, not an ensemble, a tool or a list of tools"),
         (
             'use = "shop_of_test.tools:check_output"\noptions = { args = "id" }',
-            "only a function marked with @makes_ensemble",
+            "only a function marked with @ensemble_factory",
         ),
         ('use = "shop_of_test.tools:check_output"', "is a function, not an ensemble"),
         ('use = "shop_of_test.tools:plain"', "tools are made by @tool"),
@@ -353,29 +355,29 @@ def test_an_import_path_that_is_not_allowed_is_refused(folder: Path, use: str, a
         ('tools.a.use = "shop_of_test.tools:READY"', "is a Ensemble, not a tool"),
     ],
 )
-def test_an_allowed_module_gives_tools_only(folder: Path, given: str, told: str) -> None:
-    """What is no tool, no ensemble and no marked function is neither used nor called, wherever it is imported from."""
-    assert any(told in message for _, _, message in mistakes(folder, given))
+def test_only_tools_are_taken_from_an_allowed_module(folder: Path, text: str, expected: str) -> None:
+    """An object that is not a tool, an ensemble or a factory is neither used nor called, whatever module it comes from."""
+    assert any(expected in message for _, _, message in mistakes(folder, text))
 
 
 @pytest.mark.parametrize("allow", ["shop_of_test", ["shop of test"], [""], [7], ["a..b"]])
 def test_the_allow_list_is_a_list_of_modules(folder: Path, allow: Any) -> None:
-    """One text would be a list of letters; so it is refused."""
+    """A text instead of a list, or an item that is not a module name, is rejected."""
     with pytest.raises(TypeError, match="allow"):
-        Ensemble.from_toml(written(folder, 'use = "shop_of_test.tools:BOTH"'), allow=allow)
+        Ensemble.from_toml(write(folder, 'use = "shop_of_test.tools:BOTH"'), allow=allow)
 
 
 # --- sources --------------------------------------------------------------------------------------------------------
 
 
 def test_a_source_stays_in_the_folder(folder: Path) -> None:
-    """By no spelling does it leave the folder of the file that names it, unless the program allows that."""
+    """No spelling of a source leaves the folder of the file that names it, unless the program allows it."""
     tool = '[tools.find]\nuse = "shop_of_test.tools:find"'
-    outside = written(folder, tool, "outside.toml")
+    outside = write(folder, tool, "outside.toml")
     (folder / "in").mkdir()
     (folder / "in" / "link.toml").symlink_to(outside)
     for source in ("../outside.toml", str(outside), "x/../../outside.toml", "link.toml"):
-        path = written(folder, f'[ensembles.a]\nsource = "{source}"', "in/list.toml")
+        path = write(folder, f'[ensembles.a]\nsource = "{source}"', "in/list.toml")
         with pytest.raises(InvalidDescriptor, match=r"line 2: ensembles.a.source: .* outside of the folder") as raised:
             load_ensembles(path, allow=ALLOW)
         assert len(raised.value.mistakes) == 1
@@ -383,7 +385,7 @@ def test_a_source_stays_in_the_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ({"shop.toml": 'source = "shop.toml"'}, "in a circle: shop.toml → shop.toml"),
         (
@@ -397,22 +399,22 @@ def test_a_source_stays_in_the_folder(folder: Path) -> None:
         ({"shop.toml": 'source = "b.toml"', "b.toml": "x = = 1"}, "this is not TOML"),
     ],
 )
-def test_a_source_that_leads_nowhere_is_told(folder: Path, files: dict[str, str], told: str) -> None:
-    """Circles, missing files and files that are no TOML are mistakes where they are named."""
+def test_an_unreadable_source_is_a_mistake(folder: Path, files: dict[str, str], expected: str) -> None:
+    """Cycles, missing files and files that are not TOML are mistakes at the key that names them."""
     for name, text in files.items():
-        written(folder, text, name)
+        write(folder, text, name)
     with pytest.raises(InvalidDescriptor) as raised:
         Ensemble.from_toml(folder / "shop.toml", allow=ALLOW)
     ((_, key, line, message),) = raised.value.mistakes
     assert (key.endswith("source"), line) == (True, 1)
-    assert told in message
+    assert expected in message
 
 
-def test_a_mistake_in_a_source_is_told_there(folder: Path) -> None:
-    """File, key and line are those of the file that it stands in."""
-    base = written(folder, '\n\nuse = "shop_of_test.tools:BOTH"\ntimeout = "soon"', "base.toml")
+def test_a_mistake_in_a_source_is_reported_there(folder: Path) -> None:
+    """File, key and line of a mistake in a source are those of the source."""
+    base = write(folder, '\n\nuse = "shop_of_test.tools:BOTH"\ntimeout = "soon"', "base.toml")
     with pytest.raises(InvalidDescriptor) as raised:
-        Ensemble.from_toml(written(folder, 'source = "base.toml"'), allow=ALLOW)
+        Ensemble.from_toml(write(folder, 'source = "base.toml"'), allow=ALLOW)
     assert raised.value.mistakes == ((str(base), "timeout", 4, "it has to be a number, not a text"),)
 
 
@@ -422,7 +424,7 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "line", "told"),
+    ("text", "key", "line", "expected"),
     [
         (BASE + "timout = 3", "timout", 2, "there is no such key; did you mean 'timeout'?"),
         (BASE + "retries = 3", "retries", 2, "did you mean 'retry'?"),
@@ -448,7 +450,7 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         (BASE + "deduplicate = { second = 3 }", "deduplicate", 2, "did you mean 'seconds'?"),
         (BASE + "deduplicate = { steps = -1 }", "deduplicate", 2, "must be >= 0"),
         (BASE + "deduplicate = true", "deduplicate", 2, "it has to be a table, not true or false"),
-        (BASE + "deduplicator = 'who'", "deduplicator", 2, "gives no deduplicator 'who'; there is none"),
+        (BASE + "deduplicator = 'who'", "deduplicator", 2, "has no deduplicator 'who'; there is none"),
         (BASE + "deduplicator = 3", "deduplicator", 2, "it has to be a text, not a whole number"),
         (
             BASE + "\n[tools.find]\neffect = 'pur'",
@@ -458,7 +460,7 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         ),
         (BASE + "tools = []", "tools", 2, "it has to be a table, not a list"),
         (BASE + "tools.find = 3", "tools.find", 2, "it has to be a table, not a whole number"),
-        (BASE + "options = { city = 'x' }", "options", 2, "only a function marked with @makes_ensemble"),
+        (BASE + "options = { city = 'x' }", "options", 2, "only a function marked with @ensemble_factory"),
         ("use = 7", "use", 1, "it has to be a text, not a whole number"),
         ("", "", 0, "it has no tools"),
         ("enabled = true\n[tools.find]\ntimeout = 3", "tools.find", 2, "it does not say where the tool comes from"),
@@ -487,18 +489,18 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         ("x = 1\nx = 2\ny = 3", "", 2, "this is not TOML"),
     ],
 )
-def test_mistakes_are_told_with_key_and_line(folder: Path, text: str, key: str, line: int, told: str) -> None:
-    """Each says where it is, what is wrong and, where it can, what was meant."""
-    found = mistakes(folder, text)
-    assert any((one[0], one[1]) == (key, line) and told in one[2] for one in found), found
+def test_mistakes_have_key_and_line(folder: Path, text: str, key: str, line: int, expected: str) -> None:
+    """Each mistake has its key, its line and a message, with the closest name where there is one."""
+    all_mistakes = mistakes(folder, text)
+    assert any(tuple(place) == (key, line) and expected in message for *place, message in all_mistakes), all_mistakes
 
 
-def test_all_mistakes_are_told_together(folder: Path) -> None:
-    """One reading finds them all, in every ensemble and in every file."""
-    written(folder, 'timout = 1\n[tools.a]\nuse = "os:system"', "b.toml")
+def test_one_error_has_all_mistakes(folder: Path) -> None:
+    """One error has the mistakes of all ensembles and files."""
+    write(folder, 'timout = 1\n[tools.a]\nuse = "os:system"', "b.toml")
     text = '[ensembles.a]\nuse = "os:x"\nenabled = 1\n[ensembles.b]\nsource = "b.toml"\n[ensemble.c]\n'
     with pytest.raises(InvalidDescriptor) as raised:
-        load_ensembles(written(folder, text))
+        load_ensembles(write(folder, text))
     assert sorted((Path(file).name, key, line) for file, key, line, _ in raised.value.mistakes) == [
         ("b.toml", "timout", 1),
         ("b.toml", "tools.a.use", 3),
@@ -508,23 +510,23 @@ def test_all_mistakes_are_told_together(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("make", [Ensemble.from_toml, load_ensembles])
-def test_a_file_that_is_not_there_is_told(folder: Path, make: Any) -> None:
-    """Missing, a folder, or no text: the file is named."""
+@pytest.mark.parametrize("load", [Ensemble.from_toml, load_ensembles])
+def test_an_unreadable_file_is_named(folder: Path, load: Any) -> None:
+    """The error names a file that is missing, a folder or not text."""
     (folder / "binary.toml").write_bytes(b"\xff\xfe")
-    for name, told in (
+    for name, message in (
         ("none.toml", "there is no file"),
         ("shop_of_test", "cannot be read"),
         ("binary.toml", "cannot be"),
     ):
-        with pytest.raises(InvalidDescriptor, match=told):
-            make(folder / name)
+        with pytest.raises(InvalidDescriptor, match=message):
+            load(folder / name)
 
 
-def test_a_list_has_ensembles_only(folder: Path) -> None:
-    """The file of one ensemble is not a list of them, and says so."""
+def test_the_file_of_one_ensemble_is_not_a_list(folder: Path) -> None:
+    """`load_ensembles` rejects the file of one ensemble and names the method that reads it."""
     with pytest.raises(InvalidDescriptor, match=r"line 1: use: .*is read by Ensemble.from_toml"):
-        load_ensembles(written(folder, BASE), allow=ALLOW)
+        load_ensembles(write(folder, BASE), allow=ALLOW)
 
 
 LINES = """\
@@ -566,19 +568,19 @@ inline = { x = 1, y = [1] }
         (("t", "missing"), 11),
     ],
 )
-def test_lines_of_keys(path: tuple[str, ...], line: int) -> None:
-    """Strings and lists over several lines hide nothing and pretend nothing; a key inside of a line has that line."""
+def test_lines_of_keys_are_found(path: tuple[str, ...], line: int) -> None:
+    """Multi-line strings and lists do not shift or fake lines; a key of an inline table has the line of the table."""
     assert tomllib.loads(LINES)
-    assert line_of(LINES, path) == line
+    assert find_line(LINES, path) == line
 
 
 @given(st.lists(st.sampled_from(["a", "b c", "d.e", "f#g"]), min_size=1, max_size=4, unique=True), st.data())
-def test_the_line_of_a_key_is_the_line_it_stands_on(names: list[str], data: st.DataObject) -> None:
-    """Whatever values stand before it."""
+def test_the_line_of_a_key_does_not_depend_on_values_before_it(names: list[str], data: st.DataObject) -> None:
+    """Values before a key, on several lines or with special characters, do not change its line."""
     values = ['"""\nx = 1\n"""', "[\n 1,\n]", '"[z]"', "'#'", "{ q = 1 }", "1 # c", "'''\n[y]'''"]
     text, lines = "", {}
     for name in names:
         lines[name] = text.count("\n") + 1
         text += f'"{name}" = {data.draw(st.sampled_from(values))}\n'
     assert list(tomllib.loads(text)) == names
-    assert {name: line_of(text, (name,)) for name in names} == lines
+    assert {name: find_line(text, (name,)) for name in names} == lines

@@ -1,4 +1,4 @@
-"""Ensembles in a loop: what is offered, what is changed, what is started and stopped, and what a failure leaves."""
+"""Ensembles in a loop: offered tools, overrides and defaults, start and stop, and failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentloop.tools.ensembles import Ensemble, ToolOverride
 from agentloop.values import Effect, ToolStatus
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import AfterToolUse
-from tests.tools.ensembles.running import Call, called, executions, ran, scripted_loop
+from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
 
 
 @tool(effect="pure")
@@ -29,7 +29,7 @@ def add(a: int, b: int) -> int:
 
 @tool
 async def greet(name: str, state: AgentState, call: ToolCall, context: ToolContext, *, loudly: bool) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     assert state.execution_id == context.execution_id
     return f"{call.id} {name}{'!' if loudly else ''}"
 
@@ -44,32 +44,32 @@ class CountUp(TypedTool):
         return self.count
 
 
-class Journal:
-    """Notes what was started and stopped."""
+class HookLog:
+    """Records which ensembles were started and stopped."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.hanging = asyncio.Event()
+        self.waiting = asyncio.Event()
 
-    async def hang(self) -> str:
-        """Wait for ever."""
-        self.hanging.set()
+    async def wait_forever(self) -> str:
+        """Wait forever."""
+        self.waiting.set()
         await asyncio.Event().wait()
         return "never"
 
-    def note(self, line: str) -> Callable[[], None]:
+    def hook(self, line: str) -> Callable[[], None]:
         return lambda: self.lines.append(line)
 
-    def note_later(self, line: str) -> Callable[[], Any]:
-        async def note() -> None:
+    def async_hook(self, line: str) -> Callable[[], Any]:
+        async def append() -> None:
             await asyncio.sleep(0)
             self.lines.append(line)
 
-        return note
+        return append
 
-    def ensemble(self, name: str, *tools: Any, **parts: Any) -> Ensemble:
-        hooks = {"start": self.note_later(f"start {name}"), "stop": self.note(f"stop {name}")}
-        return Ensemble(name, tools or [add], **{**hooks, **parts})
+    def ensemble(self, name: str, *tools: Any, **options: Any) -> Ensemble:
+        hooks = {"start": self.async_hook(f"start {name}"), "stop": self.hook(f"stop {name}")}
+        return Ensemble(name, tools or [add], **{**hooks, **options})
 
 
 def fail() -> None:
@@ -79,15 +79,15 @@ def fail() -> None:
 # --- what is offered ------------------------------------------------------------------------------------------------
 
 
-async def test_an_ensemble_stands_among_single_tools() -> None:
-    """Its tools are offered in its place, and called like others."""
-    state = await ran([greet, Ensemble("sums", [add])], ("add", {"a": 1, "b": 2}))
+async def test_an_ensemble_is_listed_among_single_tools() -> None:
+    """The tools of an ensemble are offered at its position in the list, and called like others."""
+    state = await run_calls([greet, Ensemble("sums", [add])], ("add", {"a": 1, "b": 2}))
     assert executions(state)[0].value == 3
     assert Tools.of([greet, Ensemble("sums", [add]), CountUp()]).names == ("greet", "add", "count_up")
 
 
-def test_a_tool_that_nothing_changes_is_offered_as_it_is() -> None:
-    """Without start, defaults or overrides there is nothing between the executor and the tool."""
+def test_an_unchanged_tool_is_not_wrapped() -> None:
+    """Without hooks, defaults and overrides, an ensemble offers its tools themselves."""
     assert Ensemble("sums", [add]).offered == (add,)
 
 
@@ -96,8 +96,8 @@ def test_a_tool_that_nothing_changes_is_offered_as_it_is() -> None:
     [
         (Ensemble("e", [add, greet]), ["add", "greet"]),
         (Ensemble("e", [add, greet], enabled=False), []),
-        (Ensemble("e", [add, greet]).switched_off(), []),
-        (Ensemble("e", [add, greet]).switched_off().switched_on(), ["add", "greet"]),
+        (Ensemble("e", [add, greet]).disable(), []),
+        (Ensemble("e", [add, greet]).disable().enable(), ["add", "greet"]),
         (Ensemble("e", [add, greet]).without("add"), ["greet"]),
         (Ensemble("e", [add, greet]).without("add").without("greet"), []),
         (Ensemble("e", [add, greet]).only("add"), ["add"]),
@@ -105,48 +105,48 @@ def test_a_tool_that_nothing_changes_is_offered_as_it_is() -> None:
         (Ensemble("e", [add, greet]).with_override("add", ToolOverride(name="plus")), ["plus", "greet"]),
     ],
 )
-def test_ensembles_and_tools_are_switched_off(ensemble: Ensemble, offered: list[str]) -> None:
-    """What is switched off is not offered; a changed copy leaves the first one as it was."""
-    assert [one.name for one in ensemble.offered] == offered
+def test_ensembles_and_tools_are_disabled(ensemble: Ensemble, offered: list[str]) -> None:
+    """A disabled tool is not offered, nor any tool of a disabled ensemble."""
+    assert [tool.name for tool in ensemble.offered] == offered
     assert list(Tools.of([ensemble]).names) == offered
 
 
-async def test_a_tool_that_is_switched_off_cannot_be_called() -> None:
-    """A call of it is refused like that of any unknown tool."""
-    execution = await called([Ensemble("e", [add, greet]).without("add")], "add", a=1, b=2)
+async def test_a_disabled_tool_cannot_be_called() -> None:
+    """A call of a disabled tool is rejected like a call of an unknown tool."""
+    execution = await run_call([Ensemble("e", [add, greet]).without("add")], "add", a=1, b=2)
     assert (execution.status, execution.error and execution.error.type) == (ToolStatus.REJECTED, "UnknownTool")
 
 
-def test_two_ensembles_cannot_offer_one_name() -> None:
-    """The same name from two places is refused; where one of them is switched off it is not."""
+def test_two_ensembles_cannot_offer_the_same_name() -> None:
+    """Two ensembles with the same name of a tool are an error, unless one of them is disabled."""
     with pytest.raises(ToolDefinitionError, match="two tools are named 'add'"):
         Tools.of([Ensemble("a", [add]), Ensemble("b", [add])])
     assert Tools.of([Ensemble("a", [add]), Ensemble("b", [add], enabled=False)]).names == ("add",)
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("build", "message"),
     [
         (lambda: Ensemble("", [add]), "needs a name"),
         (lambda: Ensemble("e", [add]).without("ad"), r"has no tool 'ad'; did you mean 'add'\?"),
         (lambda: Ensemble("e", [add]).only("x"), "has no tool 'x'; there is 'add'"),
         (lambda: Ensemble("e", [add], defaults={"c": 1}), "no tool of the ensemble 'e' has such a parameter"),
         (lambda: Ensemble("e", [add], defaults={"b": "x"}), "defaults.b: 'x' is not of type 'integer'"),
-        (lambda: Ensemble("e", [add], policy={"timout": 1}), r"'timout' is nothing .* has; did you mean 'timeout'\?"),
+        (lambda: Ensemble("e", [add], policy={"timout": 1}), r"has no value 'timout'; did you mean 'timeout'\?"),
         (
             lambda: Ensemble("e", [add]).with_override("add", ToolOverride(defaults={"bb": 1})),
             r"the tool 'add' has no such parameter; did you mean 'b'\?",
         ),
     ],
 )
-def test_mistakes_are_told_at_once(make: Callable[[], Ensemble], told: str) -> None:
-    """An ensemble that cannot work is not made."""
-    with pytest.raises(ConfigurationError, match=told):
-        make()
+def test_mistakes_are_raised_at_construction(build: Callable[[], Ensemble], message: str) -> None:
+    """An ensemble with a mistake cannot be constructed."""
+    with pytest.raises(ConfigurationError, match=message):
+        build()
 
 
-def test_a_list_of_tools_holds_tools() -> None:
-    """What is no tool is refused in an ensemble as it is in a loop."""
+def test_an_ensemble_has_only_tools() -> None:
+    """An object that is not a tool is rejected, as it is in a loop."""
     with pytest.raises(TypeError, match="is not a Tool"):
         Ensemble("e", [len])  # type: ignore[list-item]  # the mistake
 
@@ -154,26 +154,26 @@ def test_a_list_of_tools_holds_tools() -> None:
 # --- what is changed ------------------------------------------------------------------------------------------------
 
 
-async def test_a_default_stands_for_what_a_model_leaves_out() -> None:
-    """The schema says that it need not be given; what is given wins; a value that does not fit is still refused."""
+async def test_a_default_replaces_a_missing_argument() -> None:
+    """The parameter becomes optional, an argument wins over the default, and an invalid argument is still rejected."""
     sums = Ensemble("sums", [add], defaults={"b": 40})
     assert sums.offered[0].parameters["required"] == ("a",)
     assert sums.offered[0].parameters["properties"]["b"]["default"] == 40
     assert add.parameters["required"] == ("a", "b")
     calls: list[Call] = [("add", {"a": 2}), ("add", {"a": 2, "b": 3}), ("add", {"a": 2, "b": "x"}), ("add", {})]
-    done = executions(await ran([sums], *calls))
-    assert [one.value for one in done] == [42, 5, None, None]
-    assert [one.status for one in done[2:]] == [ToolStatus.REJECTED, ToolStatus.REJECTED]
+    outcomes = executions(await run_calls([sums], *calls))
+    assert [outcome.value for outcome in outcomes] == [42, 5, None, None]
+    assert [outcome.status for outcome in outcomes[2:]] == [ToolStatus.REJECTED, ToolStatus.REJECTED]
 
 
-async def test_a_tools_own_default_wins_over_the_ensembles() -> None:
-    """Defaults of an ensemble are for each of its tools; those of a tool are nearer."""
+async def test_the_default_of_a_tool_wins_over_that_of_the_ensemble() -> None:
+    """Defaults of an ensemble apply to each of its tools; those of a tool's override win."""
     sums = Ensemble("sums", [add], defaults={"a": 1, "b": 1}, overrides={"add": ToolOverride(defaults={"b": 9})})
-    assert (await called([sums], "add")).value == 10
+    assert (await run_call([sums], "add")).value == 10
 
 
 async def test_defaults_and_arguments_together_satisfy_the_schema() -> None:
-    """A default that fits alone and not beside what the model gave is refused before the tool is called."""
+    """A valid default that is invalid together with the arguments rejects the call before the tool is used."""
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
@@ -181,20 +181,20 @@ async def test_defaults_and_arguments_together_satisfy_the_schema() -> None:
         "then": {"properties": {"b": {"maximum": 3}}},
     }
     sums = Ensemble("sums", [add], overrides={"add": ToolOverride(schema=schema, defaults={"b": 5})})
-    assert (await called([sums], "add", a=1)).value == 6
-    assert (await called([sums], "add", a=7)).status is ToolStatus.REJECTED
+    assert (await run_call([sums], "add", a=1)).value == 6
+    assert (await run_call([sums], "add", a=7)).status is ToolStatus.REJECTED
 
 
-async def test_what_a_tool_wants_to_know_reaches_it() -> None:
-    """State, call and context are injected through the ensemble; a tool with state of its own keeps it."""
-    journal, counter = Journal(), CountUp()
-    group = journal.ensemble("g", greet, counter, defaults={"loudly": True, "by": 2})
-    state = await ran([group], ("greet", {"name": "Ada"}), ("count_up", {}), ("count_up", {"by": 5}))
-    assert [one.value for one in executions(state)] == ["c0_0 Ada!", 2, 7]
+async def test_values_are_injected_through_an_ensemble() -> None:
+    """State, call and context reach a wrapped tool, and a tool with state keeps it between calls."""
+    log, counter = HookLog(), CountUp()
+    group = log.ensemble("g", greet, counter, defaults={"loudly": True, "by": 2})
+    state = await run_calls([group], ("greet", {"name": "Ada"}), ("count_up", {}), ("count_up", {"by": 5}))
+    assert [execution.value for execution in executions(state)] == ["c0_0 Ada!", 2, 7]
 
 
 def test_description_schema_effect_and_policy_are_overridden() -> None:
-    """Each replaces what the tool says, and nothing else."""
+    """Each value of an override replaces that of the tool, and nothing else changes."""
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"type": "integer"}}}
     override = ToolOverride(
         description="Sum up.", schema=schema, effect=Effect.IDEMPOTENT, policy={"timeout": 2.0, "sequential": True}
@@ -207,193 +207,194 @@ def test_description_schema_effect_and_policy_are_overridden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [
         ({"type": "object", "properties": {"aa": {}}}, r"has 'aa', which the tool has no parameter for; did you mean"),
         ({"type": "string"}, "has to be of type object"),
         ({"type": "object", "properties": {"a": {"type": "intger"}}}, "not a valid JSON Schema"),
     ],
 )
-def test_a_schema_that_is_not_one_of_the_tool_is_refused(schema: dict[str, Any], told: str) -> None:
-    """It has to be a schema, of an object, of parameters that the tool has."""
-    with pytest.raises(ToolDefinitionError, match=told):
+def test_a_schema_that_does_not_fit_the_tool_is_rejected(schema: dict[str, Any], message: str) -> None:
+    """The schema of an override has to be a valid schema of an object with parameters of the tool."""
+    with pytest.raises(ToolDefinitionError, match=message):
         Ensemble("e", [add], overrides={"add": ToolOverride(schema=schema)})
 
 
-async def test_interceptors_of_an_ensemble_stand_in_its_loops() -> None:
-    """They act while the ensemble is on, and are part of the printed composition."""
+async def test_interceptors_of_an_ensemble_act_in_its_loops() -> None:
+    """They act while the ensemble is enabled, and `describe` lists them."""
 
     class Double(Interceptor):
         def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
             return point.with_value(point.execution.value * 2)  # type: ignore[operator]  # a number here
 
     group = Ensemble("sums", [add], interceptors=[Double()])
-    assert (await called([group], "add", a=1, b=2)).value == 6
+    assert (await run_call([group], "add", a=1, b=2)).value == 6
     assert "Double" in scripted_loop([group]).describe()
-    assert "Double" not in scripted_loop([group.switched_off()]).describe()
+    assert "Double" not in scripted_loop([group.disable()]).describe()
 
 
 # --- start and stop -------------------------------------------------------------------------------------------------
 
 
-async def test_an_execution_starts_and_stops_what_it_needs() -> None:
-    """In the order given, before any tool; stopped in reverse order, at the end."""
-    journal = Journal()
-    use = tool(name="use")(_noting(journal))
-    loop = scripted_loop([journal.ensemble("a", use), journal.ensemble("b")], ("use", {}))
+async def test_an_execution_starts_and_stops_its_ensembles() -> None:
+    """Ensembles start in their order before any tool is used, and stop in reverse order at the end."""
+    log = HookLog()
+    use = tool(name="use")(_recording_tool(log))
+    loop = scripted_loop([log.ensemble("a", use), log.ensemble("b")], ("use", {}))
     await loop.execute("go")
-    assert journal.lines == ["start a", "start b", "used", "stop b", "stop a"]
+    assert log.lines == ["start a", "start b", "used", "stop b", "stop a"]
     await loop.execute("again")
-    assert journal.lines == ["start a", "start b", "used", "stop b", "stop a"] * 2
+    assert log.lines == ["start a", "start b", "used", "stop b", "stop a"] * 2
 
 
-async def test_a_loop_that_is_entered_holds_what_it_started() -> None:
-    """Started when it is entered and stopped when it is left, whatever runs in between."""
-    journal = Journal()
-    loop = scripted_loop([journal.ensemble("a"), journal.ensemble("b", CountUp())], ("add", {"a": 1, "b": 2}))
+async def test_an_entered_loop_keeps_its_ensembles_started() -> None:
+    """Ensembles start when the loop is entered and stop when it is left, whatever runs in between."""
+    log = HookLog()
+    loop = scripted_loop([log.ensemble("a"), log.ensemble("b", CountUp())], ("add", {"a": 1, "b": 2}))
     async with loop:
-        assert journal.lines == ["start a", "start b"]
+        assert log.lines == ["start a", "start b"]
         await asyncio.gather(loop.execute("one"), loop.execute("two"))
         async with loop:
             await loop.execute("three")
-        assert journal.lines == ["start a", "start b"]
-    assert journal.lines == ["start a", "start b", "stop b", "stop a"]
+        assert log.lines == ["start a", "start b"]
+    assert log.lines == ["start a", "start b", "stop b", "stop a"]
 
 
-async def test_executions_side_by_side_share_one_start() -> None:
-    """The first one starts it, and only the last one to end stops it."""
-    journal, release = Journal(), asyncio.Event()
+async def test_concurrent_executions_share_one_start() -> None:
+    """The first execution starts an ensemble, and the last one to end stops it."""
+    log, release = HookLog(), asyncio.Event()
 
     @tool
     async def wait() -> str:
         """Wait."""
-        journal.hanging.set()
+        log.waiting.set()
         await release.wait()
         return "waited"
 
-    group = journal.ensemble("g", wait, add)
+    group = log.ensemble("g", wait, add)
     first = asyncio.create_task(scripted_loop([group], ("wait", {})).execute("go"))
-    await journal.hanging.wait()
+    await log.waiting.wait()
     await scripted_loop([group], ("add", {"a": 1, "b": 2})).execute("go")
-    assert journal.lines == ["start g"]
+    assert log.lines == ["start g"]
     release.set()
     await first
-    assert journal.lines == ["start g", "stop g"]
+    assert log.lines == ["start g", "stop g"]
 
 
-async def test_what_is_switched_off_is_not_started() -> None:
-    """Nor is it stopped."""
-    journal = Journal()
-    await ran([journal.ensemble("a").switched_off()])
-    assert journal.lines == []
+async def test_a_disabled_ensemble_is_not_started() -> None:
+    """A disabled ensemble is neither started nor stopped."""
+    log = HookLog()
+    await run_calls([log.ensemble("a").disable()])
+    assert log.lines == []
 
 
-async def test_a_cancelled_execution_stops_what_it_started() -> None:
-    """Cancellation in a tool, and in a start, leaves nothing running; the state is still handed over."""
+async def test_a_cancelled_execution_stops_its_ensembles() -> None:
+    """After cancellation in a tool or in a start hook nothing stays started, and the error has the state."""
     for at_start in (False, True):
-        journal = Journal()
-        hang = tool(name="hang")(journal.hang)
-        parts = {"start": journal.hang} if at_start else {}
-        groups = [journal.ensemble("first"), journal.ensemble("second", hang, **parts)]
-        task = asyncio.create_task(ran(groups, ("hang", {})))
-        await journal.hanging.wait()
+        log = HookLog()
+        waiting = tool(name="hang")(log.wait_forever)
+        options = {"start": log.wait_forever} if at_start else {}
+        groups = [log.ensemble("first"), log.ensemble("second", waiting, **options)]
+        task = asyncio.create_task(run_calls(groups, ("hang", {})))
+        await log.waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as cancelled:
             await task
         assert interrupted_state(cancelled.value) is not None
-        assert journal.lines[-1] == "stop first"
-        assert ("stop second" in journal.lines) is not at_start
+        assert log.lines[-1] == "stop first"
+        assert ("stop second" in log.lines) is not at_start
 
 
-async def test_a_cancelled_entry_stops_what_it_started() -> None:
-    """When entering a loop is cancelled, nobody will leave it; so nothing stays started."""
-    journal = Journal()
-    loop = scripted_loop([journal.ensemble("a"), journal.ensemble("b", CountUp(), start=journal.hang)])
+async def test_a_cancelled_entry_stops_the_ensembles() -> None:
+    """When entering a loop is cancelled, the ensembles that it started are stopped."""
+    log = HookLog()
+    loop = scripted_loop([log.ensemble("a"), log.ensemble("b", CountUp(), start=log.wait_forever)])
     task = asyncio.create_task(loop.__aenter__())
-    await journal.hanging.wait()
+    await log.waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert journal.lines == ["start a", "stop a"]
+    assert log.lines == ["start a", "stop a"]
 
 
-async def test_an_ensemble_that_cannot_be_started_fails_its_own_calls_only(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged; its tools' calls say what is wrong; others run; it is not stopped; the next execution tries again."""
-    journal = Journal()
-    broken = journal.ensemble("broken", add, greet, start=fail)
+async def test_a_failed_start_fails_only_calls_of_that_ensemble(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is logged and in the errors of calls, other tools work, stop is not called, the next execution retries."""
+    log = HookLog()
+    broken = log.ensemble("broken", add, greet, start=fail)
     loop = scripted_loop(
-        [broken, journal.ensemble("sound", CountUp())],
+        [broken, log.ensemble("sound", CountUp())],
         [("add", {"a": 1, "b": 2}), ("greet", {"name": "x", "loudly": False}), ("count_up", {"by": 1})],
     )
     with caplog.at_level(logging.ERROR, "agentloop.tools.ensembles"):
-        done = executions(await loop.execute("go"))
-    assert [one.status for one in done] == [ToolStatus.FAILED, ToolStatus.FAILED, ToolStatus.SUCCEEDED]
-    for one in done[:2]:
-        assert one.error is not None
-        assert one.error.type == "ToolUnavailable"
+        outcomes = executions(await loop.execute("go"))
+    assert [outcome.status for outcome in outcomes] == [ToolStatus.FAILED, ToolStatus.FAILED, ToolStatus.SUCCEEDED]
+    for outcome in outcomes[:2]:
+        assert outcome.error is not None
+        assert outcome.error.type == "ToolUnavailable"
         assert (
-            "'broken' cannot be used now: it could not be started: OSError: no route to the host" in one.error.message
+            "'broken' cannot be used now: it could not be started: OSError: no route to the host"
+            in outcome.error.message
         )
-        assert not one.may_have_run
-    assert journal.lines == ["start sound", "stop sound"]
+        assert not outcome.may_have_run
+    assert log.lines == ["start sound", "stop sound"]
     assert "the ensemble broken could not be started" in caplog.text
-    mended = evolve(broken, start=journal.note("start broken"))
-    assert (await called([mended], "add", a=1, b=2)).value == 3
+    repaired = evolve(broken, start=log.hook("start broken"))
+    assert (await run_call([repaired], "add", a=1, b=2)).value == 3
 
 
-async def test_a_stop_that_fails_costs_nothing_but_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The execution keeps its outcome, and the others are stopped."""
-    journal = Journal()
-    group = journal.ensemble("a"), journal.ensemble("b", CountUp(), stop=fail)
-    state = await ran(group, ("add", {"a": 1, "b": 2}))
+async def test_a_failed_stop_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The execution keeps its outcome, and the other ensembles are stopped."""
+    log = HookLog()
+    group = log.ensemble("a"), log.ensemble("b", CountUp(), stop=fail)
+    state = await run_calls(group, ("add", {"a": 1, "b": 2}))
     assert state.final_text == "done"
-    assert journal.lines == ["start a", "start b", "stop a"]
+    assert log.lines == ["start a", "start b", "stop a"]
     assert "the ensemble b could not be stopped" in caplog.text
 
 
-async def test_a_tool_that_nobody_started_says_so() -> None:
-    """Its tools given without the ensemble have nobody to start it."""
-    group = Journal().ensemble("g")
-    execution = await called(group.offered, "add", a=1, b=2)
+async def test_a_tool_without_its_ensemble_fails() -> None:
+    """A tool that is passed to a loop without its ensemble is not started, and its error says so."""
+    group = HookLog().ensemble("g")
+    execution = await run_call(group.offered, "add", a=1, b=2)
     assert execution.error_message.endswith("it was not started: give the ensemble, not its tools, to an AgentLoop")
 
 
-async def test_its_state_can_be_asked_for() -> None:
-    """Before, while and after it is held, and when starting failed."""
-    journal = Journal()
-    sound, broken = journal.ensemble("sound"), journal.ensemble("broken", CountUp(), start=fail)
+async def test_an_ensemble_diagnoses_itself() -> None:
+    """`diagnose` works before, while and after an ensemble is held, and when starting failed."""
+    log = HookLog()
+    sound, broken = log.ensemble("sound"), log.ensemble("broken", CountUp(), start=fail)
     async with scripted_loop([sound, broken]):
-        assert (sound.problem(), sound.switched_off().problem()) == ("", "it is switched off")
-        assert broken.problem() == "it could not be started: OSError: no route to the host"
-    assert sound.problem().startswith("it was not started")
-    assert Ensemble("plain", [add]).problem() == ""
+        assert (sound.diagnose(), sound.disable().diagnose()) == ("", "it is disabled")
+        assert broken.diagnose() == "it could not be started: OSError: no route to the host"
+    assert sound.diagnose().startswith("it was not started")
+    assert Ensemble("plain", [add]).diagnose() == ""
 
 
-def test_each_event_loop_starts_its_own() -> None:
-    """Executions one after the other in event loops of their own do not see each other's start."""
-    journal = Journal()
+def test_each_event_loop_starts_the_ensemble() -> None:
+    """Executions in different event loops start the ensemble separately."""
+    log = HookLog()
     loop = AgentLoop.for_model(
-        ScriptedInference(ToolCall("1", "add", '{"a": 1, "b": 2}'), "done"), tools=[journal.ensemble("g")]
+        ScriptedInference(ToolCall("1", "add", '{"a": 1, "b": 2}'), "done"), tools=[log.ensemble("g")]
     )
     for _ in range(2):
         assert executions(loop.execute_sync("go"))[0].value == 3
-    assert journal.lines == ["start g", "stop g"] * 2
+    assert log.lines == ["start g", "stop g"] * 2
 
 
 async def test_tools_keep_their_groups() -> None:
-    """A set of tools that is added to or narrowed still knows what has to be started."""
-    journal = Journal()
-    tools = Tools.of([journal.ensemble("a")]).plus(journal.ensemble("b", CountUp()), greet).only(["add"])
+    """A collection of tools that is extended or narrowed still starts its ensembles."""
+    log = HookLog()
+    tools = Tools.of([log.ensemble("a")]).plus(log.ensemble("b", CountUp()), greet).only(["add"])
     assert tools.names == ("add",)
     loop = scripted_loop([], ("add", {"a": 1, "b": 2})).with_tools(tools)
     assert executions(await loop.execute("go"))[0].value == 3
-    assert journal.lines == ["start a", "start b", "stop b", "stop a"]
+    assert log.lines == ["start a", "start b", "stop b", "stop a"]
 
 
-def _noting(journal: Journal) -> Callable[[], str]:
+def _recording_tool(log: HookLog) -> Callable[[], str]:
     def use() -> str:
-        """Note that it was used."""
-        journal.lines.append("used")
+        """Record the use."""
+        log.lines.append("used")
         return "used"
 
     return use

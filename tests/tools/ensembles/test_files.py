@@ -1,4 +1,4 @@
-"""Files under a folder that cannot be left."""
+"""The files toolkit: files under a folder that paths cannot leave."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.ensembles.confined_folder import ConfinedFolder
 from agentloop.tools.ensembles.files import files
 from agentloop.values import Effect, ToolStatus
-from tests.tools.ensembles.running import called, executions, ran
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 SECRET = "the secret outside"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a folder with files and links, beside which there is something that must not be reached."""
+    """Return a folder with files and links, next to files that must not be reached."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text(SECRET)
     (tmp_path / "secret.txt").write_text(SECRET)
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir())
+    return sorted(entry.name for entry in folder.iterdir())
 
 
 ESCAPES = [
@@ -80,9 +80,9 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-async def test_no_path_leads_out(root: Path, path: str) -> None:
-    """Neither reading, writing, editing, listing nor searching gets at what is outside, however it is spelled."""
-    before = {one: one.read_bytes() for one in root.parent.rglob("*") if one.is_file()}
+async def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
+    """No spelling of a path lets a tool read, write, edit, list or search outside of the folder."""
+    before = {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()}
     calls: list[tuple[str, dict[str, Any]]] = [
         ("read_file", {"path": path}),
         ("edit_file", {"path": path, "old": "secret", "new": "x"}),
@@ -90,18 +90,18 @@ async def test_no_path_leads_out(root: Path, path: str) -> None:
         ("search_files", {"path": path, "text": "secret outside"}),
         ("write_file", {"path": path, "text": "written"}),
     ]
-    done = executions(await ran([files(str(root))], *calls))
-    for one in done:
-        assert SECRET not in one.text
-        assert one.name in {"list_files", "search_files", "write_file"} or one.status is ToolStatus.FAILED
-    listing = done[2]
+    outcomes = executions(await run_calls([files(str(root))], *calls))
+    for outcome in outcomes:
+        assert SECRET not in outcome.text
+        assert outcome.name in {"list_files", "search_files", "write_file"} or outcome.status is ToolStatus.FAILED
+    listing = outcomes[2]
     if listing.succeeded:
         assert path in {"", "."}
-    after = {one: one.read_bytes() for one in root.parent.rglob("*") if one.is_file()}
-    assert {one: data for one, data in after.items() if not one.is_relative_to(root)} == {
-        one: data for one, data in before.items() if not one.is_relative_to(root)
+    after = {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()}
+    assert {file: data for file, data in after.items() if not file.is_relative_to(root)} == {
+        file: data for file, data in before.items() if not file.is_relative_to(root)
     }
-    assert sorted(one.name for one in root.parent.iterdir()) == ["outside", "root", "secret.txt"]
+    assert names_in(root.parent) == ["outside", "root", "secret.txt"]
 
 
 @given(
@@ -109,8 +109,8 @@ async def test_no_path_leads_out(root: Path, path: str) -> None:
         st.sampled_from(["..", ".", "", "notes", "link_up", "link_folder", "secret.txt", "/", "\\", "a"]), max_size=7
     )
 )
-def test_no_combination_of_parts_leads_out(root: Path, parts: list[str]) -> None:
-    """Whatever is put together, what is read stands under the root and is no secret."""
+def test_no_combination_of_parts_leaves_the_folder(root: Path, parts: list[str]) -> None:
+    """Any path made of these parts is rejected or leads to a file under the root."""
     try:
         data = ConfinedFolder(root).read("/".join(parts), 100)
     except ToolFailed:
@@ -118,48 +118,48 @@ def test_no_combination_of_parts_leads_out(root: Path, parts: list[str]) -> None
     assert SECRET.encode() not in data
 
 
-async def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(root: Path) -> None:
-    """What was checked is what is used: an open folder stays the one it was, and a new link is refused."""
+async def test_a_folder_that_becomes_a_link_is_not_followed(root: Path) -> None:
+    """A checked folder is the one that is used: it stays open when its path becomes a link, and the link is rejected."""
     folder = ConfinedFolder(root)
-    with folder.folder("notes") as opened:
+    with folder.open_folder("notes") as descriptor:
         (root / "notes").rename(root / "moved")
         (root / "notes").symlink_to(root.parent / "outside")
-        assert os.listdir(opened) == ["today.txt"]  # noqa: PTH208  # of the open folder, whatever its path is now
+        assert os.listdir(descriptor) == ["today.txt"]  # noqa: PTH208  # os.listdir takes a descriptor
     with pytest.raises(ToolFailed, match="leads through a link"):
         folder.read("notes/secret.txt", 100)
 
 
-async def test_a_root_that_is_a_link_is_followed_once(root: Path) -> None:
-    """The program may name its folder as it likes; what the link becomes later does not matter."""
+async def test_a_root_that_is_a_link_is_resolved_once(root: Path) -> None:
+    """The root may be a link; changing the link later has no effect."""
     (root.parent / "alias").symlink_to(root)
     group = files(str(root.parent / "alias"))
     (root.parent / "alias").unlink()
     (root.parent / "alias").symlink_to(root.parent / "outside")
-    assert (await called([group], "read_file", path="notes/today.txt")).succeeded
-    assert not (await called([group], "read_file", path="secret.txt")).succeeded
+    assert (await run_call([group], "read_file", path="notes/today.txt")).succeeded
+    assert not (await run_call([group], "read_file", path="secret.txt")).succeeded
 
 
 @pytest.fixture
-def odd_things(root: Path) -> Iterator[list[str]]:
-    """Return the names of what is in the folder and is no plain file."""
+def special_files(root: Path) -> Iterator[list[str]]:
+    """Return the names of entries that are not regular files."""
     os.mkfifo(root / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
-        here = Path.cwd()
+        working_folder = Path.cwd()
         os.chdir(root)
         try:
             listening.bind("socket")
         finally:
-            os.chdir(here)
+            os.chdir(working_folder)
         yield ["pipe", "socket", "notes"]
 
 
-async def test_only_plain_files_are_read_and_replaced(root: Path, odd_things: list[str]) -> None:
-    """A pipe would hang, a folder has no text: both are refused at once."""
-    for name in odd_things:
-        for call, more in (("read_file", {}), ("write_file", {"text": "x"})):
-            execution = await called([files(str(root))], call, path=name, **more)
+async def test_only_regular_files_are_read_and_replaced(root: Path, special_files: list[str]) -> None:
+    """A pipe, a socket or a folder is rejected at once; reading a pipe would hang."""
+    for name in special_files:
+        for call, arguments in (("read_file", {}), ("write_file", {"text": "x"})):
+            execution = await run_call([files(str(root))], call, path=name, **arguments)
             assert execution.status is ToolStatus.FAILED, (name, call)
-    kinds = {one["name"]: one["kind"] for one in (await called([files(str(root))], "list_files")).value}  # type: ignore[union-attr,index,call-overload]  # a list of objects
+    kinds = {entry["name"]: entry["kind"] for entry in (await run_call([files(str(root))], "list_files")).value}  # type: ignore[union-attr,index,call-overload]  # a list of objects
     assert kinds == {
         "link_file": "link",
         "link_folder": "link",
@@ -174,9 +174,9 @@ async def test_only_plain_files_are_read_and_replaced(root: Path, odd_things: li
 
 
 async def test_files_are_written_read_and_edited(root: Path) -> None:
-    """Folders are made, content is replaced whole, permissions stay, and nothing else is left behind."""
+    """Folders are created, files are replaced with their permissions, and no temporary files are left."""
     (root / "notes" / "today.txt").chmod(0o600)
-    state = await ran(
+    state = await run_calls(
         [files(str(root))],
         ("write_file", {"path": "new/deep/a.txt", "text": "grün\nand blue\n"}),
         ("read_file", {"path": "new/deep/a.txt"}),
@@ -184,8 +184,8 @@ async def test_files_are_written_read_and_edited(root: Path) -> None:
         ("read_file", {"path": "./new//deep/a.txt", "first_line": 2, "lines": 1}),
         ("write_file", {"path": "notes/today.txt", "text": "x"}),
     )
-    assert [one.text for one in executions(state)] == [
-        "made new/deep/a.txt (15 bytes)",
+    assert [execution.text for execution in executions(state)] == [
+        "created new/deep/a.txt (15 bytes)",
         "grün\nand blue\n",
         "replaced 1 place in new/deep/a.txt",
         "and red\n",
@@ -195,25 +195,25 @@ async def test_files_are_written_read_and_edited(root: Path) -> None:
     assert names_in(root / "notes") == ["today.txt"]
 
 
-async def test_calls_of_one_step_about_one_file_keep_their_order(root: Path) -> None:
-    """A model that writes and reads in one step reads what it wrote."""
+async def test_calls_about_one_file_run_in_order(root: Path) -> None:
+    """A model that writes and reads a file in one step reads what it wrote."""
     calls = [
         ("write_file", {"path": "a.txt", "text": "1"}),
         ("edit_file", {"path": "a.txt", "old": "1", "new": "2"}),
         ("read_file", {"path": "a.txt"}),
     ]
-    assert executions(await ran([files(str(root))], calls))[-1].value == "2"
+    assert executions(await run_calls([files(str(root))], calls))[-1].value == "2"
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "message"),
     [
         ("read_file", {"path": "none.txt"}, "there is no 'none.txt'"),
         ("read_file", {"path": "picture.bin"}, "not a text in UTF-8"),
         ("read_file", {"path": "notes"}, "'notes' is not a file"),
         ("read_file", {"path": "notes/today.txt/x"}, "a link or a file, not a folder"),
         ("read_file", {"path": "notes/today.txt", "first_line": 9}, "has 3 lines"),
-        ("read_file", {"path": "large.txt"}, "has 2000 bytes; the most that are read are 1000"),
+        ("read_file", {"path": "large.txt"}, "has 2000 bytes; the maximum to read is 1000"),
         ("write_file", {"path": "a.txt", "text": "x" * 1001}, "would have 1001 bytes"),
         ("write_file", {"path": "notes", "text": "x"}, "is not a file"),
         ("write_file", {"path": "notes/", "text": "x"}, "names a folder"),
@@ -225,18 +225,18 @@ async def test_calls_of_one_step_about_one_file_keep_their_order(root: Path) -> 
         ("list_files", {"path": "notes/today.txt"}, "not a folder"),
     ],
 )
-async def test_what_cannot_be_done_is_told(root: Path, name: str, arguments: dict[str, Any], told: str) -> None:
-    """Without names of folders outside, and with what to do about it."""
+async def test_failed_calls_have_a_reason(root: Path, name: str, arguments: dict[str, Any], message: str) -> None:
+    """An error says what to change, without the names of folders outside."""
     (root / "large.txt").write_text("x" * 2000)
-    execution = await called([files(str(root), max_bytes=1000)], name, **arguments)
+    execution = await run_call([files(str(root), max_bytes=1000)], name, **arguments)
     assert execution.status is ToolStatus.FAILED
-    assert told in execution.error_message
+    assert message in execution.error_message
     assert str(root.parent) not in execution.error_message
     assert names_in(root / "notes") == ["today.txt"]
 
 
 async def test_files_are_searched(root: Path) -> None:
-    """By text and by name, below a folder; links, large files and what is no text are passed over."""
+    """Files are searched by text and by name, below a folder; links, large files and binary files are skipped."""
     (root / "large.txt").write_text("three " * 2000)
     (root / "notes" / "b.md").write_text("Three")
     group = files(str(root), max_bytes=1000)
@@ -246,10 +246,11 @@ async def test_files_are_searched(root: Path) -> None:
         ("search_files", {"text": "t", "name": "*.md", "path": "notes"}),
         ("search_files", {"name": "*.txt"}),
         ("search_files", {"text": "secret"}),
-        ("search_files", {"text": "", "most": 1}),
+        ("search_files", {"text": "", "max_results": 1}),
     ]
-    found = [[(one["path"], one["line"]) for one in done.value] for done in executions(await ran([group], *calls))]  # type: ignore[union-attr,index,call-overload]  # lists of objects
-    assert found == [
+    outcomes = executions(await run_calls([group], *calls))
+    matches = [[(match["path"], match["line"]) for match in outcome.value] for outcome in outcomes]  # type: ignore[union-attr,index,call-overload]  # lists of objects
+    assert matches == [
         [("notes/b.md", 1), ("notes/today.txt", 3)],
         [("notes/today.txt", 3)],
         [("notes/b.md", 1)],
@@ -259,29 +260,29 @@ async def test_files_are_searched(root: Path) -> None:
     ]
 
 
-async def test_an_edit_replaces_every_place_when_told(root: Path) -> None:
-    """With all=true."""
-    await called([files(str(root))], "edit_file", path="notes/today.txt", old="o", new="0", all=True)
+async def test_an_edit_can_replace_every_occurrence(root: Path) -> None:
+    """`all=true` replaces every occurrence."""
+    await run_call([files(str(root))], "edit_file", path="notes/today.txt", old="o", new="0", all=True)
     assert (root / "notes" / "today.txt").read_text() == "0ne\ntw0\nthree\n"
 
 
-def test_writing_is_offered_only_where_it_is_allowed(root: Path) -> None:
-    """Without it there are only tools that change nothing; each says what it does to the world."""
-    reading = {one.name: one.effect for one in files(str(root), writable=False).offered}
+def test_writing_tools_are_offered_only_where_allowed(root: Path) -> None:
+    """Without `writable` all tools are pure; the others declare their effects."""
+    reading = {tool.name: tool.effect for tool in files(str(root), writable=False).offered}
     assert reading == {"read_file": Effect.PURE, "list_files": Effect.PURE, "search_files": Effect.PURE}
-    writing = {one.name: one.effect for one in files(str(root)).offered if one.name not in reading}
+    writing = {tool.name: tool.effect for tool in files(str(root)).offered if tool.name not in reading}
     assert writing == {"write_file": Effect.IDEMPOTENT, "edit_file": Effect.EFFECT}
 
 
-def test_a_root_has_to_be_a_folder(root: Path) -> None:
-    """Missing or a file: the ensemble is not made."""
+def test_the_root_has_to_be_a_folder(root: Path) -> None:
+    """A root that is missing or a file is an error at construction."""
     for path in (root / "none", root / "notes" / "today.txt"):
         with pytest.raises(ConfigurationError, match="is not a folder"):
             files(str(path))
 
 
-def test_nothing_stays_open(root: Path) -> None:
-    """Whatever is refused or read, every descriptor is closed."""
+def test_all_descriptors_are_closed(root: Path) -> None:
+    """No descriptor stays open after a call, rejected or not."""
     folder = ConfinedFolder(root)
     before = names_in(Path("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
     for path in (*ESCAPES, "notes", "notes/today.txt", "none"):

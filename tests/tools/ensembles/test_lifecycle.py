@@ -1,4 +1,4 @@
-"""Starting and stopping what several tasks need at the same time, in every order that may happen."""
+"""Starting and stopping a resource that several tasks share, in every order of events."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from agentloop.tools.ensembles.lifecycle import Lifecycle
 TURNS = st.integers(0, 4)
 
 
-class Thing:
-    """Something that is on or off; being switched on or off takes some turns of the event loop."""
+class Resource:
+    """A resource whose start and stop take some turns of the event loop."""
 
     def __init__(self, start_turns: int, stop_turns: int, failures: int) -> None:
-        self.is_on = False
+        self.is_started = False
         self.starts = self.stops = 0
         self._start_turns, self._stop_turns, self._failures = start_turns, stop_turns, failures
 
     async def start(self) -> None:
-        assert not self.is_on
+        assert not self.is_started
         await turns(self._start_turns)
         self.starts += 1
         if self.starts <= self._failures:
             raise OSError("not yet")
-        self.is_on = True
+        self.is_started = True
 
     async def stop(self) -> None:
-        assert self.is_on
-        self.is_on = False
+        assert self.is_started
+        self.is_started = False
         self.stops += 1
         await turns(self._stop_turns)
 
@@ -41,23 +41,23 @@ async def turns(count: int) -> None:
 
 
 @given(TURNS, TURNS, st.integers(0, 2), st.lists(st.tuples(TURNS, TURNS, st.one_of(st.none(), TURNS)), max_size=6))
-def test_it_is_on_while_anybody_holds_it(
+def test_a_held_resource_is_started(
     start_turns: int, stop_turns: int, failures: int, users: list[tuple[int, int, int | None]]
 ) -> None:
-    """Or says why not; in the end it is off, stopped as often as it was started, whoever was cancelled meanwhile."""
-    thing, lifecycle = Thing(start_turns, stop_turns, failures), Lifecycle()
+    """While held, it is started or diagnosed; at the end it was stopped as often as started, whichever task was cancelled."""
+    resource, lifecycle = Resource(start_turns, stop_turns, failures), Lifecycle()
 
     async def use(before: int, during: int) -> None:
         await turns(before)
-        await lifecycle.hold("thing", thing.start)
+        await lifecycle.hold("resource", resource.start)
         try:
             for _ in range(during + 1):
-                assert thing.is_on == (not lifecycle.problem())
+                assert resource.is_started == (not lifecycle.diagnose())
                 await asyncio.sleep(0)
         finally:
-            await lifecycle.release("thing", thing.stop)
+            await lifecycle.release("resource", resource.stop)
 
-    async def everybody() -> None:
+    async def run_users() -> None:
         tasks = [asyncio.create_task(use(before, during)) for before, during, _ in users]
         for (_, _, cancelled_at), task in zip(users, tasks, strict=True):
             if cancelled_at is not None:
@@ -65,18 +65,18 @@ def test_it_is_on_while_anybody_holds_it(
                 task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
-        assert not thing.is_on
-        assert thing.stops == max(0, thing.starts - failures)
-        assert lifecycle.problem().startswith("it was not started")
+        assert not resource.is_started
+        assert resource.stops == max(0, resource.starts - failures)
+        assert lifecycle.diagnose().startswith("it was not started")
 
-    asyncio.run(everybody())
+    asyncio.run(run_users())
 
 
-async def test_releasing_what_is_not_held_does_nothing() -> None:
-    """Once too often is as never."""
-    thing, lifecycle = Thing(0, 0, 0), Lifecycle()
-    await lifecycle.release("thing", thing.stop)
-    await lifecycle.hold("thing", thing.start)
-    await lifecycle.release("thing", thing.stop)
-    await lifecycle.release("thing", thing.stop)
-    assert (thing.starts, thing.stops) == (1, 1)
+async def test_releasing_an_unheld_resource_does_nothing() -> None:
+    """Releasing a resource that is not held has no effect."""
+    resource, lifecycle = Resource(0, 0, 0), Lifecycle()
+    await lifecycle.release("resource", resource.stop)
+    await lifecycle.hold("resource", resource.start)
+    await lifecycle.release("resource", resource.stop)
+    await lifecycle.release("resource", resource.stop)
+    assert (resource.starts, resource.stops) == (1, 1)

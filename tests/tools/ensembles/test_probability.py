@@ -1,4 +1,4 @@
-"""Chance and statistics, held against the standard library and against sums."""
+"""The probability toolkit, compared with the standard library and with sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentloop.tools.ensembles.probability import (
     probability,
 )
 from agentloop.values import ToolStatus
-from tests.tools.ensembles.running import called, executions, ran
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40)
 
@@ -29,43 +29,43 @@ NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40)
 @given(NUMBERS)
 def test_numbers_are_described_as_the_standard_library_does(numbers: list[float]) -> None:
     """Mean, median, deviations and quartiles agree with `statistics`."""
-    found = describe_numbers(numbers, [0, 25, 50, 75, 100])
+    description = describe_numbers(numbers, [0, 25, 50, 75, 100])
     quartiles = statistics.quantiles(numbers, n=4, method="inclusive")
-    assert found["count"] == len(numbers)
-    assert found["mean"] == pytest.approx(statistics.fmean(numbers))
-    assert found["median"] == statistics.median(numbers)
-    assert found["stdev"] == pytest.approx(statistics.stdev(numbers))
-    assert found["population_stdev"] == pytest.approx(statistics.pstdev(numbers))
+    assert description["count"] == len(numbers)
+    assert description["mean"] == pytest.approx(statistics.fmean(numbers))
+    assert description["median"] == statistics.median(numbers)
+    assert description["stdev"] == pytest.approx(statistics.stdev(numbers))
+    assert description["population_stdev"] == pytest.approx(statistics.pstdev(numbers))
     expected = [min(numbers), *quartiles, max(numbers)]
-    assert list(found["percentiles"].values()) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+    assert list(description["percentiles"].values()) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
-def test_one_number_has_no_sample_deviation() -> None:
-    """There is nothing to deviate from."""
+def test_a_single_number_has_no_sample_deviation() -> None:
+    """The standard deviation of a sample needs two numbers."""
     assert describe_numbers([4.0])["stdev"] is None
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "integer", "exponential", "binomial"])
 def test_a_seed_determines_a_draw(distribution: Any) -> None:
     """The same seed gives the same numbers, another one gives others."""
-    parts: dict[str, Any] = {"a": 10.0, "b": 20.0 if distribution != "binomial" else 0.5, "count": 20}
-    first = draw_numbers(distribution, 1, **parts)
-    assert draw_numbers(distribution, 1, **parts) == first
-    assert draw_numbers(distribution, 2, **parts) != first
+    options: dict[str, Any] = {"a": 10.0, "b": 20.0 if distribution != "binomial" else 0.5, "count": 20}
+    first = draw_numbers(distribution, 1, **options)
+    assert draw_numbers(distribution, 1, **options) == first
+    assert draw_numbers(distribution, 2, **options) != first
     assert len(first) == 20
 
 
 def test_draws_come_from_their_distribution() -> None:
-    """Bounds are kept, and means are near what they should be."""
+    """Draws stay within their bounds, and their means are near the expected ones."""
     assert set(draw_numbers("integer", 1, 500, 1, 6)) == {1, 2, 3, 4, 5, 6}
-    assert all(2 <= one <= 3 for one in draw_numbers("uniform", 1, 500, 2, 3))
+    assert all(2 <= number <= 3 for number in draw_numbers("uniform", 1, 500, 2, 3))
     assert statistics.fmean(draw_numbers("normal", 1, 5_000, 10, 2)) == pytest.approx(10, abs=0.2)
     assert statistics.fmean(draw_numbers("exponential", 1, 5_000, 4)) == pytest.approx(0.25, abs=0.02)
     assert statistics.fmean(draw_numbers("binomial", 1, 2_000, 10, 0.3)) == pytest.approx(3, abs=0.15)
 
 
 def test_items_are_drawn() -> None:
-    """Without replacement each at most once; with it by weight."""
+    """Without replacement each item is drawn at most once; with replacement, by its weight."""
     items = ["a", "b", "c"]
     assert sorted(draw_items(items, 5, 3)) == items
     assert draw_items(items, 5, 3) == draw_items(items, 5, 3)
@@ -74,7 +74,7 @@ def test_items_are_drawn() -> None:
 
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_selections_are_counted(n: int, k: int) -> None:
-    """As `math.comb` and `math.perm` count them."""
+    """The counts are those of `math.comb` and `math.perm`."""
     assert count_selections(n, k) == {"combinations": math.comb(n, k), "permutations": math.perm(n, k)}
 
 
@@ -83,14 +83,14 @@ def test_binomial_probabilities_add_up(trials: int, p: float, data: st.DataObjec
     """Exactly, at most and at least agree with the sum over all outcomes."""
     k = data.draw(st.integers(0, trials))
     mass = [math.comb(trials, i) * p**i * (1 - p) ** (trials - i) for i in range(trials + 1)]
-    found = binomial_probability(trials, k, p)
-    assert found["exactly"] == pytest.approx(mass[k], abs=1e-9)
-    assert found["at_most"] == pytest.approx(math.fsum(mass[: k + 1]), abs=1e-9)
-    assert found["at_least"] == pytest.approx(math.fsum(mass[k:]), abs=1e-9)
+    result = binomial_probability(trials, k, p)
+    assert result["exactly"] == pytest.approx(mass[k], abs=1e-9)
+    assert result["at_most"] == pytest.approx(math.fsum(mass[: k + 1]), abs=1e-9)
+    assert result["at_least"] == pytest.approx(math.fsum(mass[k:]), abs=1e-9)
 
 
-def test_normal_probabilities() -> None:
-    """Known values of the normal distribution."""
+def test_normal_probabilities_are_the_known_values() -> None:
+    """The results are the known values of the normal distribution."""
     assert normal_probability(0, 1, -1.96, 1.96) == pytest.approx(0.95, abs=1e-4)
     assert normal_probability(100, 15, 130) == pytest.approx(0.02275, abs=1e-5)
     assert normal_probability(0, 1) == 1
@@ -98,7 +98,7 @@ def test_normal_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "message"),
     [
         ("draw_numbers", {"distribution": "integer", "seed": 1, "a": 1.5}, "whole numbers"),
         ("draw_numbers", {"distribution": "integer", "seed": 1, "a": 3, "b": 2}, "not above b"),
@@ -112,18 +112,18 @@ def test_normal_probabilities() -> None:
         ("normal_probability", {"mean": 0, "deviation": 0}, "above 0"),
     ],
 )
-async def test_what_has_no_answer_is_told(name: str, arguments: dict[str, Any], told: str) -> None:
-    """The model learns what to change."""
-    execution = await called([probability()], name, **arguments)
+async def test_invalid_arguments_fail_the_call(name: str, arguments: dict[str, Any], message: str) -> None:
+    """The error tells the model which argument to change."""
+    execution = await run_call([probability()], name, **arguments)
     assert execution.status is ToolStatus.FAILED
-    assert told in execution.error_message
+    assert message in execution.error_message
     assert execution.error is not None
     assert execution.error.type == ToolFailed.__name__
 
 
 async def test_sizes_are_bounded_by_the_schema() -> None:
-    """A huge request is refused before anything is computed."""
-    state = await ran(
+    """A request beyond the bounds is rejected before anything is computed."""
+    state = await run_calls(
         [probability()],
         ("draw_numbers", {"distribution": "uniform", "seed": 1, "count": 10**9}),
         ("count_selections", {"n": 10**9, "k": 3}),
@@ -131,4 +131,4 @@ async def test_sizes_are_bounded_by_the_schema() -> None:
         ("describe_numbers", {"numbers": [1, 2], "percentiles": [101]}),
         ("describe_numbers", {"numbers": [1, 2, 3]}),
     )
-    assert [one.status.value for one in executions(state)] == ["rejected"] * 4 + ["succeeded"]
+    assert [execution.status.value for execution in executions(state)] == ["rejected"] * 4 + ["succeeded"]

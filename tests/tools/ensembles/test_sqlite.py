@@ -1,4 +1,4 @@
-"""Queries on one SQLite file."""
+"""The SQLite toolkit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from agentloop.errors import ConfigurationError
 from agentloop.tools.ensembles.sqlite import sqlite
 from agentloop.values import Effect, ToolStatus
-from tests.tools.ensembles.running import called, executions, ran
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a database of two customers and many numbers, beside which there is another one."""
+    """Return a database with two customers and many numbers; another database is in the same folder."""
     for name in ("shop.db", "other.db"):
         with closing(sqlite3.connect(tmp_path / name)) as connection:
             connection.executescript(
@@ -38,9 +38,9 @@ def dump(path: Path) -> list[str]:
         return list(connection.iterdump())
 
 
-async def test_a_model_reads(path: Path) -> None:
-    """Tables are described, values are parameters, joins, functions and recursion work."""
-    state = await ran(
+async def test_a_model_reads_the_database(path: Path) -> None:
+    """Tables are described; parameters, joins, functions and recursion work."""
+    state = await run_calls(
         [sqlite(str(path))],
         ("describe_database", {}),
         (
@@ -55,15 +55,15 @@ async def test_a_model_reads(path: Path) -> None:
         ("query_database", {"sql": "SELECT photo, 1e999, NULL FROM customers WHERE id = 1"}),
         ("query_database", {"sql": "SELECT * FROM names"}),
     )
-    described, *found = [one.value for one in executions(state)]
-    assert "CREATE TABLE numbers (n INTEGER)" in described  # type: ignore[operator]  # a list
-    rows = [one["rows"] for one in found]  # type: ignore[index,call-overload]  # objects
+    tables, *results = [execution.value for execution in executions(state)]
+    assert "CREATE TABLE numbers (n INTEGER)" in tables  # type: ignore[operator]  # a list
+    rows = [result["rows"] for result in results]  # type: ignore[index,call-overload]  # objects
     assert rows[0] == ((1, "ADA"),)
     assert rows[1] == ((1000, 1000),)
     assert [row[0] for row in rows[2]] == [1, 2, 3, 4, 5]
     assert rows[3] == (("AP8=", "inf", None),)
     assert rows[4] == (("Ada",), ("Bob",))
-    assert found[0]["columns"] == ("id", "name")  # type: ignore[index,call-overload]  # an object
+    assert results[0]["columns"] == ("id", "name")  # type: ignore[index,call-overload]  # an object
 
 
 INJECTIONS = [
@@ -77,11 +77,11 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("value", INJECTIONS)
 async def test_a_parameter_is_never_part_of_the_statement(path: Path, value: str) -> None:
-    """Whatever it says, it is compared and not executed."""
+    """A parameter is compared as a value and never executed, whatever its text is."""
     before = dump(path)
     sql = "SELECT * FROM customers WHERE name = ?"
-    found = await called([sqlite(str(path), writable=True)], "query_database", sql=sql, parameters=[value])
-    assert found.value["rows"] == ()  # type: ignore[index,call-overload]  # an object
+    execution = await run_call([sqlite(str(path), writable=True)], "query_database", sql=sql, parameters=[value])
+    assert execution.value["rows"] == ()  # type: ignore[index,call-overload]  # an object
     assert dump(path) == before
 
 
@@ -128,29 +128,29 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("sql", [*FORBIDDEN, *CHANGES])
-async def test_a_reader_changes_nothing(path: Path, sql: str) -> None:
-    """No statement writes, attaches, sets or makes anything, also not through the reading tool of a writable ensemble."""
+async def test_queries_change_nothing(path: Path, sql: str) -> None:
+    """The query tool never writes, attaches or configures anything, not even in a writable ensemble."""
     before = dump(path), dump(path.with_name("other.db")), sorted(path.parent.iterdir())
     sql = sql.format(other=path.with_name("other.db"))
     for group in (sqlite(str(path)), sqlite(str(path), writable=True)):
-        execution = await called([group], "query_database", sql=sql)
+        execution = await run_call([group], "query_database", sql=sql)
         assert execution.status is ToolStatus.FAILED
     assert (dump(path), dump(path.with_name("other.db")), sorted(path.parent.iterdir())) == before
 
 
 @pytest.mark.parametrize("sql", FORBIDDEN)
-async def test_a_writer_changes_rows_only(path: Path, sql: str) -> None:
-    """Tables, settings and other files are out of reach where rows may be changed, too."""
+async def test_changes_are_limited_to_rows(path: Path, sql: str) -> None:
+    """A writable ensemble cannot change tables, settings or other files."""
     before = dump(path), dump(path.with_name("other.db")), sorted(path.parent.iterdir())
     sql = sql.format(other=path.with_name("other.db"))
-    execution = await called([sqlite(str(path), writable=True)], "change_database", sql=sql)
+    execution = await run_call([sqlite(str(path), writable=True)], "change_database", sql=sql)
     assert execution.status is ToolStatus.FAILED
     assert (dump(path), dump(path.with_name("other.db")), sorted(path.parent.iterdir())) == before
 
 
-async def test_a_writer_changes_rows(path: Path) -> None:
-    """Each change is committed, and says how many rows it was."""
-    state = await ran(
+async def test_rows_are_changed(path: Path) -> None:
+    """Each change is committed and returns the number of rows."""
+    state = await run_calls(
         [sqlite(str(path), writable=True)],
         ("change_database", {"sql": "INSERT INTO customers (name) VALUES (?)", "parameters": ["Eve'); --"]}),
         ("change_database", {"sql": "UPDATE customers SET name = upper(name) WHERE id < ?", "parameters": [3]}),
@@ -159,24 +159,24 @@ async def test_a_writer_changes_rows(path: Path) -> None:
         ("change_database", {"sql": "INSERT INTO counted (a) VALUES (2), (3)"}),
         ("query_database", {"sql": "SELECT name FROM customers ORDER BY id"}),
     )
-    done = executions(state)
-    assert [one.value for one in done[:5]] == [1, 2, 1000, 3, 2]
-    assert done[5].value["rows"] == (("ADA",), ("BOB",), ("Eve'); --",))  # type: ignore[index,call-overload]  # an object
+    outcomes = executions(state)
+    assert [outcome.value for outcome in outcomes[:5]] == [1, 2, 1000, 3, 2]
+    assert outcomes[5].value["rows"] == (("ADA",), ("BOB",), ("Eve'); --",))  # type: ignore[index,call-overload]  # an object
 
 
 async def test_rows_and_cells_are_capped(path: Path) -> None:
-    """What is cut says so."""
+    """A result with fewer rows than the query has `is_cut`, and long cells are shortened."""
     group = sqlite(str(path), max_rows=10)
-    cut = (await called([group], "query_database", sql="SELECT n FROM numbers ORDER BY n")).value
+    cut = (await run_call([group], "query_database", sql="SELECT n FROM numbers ORDER BY n")).value
     assert (len(cut["rows"]), cut["is_cut"]) == (10, True)  # type: ignore[index,call-overload]  # an object
-    whole = (await called([group], "query_database", sql="SELECT n FROM numbers LIMIT 10")).value
+    whole = (await run_call([group], "query_database", sql="SELECT n FROM numbers LIMIT 10")).value
     assert (len(whole["rows"]), whole["is_cut"]) == (10, False)  # type: ignore[index,call-overload]  # an object
-    long = (await called([group], "query_database", sql="SELECT printf('%20000d', 1)")).value
+    long = (await run_call([group], "query_database", sql="SELECT printf('%20000d', 1)")).value
     assert len(long["rows"][0][0]) < 10_100  # type: ignore[index,call-overload]  # an object
 
 
 @pytest.mark.parametrize(
-    ("sql", "parameters", "told"),
+    ("sql", "parameters", "message"),
     [
         (
             "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r",
@@ -194,41 +194,41 @@ async def test_rows_and_cells_are_capped(path: Path) -> None:
         ("-- nothing", None, "returns no rows"),
     ],
 )
-async def test_what_cannot_be_answered_is_told(path: Path, sql: str, parameters: list[Any] | None, told: str) -> None:
-    """Mistakes, endless statements and huge values end with a reason."""
+async def test_failed_queries_have_a_reason(path: Path, sql: str, parameters: list[Any] | None, message: str) -> None:
+    """Mistakes, endless statements and huge values fail with a reason."""
     group = sqlite(str(path), max_instructions=1_000_000)
-    execution = await called([group], "query_database", sql=sql, parameters=parameters)
+    execution = await run_call([group], "query_database", sql=sql, parameters=parameters)
     assert execution.status is ToolStatus.FAILED
-    assert told in execution.error_message
+    assert message in execution.error_message
 
 
-def test_each_tool_says_what_it_does_to_the_world(path: Path) -> None:
-    """Reading is pure; changing is an effect, and only there when asked for."""
-    assert {one.name: one.effect for one in sqlite(str(path)).offered} == {
+def test_the_tools_declare_their_effects(path: Path) -> None:
+    """Queries are pure; changes are an effect, and offered only in a writable ensemble."""
+    assert {tool.name: tool.effect for tool in sqlite(str(path)).offered} == {
         "describe_database": Effect.PURE,
         "query_database": Effect.PURE,
     }
-    assert {one.name: one.effect for one in sqlite(str(path), writable=True).offered}[
+    assert {tool.name: tool.effect for tool in sqlite(str(path), writable=True).offered}[
         "change_database"
     ] is Effect.EFFECT
 
 
-def test_the_file_has_to_be_there(path: Path) -> None:
-    """It is not made by accident; one that goes away later, or is no database, fails the call."""
+def test_the_file_has_to_exist(path: Path) -> None:
+    """A missing file is an error at construction; one that is removed or no database later fails the call."""
     with pytest.raises(ConfigurationError, match="there is no file"):
         sqlite(str(path.with_name("none.db")))
     group = sqlite(str(path))
     path.write_text("no database " * 100)
-    assert "not a database" in asyncio.run(called([group], "describe_database")).error_message
+    assert "not a database" in asyncio.run(run_call([group], "describe_database")).error_message
     path.unlink()
-    assert "cannot be opened" in asyncio.run(called([group], "describe_database")).error_message
+    assert "cannot be opened" in asyncio.run(run_call([group], "describe_database")).error_message
     assert not path.exists()
 
 
-async def test_odd_file_names_are_only_names(tmp_path: Path) -> None:
-    """What means something in a URI does not, in the name of a file."""
+async def test_file_names_with_special_characters_work(tmp_path: Path) -> None:
+    """Characters with a meaning in URIs have none in the name of the file."""
     odd = tmp_path / "a?mode=rwc&x#y%41.db"
     with closing(sqlite3.connect(odd)) as connection:
         connection.execute("CREATE TABLE t (a)")
         connection.commit()
-    assert (await called([sqlite(str(odd))], "describe_database")).value == ("CREATE TABLE t (a)",)
+    assert (await run_call([sqlite(str(odd))], "describe_database")).value == ("CREATE TABLE t (a)",)

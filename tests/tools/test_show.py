@@ -1,4 +1,4 @@
-"""Tools that say what a model is shown of their results."""
+"""`@tool(show=…)`: tools that choose the content of a result for the model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def query(table: str) -> list[dict[str, Any]]:
     return ROWS
 
 
-def run(script: ToolCall, *tools: Any) -> tuple[AgentState, ScriptedInference]:
-    """Have one call made and answered."""
-    inference = ScriptedInference(script, "done")
+def run(call: ToolCall, *tools: Any) -> tuple[AgentState, ScriptedInference]:
+    """Run one call in a loop."""
+    inference = ScriptedInference(call, "done")
     return AgentLoop(ToolCallingDriver(inference), tools).execute_sync("go"), inference
 
 
-def test_the_model_is_shown_less_and_the_state_keeps_all() -> None:
-    """The whole result is for the program, what the function makes of it for the model."""
+def test_the_model_sees_less_than_the_state_has() -> None:
+    """The state has the whole result; the model is sent the value of the function."""
     state, inference = run(ToolCall("1", "query", '{"table": "t"}'), query)
     (execution,) = state.steps[0].executions
     assert execution.value == freeze(ROWS)
@@ -37,31 +37,31 @@ def test_the_model_is_shown_less_and_the_state_keeps_all() -> None:
 
 
 def test_parts_can_be_shown() -> None:
-    """Text and pictures, in order; and a result that has parts of its own gives way to what is to be shown."""
+    """The function may return text and media; they replace the parts of the result."""
 
     @tool(show=lambda _: ["seen:", PICTURE])
     async def look() -> ToolResult:
         """Look."""
         return ToolResult({"seen": 1}, (Text("all of it"),))
 
-    made = look.present(ToolResult({"seen": 1}, (Text("all of it"),)))
-    assert made == ToolResult(JsonObject(seen=1), (Text("seen:"), PICTURE))
+    result = look.present(ToolResult({"seen": 1}, (Text("all of it"),)))
+    assert result == ToolResult(JsonObject(seen=1), (Text("seen:"), PICTURE))
 
 
 @pytest.mark.parametrize("show", [lambda rows: rows[3], lambda rows: 7, lambda rows: [7]])
-def test_a_function_that_cannot_tell_makes_the_call_fail(show: Any) -> None:
-    """The model is told that the tool ran, so that it does not run it again."""
+def test_an_error_of_the_function_fails_the_call(show: Any) -> None:
+    """The error says that the tool ran, so that the model does not repeat the call."""
 
     @tool(show=show)
     async def find() -> list[int]:
         """Find."""
         return []
 
-    with pytest.raises(ToolFailed, match="the tool ran, but what to show"):
+    with pytest.raises(ToolFailed, match="the tool ran, but its function `show` failed"):
         find.present([])
 
 
-def test_a_result_that_does_not_fit_its_type_is_not_shown() -> None:
-    """The declared type is checked first."""
+def test_a_mismatched_result_is_not_shown() -> None:
+    """The declared type is checked before the function is called."""
     with pytest.raises(ToolFailed, match="declares to return"):
         query.present("none")

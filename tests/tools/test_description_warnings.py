@@ -1,4 +1,4 @@
-"""`check_tools` warns of descriptions by which a tool cannot be chosen."""
+"""`check_tools` warns about descriptions that are too vague to choose a tool by."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agentloop import Tool, tool
 from agentloop.tools import TypedTool, check_tools
 
 
-class Told(Tool):
-    """A tool that says this."""
+class Described(Tool):
+    """A tool with this name, description and parameters."""
 
     name = ""
     description = ""
@@ -31,7 +31,7 @@ CLEAR = "Look up the weather of a city for the coming days."
 
 
 @pytest.mark.parametrize(
-    ("name", "description", "warned"),
+    ("name", "description", "message"),
     [
         ("get_weather", CLEAR, None),
         ("get_weather", "Current conditions outdoors", None),
@@ -50,40 +50,40 @@ CLEAR = "Look up the weather of a city for the coming days."
         ("frobnicate", "Polish metal", "is short"),
     ],
 )
-def test_a_description_that_does_not_help_is_warned_of(name: str, description: str, warned: str | None) -> None:
-    """One warning for what is too short, repeats the name or says nothing; none for what tells something."""
-    found = check_tools(Told(name, description))
-    assert found == []
-    assert len(found.warnings) == (warned is not None)
-    assert warned is None or (warned in found.warnings[0] and repr(description) in found.warnings[0])
+def test_vague_descriptions_have_warnings(name: str, description: str, message: str | None) -> None:
+    """A description that is too short, repeats the name or says nothing has one warning; a useful one has none."""
+    result = check_tools(Described(name, description))
+    assert result == []
+    assert len(result.warnings) == (message is not None)
+    assert message is None or (message in result.warnings[0] and repr(description) in result.warnings[0])
 
 
-def test_two_tools_that_say_the_same_are_warned_of() -> None:
+def test_equal_descriptions_have_a_warning() -> None:
     """A model cannot choose between tools with the same description, up to case and punctuation."""
-    found = check_tools(
-        [Told("a1", CLEAR), Told("b1", "Something else entirely here."), Told("c1", CLEAR.lower()[:-1])]
+    result = check_tools(
+        [Described("a1", CLEAR), Described("b1", "Something else entirely here."), Described("c1", CLEAR.lower()[:-1])]
     )
-    (warning,) = found.warnings
+    (warning,) = result.warnings
     assert warning.startswith("the tool 'c1' has the same description as the tool 'a1'")
 
 
-def test_the_same_tool_twice_is_no_pair() -> None:
-    """A module may hold one tool under two names."""
-    one = Told("a1", CLEAR)
-    assert check_tools([one, one]).warnings == ()
+def test_the_same_tool_twice_has_no_warning() -> None:
+    """A module may have one tool under two names."""
+    subject = Described("a1", CLEAR)
+    assert check_tools([subject, subject]).warnings == ()
 
 
-def test_parameters_without_description_are_warned_of_when_there_are_several() -> None:
-    """One parameter explains itself by the tool, several have to be told apart."""
+def test_several_parameters_need_descriptions() -> None:
+    """A single parameter is explained by the tool; several parameters without descriptions have a warning."""
     described = {"type": "string", "description": "A city."}
-    assert check_tools(Told("get_weather", CLEAR, city={"type": "string"})).warnings == ()
-    assert check_tools(Told("get_weather", CLEAR, city=described, country=described)).warnings == ()
-    (warning,) = check_tools(Told("get_weather", CLEAR, city=described, x={}, y={"description": " "})).warnings
+    assert check_tools(Described("get_weather", CLEAR, city={"type": "string"})).warnings == ()
+    assert check_tools(Described("get_weather", CLEAR, city=described, country=described)).warnings == ()
+    (warning,) = check_tools(Described("get_weather", CLEAR, city=described, x={}, y={"description": " "})).warnings
     assert warning == "the tool 'get_weather' has 3 parameters, of which 'x', 'y' have no description"
 
 
-def test_functions_and_classes_are_warned_of_as_well() -> None:
-    """What would become a tool is read as it would then be told."""
+def test_functions_and_classes_have_warnings_too() -> None:
+    """A future tool is checked with the text that a model would see."""
 
     def vague(a: int, b: Annotated[int, "The other."]) -> int:
         """Do."""
@@ -101,7 +101,7 @@ def test_functions_and_classes_are_warned_of_as_well() -> None:
             return a
 
     class InClass(Tool):
-        """Everything stands in the class."""
+        """Sets everything in the class."""
 
         name = "frobnicate"
         description = "Polish."
@@ -113,19 +113,19 @@ def test_functions_and_classes_are_warned_of_as_well() -> None:
         async def use(self, *_: Any, **__: Any) -> None:
             """Do nothing."""
 
-    short, silent = check_tools(vague).warnings
+    short, undescribed = check_tools(vague).warnings
     assert "vague()" in short
-    assert silent.endswith("has 2 parameters, of which 'a' have no description")
+    assert undescribed.endswith("has 2 parameters, of which 'a' have no description")
     assert check_tools(tool(vague)).warnings[0].startswith("the description of the tool 'vague' says nothing")
     assert "no more than its name" in check_tools(Vague).warnings[0]
     assert check_tools(Named).warnings == ()
     assert check_tools(InClass).warnings[0].startswith("the description of the tool class")
 
 
-def test_what_is_wrong_is_not_warned_of_besides() -> None:
-    """Problems stay a plain list of lines, and a definition with problems has no warnings."""
-    found = check_tools([Told("a1", ""), Told("b1", "Do.")])
-    assert found == ["the tool 'a1' has no description: say what it does and when to use it"]
-    assert len(found.warnings) == 1
+def test_a_definition_with_problems_has_no_warnings() -> None:
+    """Only definitions without problems have warnings."""
+    result = check_tools([Described("a1", ""), Described("b1", "Do.")])
+    assert result == ["the tool 'a1' has no description: say what it does and when to use it"]
+    assert len(result.warnings) == 1
     assert check_tools([]) == []
     assert check_tools([]).warnings == ()
