@@ -55,6 +55,11 @@ class CallState:
     task: asyncio.Task[None] | None = None
     is_settled: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the call is neither settled nor pending."""
+        return self.outcome.execution is None and self.outcome.pending is None
+
 
 def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
     """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order."""
@@ -141,7 +146,7 @@ class Batch:
     def close(self, reason: str) -> None:
         """Give every open call a cancelled outcome, without waiting for those that still run."""
         for call in self.calls:
-            if call.outcome.is_open:
+            if call.is_open:
                 self._cancel(call, reason)
 
     # --- admission ----------------------------------------------------------------------------------------------
@@ -361,7 +366,7 @@ class Batch:
         group, self._group, self._group_keys, self._is_group_exclusive = self._group, [], set(), False
         gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else nullcontext()
         for call in group:
-            if call.outcome.is_open:
+            if call.is_open:
                 # A single call has its own task, too: what a tool does to its current task must not reach the loop.
                 name = f"agentloop tool {call.admitted.key}"
                 call.task = asyncio.create_task(self._run_call(call, gate), name=name)
@@ -420,7 +425,7 @@ class Batch:
         """Pass the outcome through the interceptors and emit its event, once per call."""
         if call.is_settled:
             return
-        if call.outcome.is_open:  # its task was cancelled by someone else
+        if call.is_open:  # its task was cancelled by someone else
             self._cancel(call, "the call was cancelled")
         await self._record(call)
         call.is_settled = True

@@ -61,11 +61,6 @@ class CallOutcome:
     must_record: bool = False
     failure: Exception | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the call is neither settled nor suspended."""
-        return self.execution is None and self.pending is None
-
 
 OPEN = CallOutcome()
 """The outcome of a call that has not started."""
@@ -326,9 +321,10 @@ class ToolInvocation:
         return self._tool.prepare(self._call.call)
 
     async def _use_in_thread(self, tool: CanUseThread) -> Any:
+        call = partial(_call_in_thread, partial(tool.use_in_thread, **self._arguments()))
         pool = self._settings.scope.own.open(ThreadPool, ThreadPool, ThreadPool.close)
         try:
-            return await pool.run(partial(_call_in_thread, partial(tool.use_in_thread, **self._arguments())))
+            return await pool.run(call)
         except ThreadAbandoned as abandoned:
             await self._emit_abandoned()
             raise asyncio.CancelledError from abandoned

@@ -107,10 +107,11 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         executions = batch.executions()
         if batch.failure is not None:
             raise BatchInterrupted(executions, batch.failure) from batch.failure
-        failed = next((execution for execution in executions if execution.status in _FAILURES), None)
-        if self.raise_on_tool_failure and failed is not None:
-            error = BatchFailed(failed)
-            raise BatchInterrupted(executions, error) from error
+        if self.raise_on_tool_failure:
+            failed = next((execution for execution in executions if execution.status in _FAILURES), None)
+            if failed is not None:
+                error = BatchFailed(failed)
+                raise BatchInterrupted(executions, error) from error
         return executions
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:

@@ -43,12 +43,14 @@ class InterceptorStack(CanIntercept):
 
     Attributes:
         layers: the interceptors, outermost first.
+        points: the names of the points that any layer handles.
     """
 
     layers: tuple[CanIntercept, ...]
     _compiled: Mapping[str, tuple[CanIntercept, ...]] = field(repr=False, eq=False)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     _replay: CanObserveReplay | None = field(default=None, repr=False, eq=False)
+    points: frozenset[str] = field(init=False, repr=False, eq=False)
 
     @classmethod
     def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> InterceptorStack:
@@ -87,9 +89,8 @@ class InterceptorStack(CanIntercept):
             bound = bound.with_lifecycle(self, events)
         return bound
 
-    @property
-    def points(self) -> frozenset[str]:
-        """The names of the points that any layer handles."""
+    @points.default
+    def _handled_points(self) -> frozenset[str]:
         return frozenset(self._compiled)
 
     @property

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from agentloop.errors import AgentLoopError, JournalError, ToolFailed
+from agentloop.errors import AgentLoopError, JournalError, ToolError
 from agentloop.values.batches import ToolExecutions
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolExecution
 
 
-class Interrupted(AgentLoopError):
+class Interruption(AgentLoopError):
     """The base of the carriers.
 
     Attributes:
@@ -34,7 +34,7 @@ class Interrupted(AgentLoopError):
         return next((link for link in _chain(error) if isinstance(link, cls)), None)
 
 
-class BatchInterrupted(Interrupted):
+class BatchInterrupted(Interruption):
     """A batch of tool calls was interrupted; every call was settled before.
 
     Attributes:
@@ -47,7 +47,7 @@ class BatchInterrupted(Interrupted):
         self.executions: ToolExecutions = executions
 
 
-class StepInterrupted(Interrupted):
+class StepInterrupted(Interruption):
     """A step was interrupted.
 
     Attributes:
@@ -60,7 +60,7 @@ class StepInterrupted(Interrupted):
         self.state: AgentState = state
 
 
-class ExecutionInterrupted(Interrupted):
+class ExecutionInterrupted(Interruption):
     """An execution was cancelled. The `asyncio.CancelledError` that leaves the loop is raised from this error.
 
     Attributes:
@@ -73,7 +73,7 @@ class ExecutionInterrupted(Interrupted):
         self.state: AgentState = state
 
 
-class BatchFailed(ToolFailed):
+class BatchFailed(ToolError):
     """A tool failed under an executor that raises on failure: the cause of a `BatchInterrupted`.
 
     Attributes:
@@ -104,7 +104,7 @@ def interrupted_state(error: BaseException) -> AgentState | None:
 
 def cause_of(error: BaseException) -> BaseException:
     """Return the error that a carrier stands for; an error that is no carrier is returned as it is."""
-    while isinstance(error, Interrupted) and error.cause is not None:
+    while isinstance(error, Interruption) and error.cause is not None:
         error = error.cause
     return error
 
