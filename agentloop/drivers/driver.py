@@ -1,4 +1,4 @@
-"""The template of drivers."""
+"""The base of drivers: one step, from the compiled messages to the settled calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from agentloop.events.bus import EventBus, emit
 from agentloop.events.execution import ContextEpochBegan
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, ready_calls
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.interruptions import BatchInterrupted, StepInterrupted, cause_of
@@ -42,37 +42,20 @@ from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, Tool
 
 
 @define(eq=False)
-class EpochAnnouncer:
-    """Knows in which epoch a driver asked last; it lives as long as the bound driver."""
-
-    _latest: Epoch = NO_EPOCH
-
-    async def tell(self, compiler: CanCompileMessages, state: AgentState, events: CanHandleEvents) -> None:
-        """Emit `ContextEpochBegan` if this state stands in another epoch than the one before."""
-        if not isinstance(compiler, CanMarkEpoch):
-            return
-        epoch = compiler.epoch(state)
-        if epoch == self._latest:
-            return
-        self._latest = epoch
-        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded)
-
-
-@define(eq=False)
 class StepDraft:
-    """What is known of a step so far. It lives as long as one `use_tools` and is seen by one driver only.
+    """A step while it is taken. It lives as long as one `use_tools` and belongs to one driver.
 
     Attributes:
-        state: the state, as the interceptors have made it so far.
+        state: the state, with the changes that interceptors have made so far.
         id: the id of the step.
-        number: its number, from 1.
-        started_at: when it began.
-        parts: what the model decided, in order; None until it has.
+        number: the 1-based number of the step.
+        started_at: when the step started.
+        parts: the decision of the model, in order; None before it has decided.
         calls: the calls among the parts, with their keys.
-        usage: tokens of all inferences so far.
+        outcome: the outcome of the calls; None before they are settled.
+        usage: the tokens of all inferences so far.
         response: the latest response.
-        errors: what went wrong so far.
-        outcome: what came of the calls; None before they are settled.
+        errors: the errors so far.
     """
 
     state: AgentState
@@ -81,41 +64,33 @@ class StepDraft:
     started_at: datetime
     parts: tuple[ResponsePart, ...] | None = None
     calls: ToolCalls | None = None
+    outcome: ToolExecutions | None = None
     usage: Usage = NO_USAGE
     response: InferenceResponse | None = None
     errors: tuple[ErrorInfo, ...] = ()
-    outcome: ToolExecutions | None = None
 
-    @classmethod
-    def begin(cls, state: AgentState, scope: ExecutionScope) -> StepDraft:
-        """Begin the step after the last one of this state."""
-        return cls(state, scope.ids.new_id("step"), state.step_count + 1, scope.clock.now())
-
-    def count(self, response: InferenceResponse) -> None:
-        """Take a response: its tokens count, whatever becomes of it."""
+    def add_response(self, response: InferenceResponse) -> None:
+        """Add the tokens of a response, whether or not it can be used, and keep it as the latest one."""
         self.usage = response.usage if self.usage is NO_USAGE else self.usage + response.usage
         self.response = response
 
-    def finished(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
-        """Return the state after the step, with its calls joined to their outcomes.
+    def complete(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
+        """Return the state after the step, with each call joined to its outcome.
 
         Args:
-            outcome: what came of the calls; None when there were none, or none was executed.
+            outcome: the outcome of the calls; None if there are no calls, or none was executed.
             at: when the step ended.
         """
-        if self.parts is None:
-            return self.state.with_step(self._step(None, None, at))
-        if outcome is None or self.calls is None:
-            return self.state.with_step(self._step(Message.of_response(self.parts, ()), None, at))
-        state = outcome.state
-        if not outcome.pending:
-            return state.with_step(self._step(Message.of_response(self.parts, outcome.executions), None, at))
-        turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
-        return state.with_step(self._step(None, turn, at))
-
-    def _step(self, message: Message | None, turn: SuspendedTurn | None, at: datetime) -> AgentStep:
+        state, message, turn = self.state, None, None
+        if self.parts is None or self.calls is None or outcome is None:
+            message = Message.of_response(self.parts, ()) if self.parts is not None else None
+        elif outcome.pending:
+            state = outcome.state
+            turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
+        else:
+            state, message = outcome.state, Message.of_response(self.parts, outcome.executions)
         response = self.response
-        return AgentStep(
+        step = AgentStep(
             id=self.id,
             number=self.number,
             message=message,
@@ -128,26 +103,24 @@ class StepDraft:
             started_at=self.started_at,
             ended_at=at,
         )
+        return state.with_step(step)
 
 
-def unknown(calls: ToolCalls, state: AgentState, error: BaseException, scope: ExecutionScope) -> ToolExecutions:
-    """Make the outcome of calls whose executor failed without saying what came of them: nobody knows."""
-    now = scope.clock.now()
-    executions = tuple(
-        [
-            ToolExecution.of(
-                call,
-                ToolStatus.FAILED,
-                key=key,
-                id=scope.ids.new_id("tool_execution"),
-                at=now,
-                error=ErrorInfo(type(error).__name__, f"the executor failed: {error}"),
-                may_have_run=True,
-            )
-            for call, key in zip(calls.calls, calls.keys, strict=True)
-        ]
-    )
-    return ToolExecutions(executions, (), state)
+@define(eq=False)
+class EpochAnnouncer:
+    """Announces the epochs of a compiler. It lives as long as the bound driver."""
+
+    _latest: Epoch = NO_EPOCH
+
+    async def announce(self, compiler: CanCompileMessages, state: AgentState, events: CanHandleEvents) -> None:
+        """Emit `ContextEpochBegan` if the epoch of this state is not the one announced last."""
+        if not isinstance(compiler, CanMarkEpoch):
+            return
+        epoch = compiler.epoch(state)
+        if epoch == self._latest:
+            return
+        self._latest = epoch
+        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded)
 
 
 _NO_INTERCEPTORS = InterceptorStack.of(())
@@ -155,18 +128,18 @@ _NO_INTERCEPTORS = InterceptorStack.of(())
 
 @frozen(kw_only=True)
 class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcceptLifecycle, CanAcceptExecutionScope):
-    """Takes a step in small stages, each a method that a subclass may override: compile, decide, execute, finish.
+    """Takes a step in stages, each a method that a subclass may override: `compile`, `decide`, `execute`, `finish`.
 
-    A subclass writes `decide`; decorate it with `attrs.frozen` when it has attributes of its own. Bound by a loop or by its
-    `with_…` methods, a driver works; unbound it has no tools and its own bus.
+    A subclass implements `decide`. Decorate it with `attrs.frozen` if it adds attributes. A loop binds the driver to its parts;
+    outside of a loop, the `with_…` methods do. An unbound driver has no tools and its own bus.
 
     Attributes:
-        compiler: decides what a model sees of the state.
+        compiler: selects the messages that the model receives.
         tools: the tools on offer.
         executor: runs their calls.
-        interceptor: the points of the execution.
+        interceptor: the interceptors of the execution.
         events: the bus of the execution.
-        scope: clock, ids and resources of the execution.
+        scope: its clock, ids and resources.
     """
 
     compiler: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace, repr=False)
@@ -182,15 +155,15 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         return evolve(self, tools=tools, executor=executor)
 
     def with_compiler(self, compiler: CanCompileMessages) -> Self:
-        """Return a copy whose model sees what this compiler makes of the state."""
+        """Return a copy that compiles messages with this compiler."""
         return evolve(self, compiler=compiler)
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
-        """Return a copy that passes these points and emits to this bus."""
+        """Return a copy with these interceptors and this bus."""
         return evolve(self, interceptor=InterceptorStack.of(interceptor), events=events)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that uses this clock, these ids and these resources."""
+        """Return a copy with this clock, these ids and these resources."""
         compiler = self.compiler
         if isinstance(compiler, CanAcceptTools):
             compiler = compiler.with_tools(self.tools)
@@ -198,47 +171,50 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             compiler = compiler.with_execution_scope(scope)
         return evolve(self, scope=scope, compiler=compiler)
 
+    # --- the step -----------------------------------------------------------------------------------------------
+
     async def use_tools(self, state: AgentState) -> AgentState:
-        """Take one step: settle calls that waited and are decided, or decide anew and have the calls executed.
+        """Take one step: settle the pending calls that are decided, or get a new decision and execute its calls.
 
         Raises:
-            StepInterrupted: with the state so far; its cause is what the inference, the executor or an interceptor raised.
-            asyncio.CancelledError: when cancelled; raised from a `StepInterrupted`.
+            StepInterrupted: an error of the inference, of the executor or of an interceptor, with the state so far.
+            asyncio.CancelledError: the task was cancelled; raised from a `StepInterrupted`.
         """
         last = state.last_step
         if last is not None and last.open_turn is not None:
-            return await self._settle(state, last.open_turn)
-        draft = StepDraft.begin(state, self.scope)
+            return await self._settle_pending(state, last.open_turn)
+        number = state.step_count + 1
+        draft = StepDraft(state, self.scope.ids.new_id("step"), number, self.scope.clock.now())
         try:
             messages = self.compile(draft.state)
-            await self._epochs.tell(self.compiler, draft.state, self.events)
+            await self._epochs.announce(self.compiler, draft.state, self.events)
             draft.parts = await self.decide(draft, messages)
             calls = [part for part in draft.parts if isinstance(part, ToolCall)]
             if calls:
                 draft.calls = ToolCalls.of(calls, draft.state)
                 draft.outcome = await self.execute(draft.calls, draft)
         except asyncio.CancelledError as cancelled:
-            raise cancelled from StepInterrupted(self._rescued(draft, cancelled))
+            raise cancelled from StepInterrupted(self._interrupted_state(draft, cancelled))
         except Exception as error:
-            raise _interrupted(self._rescued(draft, error), error) from error
+            raise _step_interrupted(self._interrupted_state(draft, error), error) from error
         return self.finish(draft, draft.outcome)
 
     def compile(self, state: AgentState) -> Sequence[Message]:
-        """Return the messages that the model shall see."""
+        """Return the messages that the model receives."""
         return self.compiler.compile(state)
 
     @abstractmethod
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        """Consult the model, and return what it decided: reasoning, text, calls, in order.
+        """Call the model and return its decision: reasoning, text and calls, in order.
 
         Args:
-            draft: the step so far. Its `state` may be replaced by what interceptors made of it, and each response must be
-                given to its `count`.
-            messages: what the model shall see.
+            draft: the step so far. Replace its `state` when interceptors change the state, and pass each response to its
+                `add_response`.
+            messages: the messages that the model receives.
         """
 
     async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
-        """Have the calls of a step executed."""
+        """Execute the calls of a step."""
         return await self.executor.execute_tools(calls, draft.state)
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
@@ -246,45 +222,60 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
         Args:
             draft: the step, decided.
-            outcome: what came of its calls; None when there were none.
+            outcome: the outcome of its calls; None if there are no calls.
         """
-        return draft.finished(outcome, self.scope.clock.now())
+        return draft.complete(outcome, self.scope.clock.now())
 
-    def _rescued(self, draft: StepDraft, error: BaseException) -> AgentState:
-        """Return the state with the step as far as it came."""
-        outcome = draft.outcome
-        if outcome is None and draft.calls is not None:
-            outcome = self._outcome(draft.calls, draft.state, error)
-        cause = cause_of(error)
-        if isinstance(cause, Exception) and not isinstance(cause, AgentStop):
-            draft.errors = (*draft.errors, ErrorInfo.of(cause))
-        if outcome is None and draft.response is None and not draft.errors:
-            return draft.state
-        return draft.finished(outcome, self.scope.clock.now())
-
-    async def _settle(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
-        """Execute the calls of an open turn that are decided, and put the outcomes in their places."""
-        from agentloop.values.batches import apply_outcomes, ready_calls
-
+    async def _settle_pending(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
+        """Execute the calls of a suspended turn that are decided, and put their outcomes into the turn."""
         calls = ready_calls(turn)
         if not len(calls):
             raise ContractViolation("the step waits for decisions and none was made; pass them to AgentLoop.resume")
         try:
             outcome = await self.executor.execute_tools(calls, state)
         except asyncio.CancelledError as cancelled:
-            outcome = self._outcome(calls, state, cancelled)
+            outcome = self._outcome_of(cancelled, calls, state)
             raise cancelled from StepInterrupted(apply_outcomes(outcome, self.scope.clock.now()))
         except Exception as error:
-            outcome = self._outcome(calls, state, error)
-            raise _interrupted(apply_outcomes(outcome, self.scope.clock.now()), error) from error
+            outcome = self._outcome_of(error, calls, state)
+            raise _step_interrupted(apply_outcomes(outcome, self.scope.clock.now()), error) from error
         return apply_outcomes(outcome, self.scope.clock.now())
 
-    def _outcome(self, calls: ToolCalls, state: AgentState, error: BaseException) -> ToolExecutions:
-        """Return the outcome of the calls that an error carries, or one that says that it is unknown."""
+    # --- interrupted steps --------------------------------------------------------------------------------------
+
+    def _interrupted_state(self, draft: StepDraft, error: BaseException) -> AgentState:
+        """Return the state with the step as far as it was taken; without it if nothing was."""
+        outcome = draft.outcome
+        if outcome is None and draft.calls is not None:
+            outcome = self._outcome_of(error, draft.calls, draft.state)
+        cause = cause_of(error)
+        if isinstance(cause, Exception) and not isinstance(cause, AgentStop):
+            draft.errors = (*draft.errors, ErrorInfo.of(cause))
+        if outcome is None and draft.response is None and not draft.errors:
+            return draft.state
+        return draft.complete(outcome, self.scope.clock.now())
+
+    def _outcome_of(self, error: BaseException, calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        """Return the outcome of the calls that an error carries; if it carries none, the calls failed and may have run."""
         carrier = BatchInterrupted.find_in(error)
-        return carrier.executions if carrier is not None else unknown(calls, state, error, self.scope)
+        if carrier is not None:
+            return carrier.executions
+        now, info = self.scope.clock.now(), ErrorInfo(type(error).__name__, f"the executor failed: {error}")
+        executions = [
+            ToolExecution.of(
+                call,
+                ToolStatus.FAILED,
+                key=key,
+                id=self.scope.ids.new_id("tool_execution"),
+                at=now,
+                error=info,
+                may_have_run=True,
+            )
+            for call, key in zip(calls.calls, calls.keys, strict=True)
+        ]
+        return ToolExecutions(tuple(executions), (), state)
 
 
-def _interrupted(state: AgentState, error: Exception) -> StepInterrupted:
+def _step_interrupted(state: AgentState, error: Exception) -> StepInterrupted:
     cause = cause_of(error)
     return StepInterrupted(state, cause if isinstance(cause, Exception) else error)

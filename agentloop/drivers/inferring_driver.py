@@ -1,8 +1,8 @@
-"""What drivers that ask a model have in common."""
+"""The base of drivers that call a model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Self
 
 from attrs import define, evolve, field, frozen
@@ -15,7 +15,9 @@ from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, StepDraft
+from agentloop.drivers.rejections import Rejection, ResponseCheck, emit_rejection, retry_request
 from agentloop.errors import ContractViolation, InvalidResponse
+from agentloop.events.bus import emit, emit_soon
 from agentloop.events.inference import (
     InferenceDeltaReceived,
     InferenceFailed,
@@ -45,19 +47,19 @@ from agentloop.values.tool_calls import ErrorInfo
 
 @frozen(kw_only=True)
 class InferringDriver(Driver, CanAcceptOutputCheck):
-    """A driver that asks a model: every inference passes the interceptor points and emits the events.
+    """A driver that calls a model. Every inference passes the interceptor points and emits events.
 
     Attributes:
         inference: the model.
-        streaming: whether answers are taken while they are written, so that `InferenceDeltaReceived` tells their pieces; what
-            comes of a run is the same.
-        final_inference: the model that gives the final answer, after the other has decided that nothing is left to be called;
-            None for the same one.
-        output_check: reads final answers, when they have a form; a loop with an `output_type` binds it.
-        tool_choice: whether and which tool the model has to call.
-        parallel_tool_calls: whether several calls may come in one answer; None leaves it to the provider.
+        streaming: whether responses are streamed. With True, the driver emits one `InferenceDeltaReceived` per chunk; the result
+            of the execution is the same.
+        final_inference: the model that gives the final answer, after `inference` has decided to call no more tools; None for
+            the same model.
+        output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
+        tool_choice: whether, and which, tool the model must call.
+        parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
         options: model, sampling and limits of every inference.
-        max_retries: how often the model is asked again in one step when its answer cannot be used, by a driver that does so.
+        max_retries: how often the model may be called again in one step because its response cannot be used.
     """
 
     inference: CanInfer = field(kw_only=False)
@@ -70,25 +72,25 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     max_retries: int = field(default=2, validator=ge(0))
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that uses this clock, these ids and these resources, and whose model does too."""
+        """Return a copy with this clock, these ids and these resources, also for its models."""
         bound = super().with_execution_scope(scope)
         final = self.final_inference
         return evolve(
             bound,
-            inference=_bound(self.inference, scope),
-            final_inference=None if final is None else _bound(final, scope),
+            inference=_bind(self.inference, scope),
+            final_inference=None if final is None else _bind(final, scope),
         )
 
     def with_output_check(self, check: OutputCheck) -> Self:
-        """Return a copy that asks again for a final answer which the check refuses."""
+        """Return a copy that retries final answers which the check rejects."""
         return evolve(self, output_check=check)
 
-    def asked_as(self, inference: CanInfer) -> CanInfer:
-        """Return a model as it is asked; a driver that speaks to it in its own way wraps it here."""
+    def wrap_inference(self, inference: CanInfer) -> CanInfer:
+        """Return the model as it is called; override it to translate requests and responses."""
         return inference
 
     def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
-        """Return what the model is asked."""
+        """Return the request of a step."""
         context = draft.state.context
         return InferenceRequest(
             tuple(messages),
@@ -103,194 +105,213 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     async def infer(
         self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
     ) -> InferenceResponse:
-        """Ask the model through the points `before_inference`, `around_inference` and `after_inference`.
+        """Call the model through the points `before_inference`, `around_inference` and `after_inference`.
 
         Args:
-            draft: the step; its state becomes what the interceptors made of it, and the tokens are counted in it: those of
-                every time the model was asked, and what an interceptor's own answer says it used.
-            request: what to ask.
-            inference: another model to ask.
+            draft: the step. Its state becomes what the interceptors make of it, and its tokens grow by those of every attempt
+                and of responses that interceptors give.
+            request: the request.
+            inference: the model to call; None for the driver's own.
 
         Returns:
-            The response, final.
+            The response after the interceptors.
 
         Raises:
             Exception: whatever the inference or an interceptor raises.
         """
-        asked = self.asked_as(inference or self.inference)
-        asking = InferenceCall(draft, asked, self.interceptor, self.events, self.streaming, self.scope.log)
-        return await asking.ask(request)
+        model = self.wrap_inference(inference or self.inference)
+        call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming)
+        return await call.run(request)
+
+    async def infer_until_valid(
+        self,
+        draft: StepDraft,
+        request: InferenceRequest,
+        inference: CanInfer,
+        check: ResponseCheck,
+        *,
+        retry: Callable[[InferenceRequest, InferenceResponse, Rejection], InferenceRequest] = retry_request,
+        check_last: bool = False,
+    ) -> InferenceResponse:
+        """Call a model until its response is valid, at most `max_retries` times again, and return the last response.
+
+        Args:
+            draft: the step.
+            request: the first request.
+            inference: the model.
+            check: returns why a response cannot be used.
+            retry: returns the request that follows a rejected response.
+            check_last: whether the response that is not followed by a retry is checked, and its rejection emitted, too.
+        """
+        response = await self.infer(draft, request, inference=inference)
+        for attempt in range(1, self.max_retries + 1 + check_last):
+            rejection = check(response)
+            if rejection is None:
+                break
+            await emit_rejection(self.events, draft.state, response, rejection, attempt=attempt)
+            if attempt <= self.max_retries:
+                request = retry(request, response, rejection)
+                response = await self.infer(draft, request, inference=inference)
+        return response
 
 
-def _bound(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
+def _bind(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
     return inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference
 
 
 @define(eq=False)
-class Counter:
-    """The number of the attempt that is being made, from 1."""
-
-    number: int = 1
-
-
-@frozen(eq=False)
 class InferenceCall:
-    """One inference of a step on its way.
+    """One inference of a step.
 
     Attributes:
-        draft: the step; its state becomes what the interceptors make of it, and tokens are counted in it.
-        inference: the model.
-        interceptor: the points.
-        events: the bus.
-        streaming: whether the answer is taken in pieces.
-        log: where it is written down what came of it; None for nowhere.
+        draft: the step; its state and its tokens change with the inference.
+        inference: the model, as it is called.
+        interceptor: the interceptors of the execution.
+        events: its bus.
+        log: records the result; None without a journal.
+        streaming: whether the response is streamed.
     """
 
     draft: StepDraft
     inference: CanInfer
     interceptor: InterceptorStack
     events: CanHandleEvents
-    streaming: bool = False
     log: CallLog | None = None
-    _attempt: Counter = field(factory=Counter, init=False)
+    streaming: bool = False
+    _attempt: int = field(default=1, init=False)
 
-    async def ask(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the model inside of the points, and return its answer, final.
+    async def run(self, request: InferenceRequest) -> InferenceResponse:
+        """Call the model inside the interceptors, and return the response after them.
 
         Raises:
             Exception: whatever the inference or an interceptor raises.
         """
         draft, response = self.draft, None
-        if self.interceptor.handles(BeforeInference):
+        if BeforeInference.point_name in self.interceptor.points:
             before = await self.interceptor.handle(BeforeInference(draft.state, request))
             draft.state, request, response = before.state, before.request, before.response
         try:
             if response is None:
-                response = await self._asked_once(request)
+                response = await self._reuse_or_send(request)
             else:
-                draft.count(response)
-            if self.interceptor.handles(AfterInference):
+                draft.add_response(response)
+            if AfterInference.point_name in self.interceptor.points:
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
                 draft.state, response = after.state, after.response
             draft.response = response
         except BaseException as error:
-            if self.events.due(InferenceFailed):
-                await self.events.emit(InferenceFailed(self.events.head(draft.state), ErrorInfo.of(error)))
+            await emit(self.events, InferenceFailed, draft.state, ErrorInfo.of(error))
             raise
-        await self._tell_response(response)
+        await emit(self.events, InferenceResponseReceived, draft.state, response)
+        if self.events.due(TokenUsageReported):
+            total = draft.state.usage + draft.usage
+            await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
         return response
 
-    async def _asked_once(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the model, unless it was asked before the execution was interrupted; what comes of it is written down."""
+    async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:
+        """Return the recorded response of an interrupted execution, or send the request and record the result."""
         if self.log is None:
-            return await self._asked(request)
-        offer = self.inference.offered if isinstance(self.inference, CanRenderRequest) else None
-        recorded = self.log.next_inference(request, offer)
+            return await self._send(request)
+        render = self.inference.offered if isinstance(self.inference, CanRenderRequest) else None
+        recorded = self.log.next_inference(request, render)
         if recorded is not None:
-            return await self._reused(recorded)
+            return await self._reuse(recorded)
         draft = self.draft
+        # The record holds the tokens of this inference alone, the draft those of the whole step.
         before, draft.usage = draft.usage, NO_USAGE
         try:
-            response = await self._asked(request)
+            response = await self._send(request)
         except Exception as error:
-            self.log.record_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), offer)
+            self.log.record_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), render)
             raise
         else:
-            self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), offer)
+            self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), render)
         finally:
-            draft.usage = _sum(before, draft.usage)
+            draft.usage = _add_usage(before, draft.usage)
         return response
 
-    async def _reused(self, recorded: RecordedInference) -> InferenceResponse:
+    async def _reuse(self, recorded: RecordedInference) -> InferenceResponse:
         draft, response = self.draft, recorded.response
-        draft.usage = _sum(draft.usage, recorded.usage)
+        draft.usage = _add_usage(draft.usage, recorded.usage)
         if response is None:
             raise recorded_error(recorded.error)
         draft.response = response
-        if self.events.due(InferenceReused):
-            await self.events.emit(InferenceReused(self.events.head(draft.state), response))
+        await emit(self.events, InferenceReused, draft.state, response)
         return response
 
-    async def _asked(self, request: InferenceRequest) -> InferenceResponse:
-        draft = self.draft
-        if self.events.due(InferenceRequestStarted):
-            await self.events.emit(InferenceRequestStarted(self.events.head(draft.state), request))
-        inference = self.inference
+    async def _send(self, request: InferenceRequest) -> InferenceResponse:
+        """Send the request through `around_inference`, and add the tokens of the response to the step."""
+        draft, inference = self.draft, self.inference
+        await emit(self.events, InferenceRequestStarted, draft.state, request)
         if isinstance(inference, CanReportRetries):
-            inference = inference.with_retry_report(lambda failed: self._tell_retry(draft.state, failed))
-        if self.interceptor.handles(AroundInference):
-            return await self._asked_inside(request, inference)
-        response = await self._answered(request, inference)
-        draft.count(response)
+            inference = inference.with_retry_report(lambda failed: self._emit_retry(draft.state, failed))
+        if AroundInference.point_name in self.interceptor.points:
+            return await self._send_through_layers(request, inference)
+        response = await self._receive(request, inference)
+        draft.add_response(response)
         return response
 
-    async def _asked_inside(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
-        """Ask inside of the layers; each time that one of them proceeds is an inference and counts."""
+    async def _send_through_layers(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        """Send the request inside the interceptors; each time that one of them proceeds is an attempt of its own."""
         draft = self.draft
-        counted = draft.usage
-        failed: list[Exception] = []
+        usage_before = draft.usage
+        failure: list[Exception] = []
 
         async def proceed() -> InferenceResponse:
-            if failed:
-                self._tell_retry(draft.state, FailedAttempt(self._attempt.number, failed.pop(), 0.0))
+            if failure:
+                self._emit_retry(draft.state, FailedAttempt(self._attempt, failure.pop(), 0.0))
             try:
-                response = await self._answered(request, inference)
+                response = await self._receive(request, inference)
             except Exception as error:
-                failed[:] = [error]
+                failure[:] = [error]
                 raise
-            draft.count(response)
+            draft.add_response(response)
             return response
 
         response = await self.interceptor.around(AroundInference(draft.state, request), proceed)
-        if draft.usage is counted:
-            draft.count(response)
+        # A layer that gave a response of its own has not proceeded: the tokens of that response count.
+        if draft.usage is usage_before:
+            draft.add_response(response)
         return response
 
-    async def _answered(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+    async def _receive(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         if not self.streaming:
-            return _answer(await inference.infer(request), inference)
+            return _require_response(await inference.infer(request), inference)
         stream = inference.stream(request)
         try:
-            async for piece in stream:
-                if isinstance(piece, InferenceResponse):
-                    return piece
-                if not isinstance(piece, InferenceDelta):
-                    raise ContractViolation(f"{_what(inference)} streamed {_what(piece)}; stream gives InferenceDelta")
-                if self.events.due(InferenceDeltaReceived):
-                    head = self.events.head(self.draft.state)
-                    await self.events.emit(InferenceDeltaReceived(head, piece.with_attempt(self._attempt.number)))
+            async for item in stream:
+                if isinstance(item, InferenceResponse):
+                    return item
+                if not isinstance(item, InferenceDelta):
+                    raise ContractViolation(
+                        f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"
+                    )
+                await emit(self.events, InferenceDeltaReceived, self.draft.state, item.with_attempt(self._attempt))
         finally:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
 
-    async def _tell_response(self, response: InferenceResponse) -> None:
-        draft, events = self.draft, self.events
-        if events.due(InferenceResponseReceived):
-            await events.emit(InferenceResponseReceived(events.head(draft.state), response))
-        if events.due(TokenUsageReported):
-            total = draft.state.usage + draft.usage
-            await events.emit(TokenUsageReported(events.head(draft.state), response.usage, total))
-
-    def _tell_retry(self, state: AgentState, failed: FailedAttempt) -> None:
-        self._attempt.number += 1
-        if self.events.due(InferenceRetried):
-            head = self.events.head(state)
-            told = ErrorInfo.of(failed.error)
-            self.events.emit_soon(InferenceRetried(head, self._attempt.number - 1, told, failed.delay, failed.instead))
+    def _emit_retry(self, state: AgentState, failed: FailedAttempt) -> None:
+        error = ErrorInfo.of(failed.error)
+        emit_soon(self.events, InferenceRetried, state, None, self._attempt, error, failed.delay, failed.instead)
+        self._attempt += 1
 
 
-def _answer(response: object, inference: CanInfer) -> InferenceResponse:
+def _require_response(response: object, inference: CanInfer) -> InferenceResponse:
     if not isinstance(response, InferenceResponse):
-        raise ContractViolation(f"{_what(inference)} returned {_what(response)}; infer returns an InferenceResponse")
+        raise ContractViolation(
+            f"{_type_name(inference)} returned {_type_name(response)}; infer returns an InferenceResponse"
+        )
     return response
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    if one is NO_USAGE:
-        return other
-    return one if other is NO_USAGE else one + other
+def _add_usage(first: Usage, second: Usage) -> Usage:
+    """Return the sum; an unknown count does not make the sum unknown where there is nothing to add it to."""
+    if first is NO_USAGE:
+        return second
+    return first if second is NO_USAGE else first + second
 
 
-def _what(value: object) -> str:
+def _type_name(value: object) -> str:
     return "None" if value is None else type(value).__name__

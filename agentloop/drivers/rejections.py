@@ -1,105 +1,124 @@
-"""Answers that cannot be used as they came: what is wrong with them, and how a model is asked again."""
+"""Responses that cannot be used: why, and how the model is called again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from attrs import frozen
 
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.drivers.driver import StepDraft
 from agentloop.errors import InvalidOutput
+from agentloop.events.bus import emit
 from agentloop.events.inference import DecisionExtractionFailed, ValidationFailed
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.messages import Message, Part
+from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import Value
 
-_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-_UNREADABLE = "Your answer cannot be used: {}. Answer again, in the form that you were told."
-
 
 @frozen(eq=False, repr=False)
-class Unusable(Value):
-    """What is wrong with an answer.
+class Rejection(Value):
+    """Why a response cannot be used.
 
     Attributes:
-        problem: why it cannot be read at all; empty when it can.
-        errors: for each of its calls why it cannot be executed; empty for one that can.
-        output: why it has not the form of a final answer; empty when it has, or is none.
+        problem: why it cannot be parsed; empty if it can.
+        call_errors: for each of its calls, why it cannot be executed; empty for a valid call.
+        output_error: why it is not a valid final answer; empty if it is one, or is none.
     """
 
     problem: str = ""
-    errors: tuple[str, ...] = ()
-    output: str = ""
+    call_errors: tuple[str, ...] = ()
+    output_error: str = ""
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The errors of the output or of the calls."""
+        if self.output_error:
+            return (self.output_error,)
+        return tuple([error for error in self.call_errors if error])
 
 
-def unusable(
-    response: InferenceResponse, tools: Sequence[ToolSpec], mode: CanUseMode, check: OutputCheck | None = None
-) -> Unusable | None:
-    """Say what is wrong with an answer; None when it can be used.
+ResponseCheck: TypeAlias = Callable[[InferenceResponse], Rejection | None]
+"""Returns why a response cannot be used, or None."""
+
+
+def check_response(
+    response: InferenceResponse, tools: Sequence[ToolSpec], mode: CanUseMode, output_check: OutputCheck | None = None
+) -> Rejection | None:
+    """Return why a response cannot be used, or None.
 
     Args:
-        response: the answer.
-        tools: what it may call.
-        mode: the mode that the model was asked in; calls are checked only in one that asks again for them.
-        check: the check of final answers, if they have a form.
+        response: the response.
+        tools: the tools on offer.
+        mode: the mode in which the model was called. Calls are checked only in a mode that retries invalid calls.
+        output_check: the check of final answers, if they have a type.
     """
     if mode.asks_again and response.problem:
-        return Unusable(response.problem)
+        return Rejection(response.problem)
     calls = response.tool_calls
     if calls:
         errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.asks_again else ()
-        return Unusable(errors=errors) if any(errors) else None
-    return None if response.wants_to_continue else refused_output(response, check)
+        return Rejection(call_errors=errors) if any(errors) else None
+    return None if response.wants_to_continue else check_output(response, output_check)
 
 
-def refused_output(response: InferenceResponse, check: OutputCheck | None) -> Unusable | None:
-    """Say why an answer does not have the form that is asked of it."""
-    if check is None:
+def check_output(response: InferenceResponse, output_check: OutputCheck | None) -> Rejection | None:
+    """Return why a response is not a valid final answer, or None."""
+    if output_check is None:
         return None
     try:
-        check(response.text)
+        output_check(response.text)
     except InvalidOutput as error:
-        return Unusable(output=str(error))
+        return Rejection(output_error=str(error))
     return None
 
 
-def asked_again(request: InferenceRequest, response: InferenceResponse, wrong: Unusable) -> InferenceRequest:
-    """Return the request that shows a model its answer and what is wrong with it; neither becomes a part of the conversation."""
-    if wrong.problem or wrong.output:
-        said = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
-        told = Message.user(_UNREADABLE.format(wrong.problem or wrong.output))
-        return request.with_messages(*request.messages, *((said, told) if said.parts else (told,)))
-    errors = iter(wrong.errors)
+def retry_request(request: InferenceRequest, response: InferenceResponse, rejection: Rejection) -> InferenceRequest:
+    """Return the request that shows the model its response and why it was rejected; the conversation keeps neither."""
+    if rejection.problem or rejection.output_error:
+        answer = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
+        correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error))
+        return request.with_messages(*request.messages, *((answer, correction) if answer.parts else (correction,)))
+    errors = iter(rejection.call_errors)
     parts: list[Part] = [
-        ToolExchange(part, _not_executed(part, next(errors))) if isinstance(part, ToolCall) else part
+        ToolExchange(part, _rejected_execution(part, next(errors))) if isinstance(part, ToolCall) else part
         for part in response.parts
     ]
     return request.with_messages(*request.messages, Message.assistant(*parts))
 
 
-def _not_executed(call: ToolCall, error: str) -> ToolExecution:
-    """Make the outcome by which a call is answered that no executor sees."""
-    told = ErrorInfo("InvalidArguments", error) if error else ErrorInfo("Cancelled", _BESIDE)
-    status = ToolStatus.REJECTED if error else ToolStatus.CANCELLED
-    return ToolExecution.of(call, status, key="", id="", at=_NEVER, error=told)
-
-
-_BESIDE = "not executed, since another call of the same answer cannot be; make it again if it is still needed"
-
-
-async def tell_unusable(
-    events: CanHandleEvents, draft: StepDraft, response: InferenceResponse, wrong: Unusable, *, attempt: int
+async def emit_rejection(
+    events: CanHandleEvents, state: AgentState, response: InferenceResponse, rejection: Rejection, *, attempt: int
 ) -> None:
-    """Emit what is wrong with an answer."""
-    if wrong.problem:
-        if events.due(DecisionExtractionFailed):
-            head = events.head(draft.state)
-            await events.emit(DecisionExtractionFailed(head, attempt, wrong.problem, response.text))
-    elif events.due(ValidationFailed):
-        problems = (wrong.output,) if wrong.output else tuple([error for error in wrong.errors if error])
-        await events.emit(ValidationFailed(events.head(draft.state), attempt, problems))
+    """Emit why a response was rejected.
+
+    Args:
+        events: the bus.
+        state: the state of the step.
+        response: the response.
+        rejection: why it was rejected.
+        attempt: the 1-based number of the response in its step.
+    """
+    if rejection.problem:
+        await emit(events, DecisionExtractionFailed, state, attempt, rejection.problem, response.text)
+    else:
+        await emit(events, ValidationFailed, state, attempt, rejection.messages)
+
+
+_CORRECTION = "Your answer cannot be used: {}. Answer again, in the form that you were told."
+_NOT_EXECUTED = "not executed, since another call of the same answer cannot be; make it again if it is still needed"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # a rejected call has no time; requests do not show it
+
+
+def _rejected_execution(call: ToolCall, error: str) -> ToolExecution:
+    """Return the execution that answers a call which no executor sees."""
+    if error:
+        status, info = ToolStatus.REJECTED, ErrorInfo("InvalidArguments", error)
+    else:
+        status, info = ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_EXECUTED)
+    return ToolExecution.of(call, status, key="", id="", at=_EPOCH, error=info)

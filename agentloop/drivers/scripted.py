@@ -16,20 +16,20 @@ from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
-_USAGE = Usage(0, 0, 0, 0, 0)
+_NO_TOKENS = Usage(0, 0, 0, 0, 0)
 
 
 @frozen
 class ScenarioStep:
-    """One step of a script; made by `final`, `tool_call`, `tool_calls`, `tool` and `error`.
+    """One step of a script. Create it with `final`, `tool_call`, `tool_calls`, `tool` or `error`.
 
     Attributes:
-        text: what the model says.
-        calls: what it calls: pairs of a tool's name and arguments.
-        result: what the one call returns, when it is not executed.
-        is_recorded: whether `result` is to be taken instead of executing the call.
-        failure: what is raised instead of deciding.
-        usage: the tokens to report.
+        text: the text of the response.
+        calls: the calls of the response: pairs of a tool's name and arguments.
+        result: the result of the one call, if it is not executed.
+        is_recorded: whether the call has `result` without being executed.
+        failure: the error that is raised in place of a decision.
+        usage: the tokens of the response.
     """
 
     text: str = ""
@@ -37,41 +37,48 @@ class ScenarioStep:
     result: JsonValue = field(default=None, converter=freeze)
     is_recorded: bool = False
     failure: Exception | None = None
-    usage: Usage = _USAGE
+    usage: Usage = _NO_TOKENS
 
     @classmethod
-    def final(cls, text: str, *, usage: Usage = _USAGE) -> ScenarioStep:
+    def final(cls, text: str, *, usage: Usage = _NO_TOKENS) -> ScenarioStep:
         """Answer with this text."""
         return cls(text, usage=usage)
 
     @classmethod
     def tool_call(
-        cls, name: str, arguments: Mapping[str, Any] = EMPTY_OBJECT, *, text: str = "", usage: Usage = _USAGE
+        cls, name: str, arguments: Mapping[str, Any] = EMPTY_OBJECT, *, text: str = "", usage: Usage = _NO_TOKENS
     ) -> ScenarioStep:
-        """Call a tool, which is executed."""
+        """Call a tool and execute the call."""
         return cls(text, ((name, freeze_object(arguments)),), usage=usage)
 
     @classmethod
-    def tool_calls(cls, *calls: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage = _USAGE) -> ScenarioStep:
-        """Call several tools in one batch, which is executed."""
+    def tool_calls(
+        cls, *calls: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage = _NO_TOKENS
+    ) -> ScenarioStep:
+        """Call several tools and execute the calls as one batch."""
         return cls(text, tuple([(name, freeze_object(arguments)) for name, arguments in calls]), usage=usage)
 
     @classmethod
     def tool(
-        cls, name: str, arguments: Mapping[str, Any] = EMPTY_OBJECT, *, result: object = None, usage: Usage = _USAGE
+        cls,
+        name: str,
+        arguments: Mapping[str, Any] = EMPTY_OBJECT,
+        *,
+        result: object = None,
+        usage: Usage = _NO_TOKENS,
     ) -> ScenarioStep:
-        """Call a tool that is not executed: it returns this result."""
+        """Call a tool without executing the call; it has this result."""
         return cls("", ((name, freeze_object(arguments)),), result=result, is_recorded=True, usage=usage)
 
     @classmethod
     def error(cls, failure: Exception) -> ScenarioStep:
-        """Raise this."""
+        """Raise this error."""
         return cls(failure=failure)
 
 
 @frozen(init=False)
 class ScriptedDriver(Driver):
-    """Takes the steps of a script, in order, without a model; each execution begins at the first step.
+    """Takes the steps of a script, in order, without a model. Each execution starts with the first step.
 
     Args:
         *script: the steps.
@@ -84,43 +91,42 @@ class ScriptedDriver(Driver):
         parts.setdefault("script", script)
         self.__attrs_init__(**parts)
 
-    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:  # noqa: ARG002  # a script does not read
-        """Decide what the script says.
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:  # noqa: ARG002  # a script does not depend on the messages
+        """Return the decision of the script.
 
         Raises:
-            ContractViolation: when the script is at its end.
-            Exception: when the step of the script is an error.
+            ContractViolation: the script has no step left.
+            Exception: the error of the script's step.
         """
         step = self._step(draft)
         if step.failure is not None:
             raise step.failure
         text: list[ResponsePart] = [Text(step.text)] if step.text or not step.calls else []
         calls = [
-            ToolCall(f"call_{place}", name, format_json(arguments).decode())
-            for place, (name, arguments) in enumerate(step.calls)
+            ToolCall(f"call_{index}", name, format_json(arguments).decode())
+            for index, (name, arguments) in enumerate(step.calls)
         ]
         parts = (*text, *calls)
         finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        draft.count(InferenceResponse(parts, finish, step.usage, model="scripted"))
+        draft.add_response(InferenceResponse(parts, finish, step.usage, model="scripted"))
         return parts
 
     async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
-        """Have calls executed, unless the script says what they return."""
+        """Execute the calls, unless the script holds their result."""
         step = self._step(draft)
         if not step.is_recorded:
             return await super().execute(calls, draft)
-        now = self.scope.clock.now()
         execution = ToolExecution.of(
             calls.calls[0],
             ToolStatus.SUCCEEDED,
             key=calls.keys[0],
             id=self.scope.ids.new_id("tool_execution"),
-            at=now,
+            at=self.scope.clock.now(),
             value=step.result,
         )
         return ToolExecutions((execution,), (), draft.state)
 
     def _step(self, draft: StepDraft) -> ScenarioStep:
         if draft.number > len(self.script):
-            raise ContractViolation(f"the script has {len(self.script)} steps, and step {draft.number} was asked for")
+            raise ContractViolation(f"the script has {len(self.script)} steps, and step {draft.number} was requested")
         return self.script[draft.number - 1]

@@ -22,7 +22,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer, CanNameModel
-from agentloop.drivers import ReActCall, ReActDecision, Unusable, decision_of
+from agentloop.drivers import ReActCall, ReActDecision, Rejection, decision_of
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
     DecisionExtractionFailed,
@@ -538,9 +538,9 @@ async def test_a_call_may_wait_for_a_decision(output: str) -> None:
 async def test_prompt_validator_and_output_can_be_replaced() -> None:
     """Each of the three is an argument: a function, a function, and a mode."""
 
-    def only_small(decision: ReActDecision, calls: object, tools: object) -> Unusable | None:
+    def only_small(decision: ReActDecision, calls: object, tools: object) -> Rejection | None:
         del calls, tools
-        return Unusable(output="too large") if decision.args.get("a", 0) > 5 else None
+        return Rejection(output_error="too large") if decision.args.get("a", 0) > 5 else None
 
     def prompt(request: InferenceRequest) -> str:
         return f"{request.system_prompt} {len(request.tools)} tools."
@@ -572,7 +572,7 @@ def test_the_table_of_models_chooses_the_output(name: str, expected: str) -> Non
     """JSON where a model's answers can be kept to it, text where nothing is known of it."""
     model: CanInfer = Named()
     model.model_name = name  # type: ignore[attr-defined]  # a double
-    mode = ReActDriver(model).mode_of(model)
+    mode = ReActDriver(model).mode_for(model)
     assert f"{mode.name} {getattr(mode, 'constrain', '')}".strip() == expected
 
 

@@ -145,4 +145,4 @@ def test_a_script_of_steps_is_followed_without_a_model() -> None:
     failed = AgentLoop(ScriptedDriver(ScenarioStep.error(KeyError("x")))).execute_sync("go")
     assert (failed.status, failed.errors[0].type) == (ExecutionStatus.FAILED, "KeyError")
     ended = AgentLoop(ScriptedDriver(*script), toys(ledger)).execute_sync("go")
-    assert "the script has 3 steps, and step 4 was asked for" in ended.errors[0].message
+    assert "the script has 3 steps, and step 4 was requested" in ended.errors[0].message

@@ -37,7 +37,7 @@ _DRIVERS = [
     for mode in modes
 ]
 WAYS: list[CanUseMode] = [
-    *[driver.mode_of(driver.inference) for driver in _DRIVERS],  # type: ignore[attr-defined]  # both drivers have it
+    *[driver.mode_for(driver.inference) for driver in _DRIVERS],  # type: ignore[attr-defined]  # both drivers have it
     StructuredMode(variant="json_object"),
     ReActJsonMode(constrain="json_object"),
     ReActJsonMode(constrain=None),

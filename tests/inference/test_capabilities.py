@@ -343,7 +343,7 @@ async def test_a_replay_names_the_recorded_model(tmp_path: Path) -> None:
 def test_an_inference_without_a_model_name_is_called_by_its_tool_api() -> None:
     """A fallback around such an inference is treated like the inference itself."""
     for inference in (Anonymous(), FallbackInference([Anonymous()])):
-        assert ToolCallingDriver(inference).mode_of(inference).name == "native"
+        assert ToolCallingDriver(inference).mode_for(inference).name == "native"
 
 
 def test_the_rows_of_services_name_known_providers() -> None:

@@ -642,7 +642,7 @@ class Echoing(Driver):
     """A first driver: answers with the last message."""
 
     async def decide(self, draft: Any, messages: Sequence[Message]) -> Any:
-        draft.count(InferenceResponse((), usage=Usage.none()))
+        draft.add_response(InferenceResponse((), usage=Usage.none()))
         return (Text(messages[-1].text.upper()),)
 
 
