@@ -1,9 +1,9 @@
-"""A process that uses a journal: `journal_process.py path what …`; it says a line for each thing that it has done.
+"""A process that uses a journal: `journal_process.py PATH COMMAND …`; it prints a line after each operation.
 
-append ID N: append records one by one, for ever, N to an append.
-race ID COUNT: append records wherever the execution ends, until that many are there; say which are its own.
-claim ID: claim an execution and keep it, until a line comes.
-lock: begin to write, and go no further until a line comes.
+append ID N: append records forever, N at a time.
+race ID COUNT NAME: append records at the end of an execution until it has COUNT records; print the numbers of the own ones.
+claim ID: claim an execution and hold the claim until a line is read.
+lock: start writing, and hold the lock until a line is read.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ import sys
 
 from agentloop.errors import JournalConflict
 from agentloop.journal import SqliteJournal
-from tests.journal.records import head_after, records_of
+from tests.journal.records import make_head, make_records
 
 
-def say(text: object) -> None:
+def print_line(text: object) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-async def append(journal: SqliteJournal, execution_id: str, group: int) -> None:
+async def append(journal: SqliteJournal, execution_id: str, group_size: int) -> None:
     records = list(await journal.read(execution_id))
-    say("ready")
+    print_line("ready")
     while True:
-        at = len(records)
-        bodies = [f'{{"text": "{"é" * (number % 7) * 50}{number}"}}' for number in range(at + 1, at + 1 + group)]
-        new = records_of(execution_id, *bodies, after=records)
-        await journal.append(head_after(new), new)
-        records += new
-        say(len(records))
+        first = len(records) + 1
+        bodies = [f'{{"text": "{"é" * (number % 7) * 50}{number}"}}' for number in range(first, first + group_size)]
+        group = make_records(execution_id, *bodies, after=records)
+        await journal.append(make_head(group), group)
+        records += group
+        print_line(len(records))
 
 
 async def race(journal: SqliteJournal, execution_id: str, count: int, name: str) -> None:
-    say("ready")
+    print_line("ready")
     sys.stdin.readline()
     while len(records := list(await journal.read(execution_id))) < count:
-        new = records_of(execution_id, f'{{"by": "{name}"}}', after=records)
+        group = make_records(execution_id, f'{{"by": "{name}"}}', after=records)
         try:
-            await journal.append(head_after(new), new)
+            await journal.append(make_head(group), group)
         except JournalConflict:
             continue
-        say(new[0].sequence)
+        print_line(group[0].sequence)
     await journal.aclose()
 
 
@@ -51,31 +51,31 @@ async def claim(journal: SqliteJournal, execution_id: str) -> None:
     try:
         await journal.claim(execution_id)
     except JournalConflict as error:
-        say(error)
+        print_line(error)
         return
-    say("claimed")
+    print_line("claimed")
     sys.stdin.readline()
 
 
 def lock(path: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
-    say("locked")
+    print_line("locked")
     sys.stdin.readline()
     connection.close()
 
 
-def main(path: str, what: str, *given: str) -> None:
-    if what == "lock":
+def main(path: str, command: str, *arguments: str) -> None:
+    if command == "lock":
         lock(path)
         return
     journal = SqliteJournal(path, synchronous="normal")
-    if what == "append":
-        asyncio.run(append(journal, given[0], int(given[1])))
-    elif what == "race":
-        asyncio.run(race(journal, given[0], int(given[1]), given[2]))
+    if command == "append":
+        asyncio.run(append(journal, arguments[0], int(arguments[1])))
+    elif command == "race":
+        asyncio.run(race(journal, arguments[0], int(arguments[1]), arguments[2]))
     else:
-        asyncio.run(claim(journal, given[0]))
+        asyncio.run(claim(journal, arguments[0]))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def process(path: Path, *given: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that does something with a journal; it is killed at the end."""
-    arguments = [sys.executable, "-m", "tests.journal.journal_process", str(path), *[str(one) for one in given]]
+def start_process(path: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Start `journal_process` on a journal; kill it at the end."""
+    command = [sys.executable, "-m", "tests.journal.journal_process", str(path), *map(str, arguments)]
     with subprocess.Popen(
-        arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as child:
         try:
             yield child
@@ -24,14 +24,14 @@ def process(path: Path, *given: object) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def line(child: subprocess.Popen[str]) -> str:
-    """Wait for a line that a process says; empty when it has ended."""
+def read_line(child: subprocess.Popen[str]) -> str:
+    """Wait for a line that a process prints; empty when the process has ended."""
     assert child.stdout is not None
     return child.stdout.readline().rstrip("\n")
 
 
-def tell(child: subprocess.Popen[str]) -> None:
-    """Let a process go on."""
+def send_line(child: subprocess.Popen[str]) -> None:
+    """Let a process that waits for a line continue."""
     assert child.stdin is not None
-    child.stdin.write("go on\n")
+    child.stdin.write("continue\n")
     child.stdin.flush()

@@ -1,4 +1,4 @@
-"""Records and heads as tests need them."""
+"""Records and heads for tests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from agentloop.journal import chain_record
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def records_of(execution_id: str, *bodies: str, after: Sequence[JournalRecord] = ()) -> list[JournalRecord]:
-    """Make records with these bodies that follow others."""
+def make_records(execution_id: str, *bodies: str, after: Sequence[JournalRecord] = ()) -> list[JournalRecord]:
+    """Return records with these bodies, which follow other records."""
     previous, sequence = (after[-1].hash, after[-1].sequence) if after else (FIRST_HASH, 0)
     records = []
     for number, body in enumerate(bodies, sequence + 1):
-        at = BEGIN + timedelta(seconds=number)
+        at = START + timedelta(seconds=number)
         kind = RecordKind.CALL_INTENT if number % 2 else RecordKind.CALL_OUTCOME
         record = chain_record(execution_id, number, kind, body, at=at, previous_hash=previous)
         records.append(record)
@@ -26,15 +26,15 @@ def records_of(execution_id: str, *bodies: str, after: Sequence[JournalRecord] =
     return records
 
 
-def head_after(
+def make_head(
     records: Sequence[JournalRecord],
     *,
     agent_id: str = "",
     number: int = 1,
     status: ExecutionStatus = ExecutionStatus.IN_PROGRESS,
-    started_at: datetime = BEGIN,
+    started_at: datetime = START,
 ) -> ExecutionHead:
-    """Make the head of an execution after these records; each execution is of an agent of its own unless one is named."""
+    """Return the head of an execution after these records; by default, each execution has an agent of its own."""
     last = records[-1]
     return ExecutionHead(
         execution_id=last.execution_id,
@@ -49,10 +49,10 @@ def head_after(
     )
 
 
-async def appended(
+async def append_records(
     journal: CanJournal, execution_id: str, *bodies: str, after: Sequence[JournalRecord] = ()
 ) -> list[JournalRecord]:
-    """Append records with these bodies to a journal; return all there are."""
-    records = records_of(execution_id, *bodies, after=after)
-    await journal.append(head_after(records), records)
+    """Append records with these bodies to a journal; return all records of the execution."""
+    records = make_records(execution_id, *bodies, after=after)
+    await journal.append(make_head(records), records)
     return [*after, *records]

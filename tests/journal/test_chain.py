@@ -1,4 +1,4 @@
-"""The chain of hashes that binds records together."""
+"""The hash chain that binds records together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from agentloop.errors import JournalCorrupt, SchemaTooNew
 from agentloop.journal import chain_record, record_hash, verify_records
 from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, JournalRecord, RecordKind
-from tests.journal.records import records_of
+from tests.journal.records import make_records
 
-TEXTS = st.text(max_size=20)
 CHANGES = st.sampled_from(["execution_id", "sequence", "kind", "at", "schema_version", "body", "previous_hash"])
 
 
-def changed(record: JournalRecord, name: str) -> JournalRecord:
-    """Change one field of a record, and leave its hash."""
+def change_field(record: JournalRecord, name: str) -> JournalRecord:
+    """Return a record with another value of one field and the same hash."""
     value: Any = getattr(record, name)
     if isinstance(value, RecordKind):
         other: Any = RecordKind.STEP_COMPLETED
@@ -31,41 +30,41 @@ def changed(record: JournalRecord, name: str) -> JournalRecord:
     return evolve(record, **{name: other})
 
 
-@given(name=CHANGES, at=st.integers(0, 4))
-def test_a_changed_field_is_found(name: str, at: int) -> None:
-    """Every field goes into the hash, and the error names the record."""
-    records = records_of("e", *["{}"] * 5)
-    records[at] = changed(records[at], name)
-    assert record_hash(records[at]) != records[at].hash
+@given(name=CHANGES, index=st.integers(0, 4))
+def test_a_changed_field_is_detected(name: str, index: int) -> None:
+    """The hash covers every field, and the error names the record."""
+    records = make_records("e", *["{}"] * 5)
+    records[index] = change_field(records[index], name)
+    assert record_hash(records[index]) != records[index].hash
     with pytest.raises(JournalCorrupt) as caught:
         verify_records(records, "e")
-    assert (caught.value.execution_id, caught.value.sequence) == ("e", at + 1)
+    assert (caught.value.execution_id, caught.value.sequence) == ("e", index + 1)
 
 
-@given(at=st.integers(0, 3))
-def test_a_record_that_is_missing_or_elsewhere_is_found(at: int) -> None:
-    """What was dropped before the end, doubled, swapped or taken from elsewhere is found."""
-    records, others = records_of("e", *["{}"] * 5), records_of("f", *["{}"] * 5)
+@given(index=st.integers(0, 3))
+def test_a_missing_or_moved_record_is_detected(index: int) -> None:
+    """Verification fails for a record that was dropped, duplicated, swapped or taken from another execution."""
+    records, others = make_records("e", *["{}"] * 5), make_records("f", *["{}"] * 5)
     for wrong in (
-        records[:at] + records[at + 1 :],
-        records[: at + 1] + records[at:],
-        [*records[:at], records[at + 1], records[at], *records[at + 2 :]],
-        [*records[:at], others[at], *records[at + 1 :]],
+        records[:index] + records[index + 1 :],
+        records[: index + 1] + records[index:],
+        [*records[:index], records[index + 1], records[index], *records[index + 2 :]],
+        [*records[:index], others[index], *records[index + 1 :]],
     ):
         with pytest.raises(JournalCorrupt):
             verify_records(wrong, "e")
 
 
-def test_a_record_of_a_newer_agentloop_is_refused() -> None:
-    """A record whose hash is right and whose form is not known is SchemaTooNew."""
-    (record,) = records_of("e", "{}")
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    """A record with a correct hash and an unknown schema version raises SchemaTooNew."""
+    (record,) = make_records("e", "{}")
     newer = evolve(record, schema_version=RECORD_SCHEMA_VERSION + 1)
     with pytest.raises(SchemaTooNew):
         verify_records([evolve(newer, hash=record_hash(newer))], "e")
 
 
-def test_the_hash_is_what_it_always_was() -> None:
-    """A hash that changes with the version of agentloop would make every journal look damaged."""
+def test_the_hash_is_stable_across_versions() -> None:
+    """The hash of a record does not depend on the version of agentloop, or every journal would look damaged."""
     at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2)))
     first = chain_record(
         "é\n", 1, RecordKind.CALL_INTENT, '{"text":"\ud800"}', at=at, previous_hash=FIRST_HASH, schema_version=1

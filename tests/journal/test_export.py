@@ -20,16 +20,16 @@ from agentloop.values.decisions import CallSuspended, Decision
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
 from tests.journal.exported import (
-    Answering,
-    AskingOn,
-    Blocking,
-    BrokenAfterTools,
-    BrokenAtStep,
-    Changing,
-    Recovering,
-    Rewriting,
-    recorded,
-    run,
+    AnswerPayments,
+    BlockPayments,
+    ChangeArguments,
+    ContinueAfterAnswer,
+    FailAfterToolUse,
+    FailBeforeSecondStep,
+    RecoverFromErrors,
+    RewriteResults,
+    record_execution,
+    run_test,
 )
 
 
@@ -83,15 +83,15 @@ SCRIPTS: dict[str, tuple[Sequence[Any], Sequence[CanIntercept]]] = {
     ),
     "a model that fails": ([call("look"), RateLimited("slow down")], []),
     "an error of nobody's": ([ValueError("boom")], []),
-    "a call that is changed": ([[call("pay")], "done"], [Changing()]),
-    "a call that is blocked": ([[call("pay"), call("look")], "done"], [Blocking()]),
-    "a call that is answered": ([[call("pay"), call("look")], "done"], [Answering()]),
-    "an outcome that is changed": ([[call("pay"), call("fail")], "done"], [Rewriting()]),
-    "a rule that fails before a step": ([call("look"), "done"], [BrokenAtStep()]),
-    "a rule that fails after a call": ([[call("look"), call("pay")], "done"], [BrokenAfterTools()]),
-    "an error after which it goes on": ([call("look"), RateLimited("slow"), "done"], [Recovering()]),
-    "a failed rule after which it goes on": ([[call("look")], "done"], [BrokenAfterTools(), Recovering()]),
-    "an answer after which it goes on": (["first", "second"], [AskingOn()]),
+    "a call that is changed": ([[call("pay")], "done"], [ChangeArguments()]),
+    "a call that is blocked": ([[call("pay"), call("look")], "done"], [BlockPayments()]),
+    "a call that is answered": ([[call("pay"), call("look")], "done"], [AnswerPayments()]),
+    "an outcome that is changed": ([[call("pay"), call("fail")], "done"], [RewriteResults()]),
+    "a rule that fails before a step": ([call("look"), "done"], [FailBeforeSecondStep()]),
+    "a rule that fails after a call": ([[call("look"), call("pay")], "done"], [FailAfterToolUse()]),
+    "an error after which it goes on": ([call("look"), RateLimited("slow"), "done"], [RecoverFromErrors()]),
+    "a failed rule after which it goes on": ([[call("look")], "done"], [FailAfterToolUse(), RecoverFromErrors()]),
+    "an answer after which it goes on": (["first", "second"], [ContinueAfterAnswer()]),
     "a tool that stops all": ([[call("look"), call("quit_now")], "done"], []),
     "a limit of steps": ([call("look"), call("look"), "done"], [Budget(steps=2)]),
     "thoughts": ([InferenceResponse((Reasoning("hm"), Text("done")))], []),
@@ -103,12 +103,12 @@ async def test_an_execution_becomes_a_test_that_passes(name: str) -> None:
     """Whatever happened in it, the test comes to the same calls, outcomes, answer, status and errors."""
     script, interceptors = SCRIPTS[name]
     loop = AgentLoop.for_model(ScriptedInference(*script), tools=TOOLS, interceptors=interceptors, max_steps=6)
-    recording, source, state = await recorded(loop)
-    await _check(recording, source, state)
+    fixture, source, state = await record_execution(loop)
+    await _check(fixture, source, state)
 
 
-async def _check(recording: Fixture, source: str, state: AgentState) -> None:
-    played = await asyncio.to_thread(play, recording)
+async def _check(fixture: Fixture, source: str, state: AgentState) -> None:
+    played = await asyncio.to_thread(play, fixture)
     assert played.status is state.status
     assert played.errors == state.errors
     assert [(one.call, one.status, one.text) for step in played.steps for one in step.executions] == [
@@ -116,7 +116,7 @@ async def _check(recording: Fixture, source: str, state: AgentState) -> None:
     ]
     assert played.final_text == state.final_text
     assert {one.reason for one in _signals(played)} == {one.reason for one in _signals(state)}
-    await asyncio.to_thread(run, source)
+    await asyncio.to_thread(run_test, source)
 
 
 def _signals(state: AgentState) -> Sequence[Any]:
@@ -133,10 +133,10 @@ async def test_decisions_are_made_again(decision: Decision) -> None:
     loop = AgentLoop.for_model(
         ScriptedInference([call("look"), call("pay")], "done"),
         tools=TOOLS,
-        interceptors=[RequireApproval(), Changing()],
+        interceptors=[RequireApproval(), ChangeArguments()],
     )
     loop = _going_on(loop)
-    await _check(*await recorded(loop, "go", decision))
+    await _check(*await record_execution(loop, "go", decision))
 
 
 def _going_on(loop: AgentLoop) -> AgentLoop:
@@ -154,8 +154,8 @@ async def test_what_still_waits_waits_in_the_test() -> None:
     """A suspended execution becomes a test that ends suspended, with the same calls waiting."""
     script = ScriptedInference([call("look"), call("pay"), call("pay", 2)], "done")
     loop = AgentLoop.for_model(script, tools=TOOLS, interceptors=[RequireApproval()])
-    recording, source, state = await recorded(loop)
-    await _check(recording, source, state)
+    fixture, source, state = await record_execution(loop)
+    await _check(fixture, source, state)
     assert "state.pending" in source
 
 
@@ -166,7 +166,7 @@ async def test_a_tool_that_waits_waits_again() -> None:
         return "done" if any(message.exchanges for message in request.messages) else InferenceResponse((call("wait"),))
 
     loop = AgentLoop.for_model(ScriptedInference(line, line), tools=TOOLS)
-    await _check(*await recorded(loop, "go", answer("me")))
+    await _check(*await record_execution(loop, "go", answer("me")))
 
 
 async def test_an_agent_in_it_is_not_run() -> None:
@@ -186,7 +186,7 @@ async def test_an_agent_in_it_is_not_run() -> None:
         return InferenceResponse((ToolCall("1", "helper", '{"task": "x"}'),))
 
     loop = AgentLoop.for_model(ScriptedInference(line, line), tools=[child.as_tool("helper", "Helps.")])
-    await _check(*await recorded(loop, "go", approve()))
+    await _check(*await record_execution(loop, "go", approve()))
 
 
 async def test_a_call_that_timed_out_times_out_at_once() -> None:
@@ -199,29 +199,29 @@ async def test_a_call_that_timed_out_times_out_at_once() -> None:
         return ""
 
     loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", "slow"), "done"), tools=[slow])
-    recording, source, state = await recorded(loop)
+    fixture, source, state = await record_execution(loop)
     assert state.steps[0].executions[0].status.value == "timed_out"
-    await _check(recording, source, state)
+    await _check(fixture, source, state)
 
 
 async def test_another_driver_is_not_needed() -> None:
     """What a ReAct driver asked for in vain, and again, comes down to the calls that were made and the failure that came."""
     loop = AgentLoop(ReActDriver(ScriptedInference(*["nonsense"] * 9)), TOOLS)
-    recording, source, state = await recorded(loop)
+    fixture, source, state = await record_execution(loop)
     assert state.status is ExecutionStatus.FAILED
-    played = await asyncio.to_thread(play, recording)
+    played = await asyncio.to_thread(play, fixture)
     assert (played.status, played.errors) == (state.status, state.errors)
-    await asyncio.to_thread(run, source)
+    await asyncio.to_thread(run_test, source)
 
 
 async def test_a_conversation_that_goes_on_begins_where_it_stood() -> None:
     """What was said before the execution, with pictures and calls, stands in the test."""
     loop = AgentLoop.for_model(ScriptedInference([call("look")], "done"), tools=TOOLS, system_prompt="Be good.")
     state = await loop.execute("first")
-    recording, source, ended = await recorded(
+    fixture, source, ended = await record_execution(
         loop, state.with_message(Message.user("second")).with_metadata(tenant="a")
     )
-    await _check(recording, source, ended)
+    await _check(fixture, source, ended)
     assert "from_json(" in source
 
 
@@ -229,9 +229,9 @@ async def test_a_message_that_came_meanwhile_comes_again() -> None:
     """A message that was sent to it is taken by the same step."""
     loop = AgentLoop.for_model(ScriptedInference([call("look")], "done"), tools=TOOLS)
     loop.inbox("e/1").send("hurry")
-    recording, source, state = await recorded(loop)
+    fixture, source, state = await record_execution(loop)
     assert [message.text for message in state.messages if message.role == "user"] == ["go", "hurry"]
-    await _check(recording, source, state)
+    await _check(fixture, source, state)
 
 
 async def test_what_was_masked_stays_masked() -> None:
@@ -244,24 +244,24 @@ async def test_what_was_masked_stays_masked() -> None:
     source = pytest_source(await journal.read("e/1"), "e/1")
     assert "hunter22" not in source
     assert "4711" not in source.replace("paid 4711", "")
-    await asyncio.to_thread(run, source)
+    await asyncio.to_thread(run_test, source)
 
 
 async def test_the_tools_and_rules_of_a_loop_can_be_used_instead() -> None:
     """With a loop, today's rules decide: a call that is blocked now makes the test fail."""
     loop = AgentLoop.for_model(ScriptedInference([call("look"), call("pay")], "done"), tools=TOOLS)
-    recording, _, state = await recorded(loop)
-    same = await asyncio.to_thread(play, recording, loop)
+    fixture, _, state = await record_execution(loop)
+    same = await asyncio.to_thread(play, fixture, loop)
     assert [one.text for one in same.steps[0].executions] == [one.text for one in state.steps[0].executions]
-    other = await asyncio.to_thread(play, recording, loop.with_interceptors(Blocking()))
+    other = await asyncio.to_thread(play, fixture, loop.with_interceptors(BlockPayments()))
     assert [one.status.value for one in other.steps[0].executions] == ["succeeded", "blocked"]
 
 
 async def test_a_test_fails_when_something_else_comes_of_it() -> None:
     """The expectations are not empty: another answer, another outcome or another call is found."""
     loop = AgentLoop.for_model(ScriptedInference([call("pay")], "done"), tools=TOOLS)
-    _, source, _ = await recorded(loop)
+    _, source, _ = await record_execution(loop)
     for told, other in (("[Text('done')]", "[Text('other')]"), ("Outcome(value='paid 1')", "Outcome(value='x')")):
         assert source.count(told) == 1
         with pytest.raises(AssertionError):
-            await asyncio.to_thread(run, source.replace(told, other))
+            await asyncio.to_thread(run_test, source.replace(told, other))

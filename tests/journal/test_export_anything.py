@@ -22,15 +22,15 @@ from agentloop.values.decisions import CallSuspended, Decision
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
 from tests.journal.exported import (
-    Answering,
-    AskingOn,
-    Blocking,
-    BrokenAfterTools,
-    BrokenAtStep,
-    Changing,
-    Recovering,
-    Rewriting,
-    run,
+    AnswerPayments,
+    BlockPayments,
+    ChangeArguments,
+    ContinueAfterAnswer,
+    FailAfterToolUse,
+    FailBeforeSecondStep,
+    RecoverFromErrors,
+    RewriteResults,
+    run_test,
 )
 
 
@@ -73,14 +73,14 @@ CALLS = st.builds(
 )
 LINES = st.lists(st.lists(CALLS | st.just("hm"), min_size=1, max_size=4) | st.just(RateLimited("slow")), max_size=4)
 RULES: Sequence[type[CanIntercept]] = (
-    Answering,
-    AskingOn,
-    Blocking,
-    BrokenAfterTools,
-    BrokenAtStep,
-    Changing,
-    Recovering,
-    Rewriting,
+    AnswerPayments,
+    ContinueAfterAnswer,
+    BlockPayments,
+    FailAfterToolUse,
+    FailBeforeSecondStep,
+    ChangeArguments,
+    RecoverFromErrors,
+    RewriteResults,
     RequireApproval,
 )
 DECISIONS = st.sampled_from([approve(), deny("no"), answer([1]), edit({"x": 5}), edit({"x": "5"})])
@@ -93,7 +93,7 @@ def test_every_execution_becomes_a_test_that_passes(
 ) -> None:
     """Random calls, rules, decisions, errors and limits: the same calls, outcomes, status, errors and answer."""
     assume(
-        not {BrokenAtStep, Recovering} <= rules
+        not {FailBeforeSecondStep, RecoverFromErrors} <= rules
     )  # who goes on after a rule that fails before every step does so for ever
     journal, script = MemoryJournal(), [*lines, "done"]
     loop = AgentLoop.for_model(
@@ -110,7 +110,7 @@ def test_every_execution_becomes_a_test_that_passes(
     records = asyncio.run(journal.read("e"))
     played = play(build_fixture(records, "e"))
     assert _account(played) == _account(state)
-    run(pytest_source(records, "e"))
+    run_test(pytest_source(records, "e"))
 
 
 async def _resumed(loop: AgentLoop, state: AgentState, decision: Decision) -> AgentState:
@@ -152,4 +152,4 @@ async def test_an_execution_that_was_cut_off_becomes_a_test_of_what_there_is() -
     for records in (middle, await journal.read("e")):
         played = await asyncio.to_thread(play, build_fixture(records, "e"))
         assert played.status is ExecutionStatus.STOPPED
-        await asyncio.to_thread(run, pytest_source(records, "e"))
+        await asyncio.to_thread(run_test, pytest_source(records, "e"))

@@ -15,7 +15,7 @@ from agentloop.errors import UnknownExecution
 from agentloop.journal import MemoryJournal, pytest_source
 from agentloop.journal.export import SourceWriter
 from agentloop.values.json import freeze, parse_json
-from tests.journal.exported import recorded, run
+from tests.journal.exported import record_execution, run_test
 from tests.limits import LONGEST
 
 HOSTILE = [
@@ -52,7 +52,7 @@ async def test_no_text_becomes_code(text: str) -> None:
     state = await loop.execute(text, execution_id=name)
     source = pytest_source(await journal.read(name), name)
     source.encode("utf-8")
-    await asyncio.to_thread(run, source)
+    await asyncio.to_thread(run_test, source)
     assert state.final_text == text
 
 
@@ -91,7 +91,7 @@ async def test_a_file_is_run_by_pytest_where_there_is_nothing_else(tmp_path: Pat
         return x * 2
 
     loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", "look", '{"x": 1}'), ValueError("boom")), tools=[look])
-    _, source, _ = await recorded(loop)
+    _, source, _ = await record_execution(loop)
     (tmp_path / "test_exported.py").write_text(source, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -15,7 +15,7 @@ from agentloop.errors import JournalConflict, JournalError
 from agentloop.journal import Journal, JournalFinding, MemoryJournal, SqliteJournal, VerifiedExecution
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
-from tests.journal.records import BEGIN, appended, head_after, records_of
+from tests.journal.records import START, append_records, make_head, make_records
 from tests.replay.bench import loop_of
 
 
@@ -30,8 +30,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal
 async def begin(
     journal: Journal, execution_id: str, agent_id: str, number: int, *, minute: int, parent: str | None = None
 ) -> None:
-    records = records_of(execution_id, "{}")
-    head = head_after(records, agent_id=agent_id, number=number, started_at=BEGIN + timedelta(minutes=minute))
+    records = make_records(execution_id, "{}")
+    head = make_head(records, agent_id=agent_id, number=number, started_at=START + timedelta(minutes=minute))
     await journal.append(evolve(head, parent_agent_id=parent), records)
 
 
@@ -60,14 +60,14 @@ async def test_executions_of_an_agent_are_a_conversation(make: Callable[[], Jour
 async def test_an_execution_that_goes_on_takes_the_place_of_none(make: Callable[[], Journal]) -> None:
     """The status of an execution and its number of steps are those of the last append; others keep theirs."""
     journal = make()
-    await appended(journal, "other", "{}")
-    records = records_of("e", "{}", "{}", "{}")
+    await append_records(journal, "other", "{}")
+    records = make_records("e", "{}", "{}", "{}")
     for count, status in enumerate(
         (ExecutionStatus.IN_PROGRESS, ExecutionStatus.SUSPENDED, ExecutionStatus.COMPLETED), 1
     ):
-        await journal.append(head_after(records[:count], status=status), records[count - 1 : count])
+        await journal.append(make_head(records[:count], status=status), records[count - 1 : count])
         head = await journal.head("e")
-        assert head == head_after(records[:count], status=status)
+        assert head == make_head(records[:count], status=status)
         assert [one.execution_id for one in await journal.list(status=status)][:1] in (["e"], ["other"])
     assert [one.execution_id for one in await journal.list(status=ExecutionStatus.COMPLETED)] == ["e"]
     assert not await journal.list(status=ExecutionStatus.SUSPENDED)
@@ -77,14 +77,14 @@ async def test_an_execution_that_goes_on_takes_the_place_of_none(make: Callable[
 async def test_what_is_claimed_is_not_purged(make: Callable[[], Journal]) -> None:
     """An execution that somebody goes on with stays, though it has ended."""
     journal = make()
-    records = records_of("e", "{}")
-    await journal.append(head_after(records, status=ExecutionStatus.FAILED), records)
+    records = make_records("e", "{}")
+    await journal.append(make_head(records, status=ExecutionStatus.FAILED), records)
     claim = await journal.claim("e")
-    assert await journal.purge(BEGIN + timedelta(days=1)) == 0
+    assert await journal.purge(START + timedelta(days=1)) == 0
     with pytest.raises(JournalConflict, match="alive"):
         await journal.delete("e")
     await claim.release()
-    assert await journal.purge(BEGIN + timedelta(days=1)) == 1
+    assert await journal.purge(START + timedelta(days=1)) == 1
     await journal.aclose()
 
 
@@ -99,7 +99,7 @@ class Damaged(MemoryJournal):
         return self.damage(list(await super().read(execution_id, after=after)))
 
 
-OTHERS = records_of("f", *["{}"] * 9)
+OTHERS = make_records("f", *["{}"] * 9)
 DAMAGES: dict[str, tuple[Callable[[list[JournalRecord]], Sequence[JournalRecord]], list[int]]] = {
     "none": (lambda records: records, []),
     "the last is gone": (lambda records: records[:-1], [5]),
@@ -111,9 +111,9 @@ DAMAGES: dict[str, tuple[Callable[[list[JournalRecord]], Sequence[JournalRecord]
         lambda records: [evolve(one, body="[]") if one.sequence in {2, 4} else one for one in records],
         [2, 4],
     ),
-    "one is too many": (lambda records: [*records, *records_of("e", "{}", after=records)], [5]),
+    "one is too many": (lambda records: [*records, *make_records("e", "{}", after=records)], [5]),
     "one is of another": (lambda records: [*records[:2], OTHERS[2], *records[3:]], [3, 4]),
-    "the last is another": (lambda records: [*records[:-1], *records_of("e", "[]", after=records[:-1])], [5]),
+    "the last is another": (lambda records: [*records[:-1], *make_records("e", "[]", after=records[:-1])], [5]),
     "the order": (lambda records: [records[1], records[0], *records[2:]], [2, 1, 3]),
 }
 
@@ -123,7 +123,7 @@ async def test_damage_is_found_and_its_place_told(name: str) -> None:
     """Each record that is not as it was written is told once, and so is an end that is not the one that was written."""
     damage, places = DAMAGES[name]
     journal = Damaged(damage)
-    await appended(journal, "e", *["{}"] * 5)
+    await append_records(journal, "e", *["{}"] * 5)
     found = await journal.verify()
     assert [one.sequence for one in found] == places
     assert {one.execution_id for one in found} <= {"e"}
@@ -137,7 +137,7 @@ async def test_what_goes_on_meanwhile_is_not_damage() -> None:
     class Busy(MemoryJournal):
         async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
             there = list(await super().read(execution_id, after=after))
-            await appended(self, execution_id, "{}", after=there)
+            await append_records(self, execution_id, "{}", after=there)
             return await super().read(execution_id, after=after)
 
     class Vanishing(MemoryJournal):
@@ -146,7 +146,7 @@ async def test_what_goes_on_meanwhile_is_not_damage() -> None:
             return ()
 
     for journal in (Busy(), Vanishing()):
-        await appended(journal, "e", "{}", "{}")
+        await append_records(journal, "e", "{}", "{}")
         assert await journal.verify() == ()
 
 
@@ -154,7 +154,7 @@ async def test_progress_is_told_while_it_is_looked_at(make: Callable[[], Journal
     """Many executions are looked at one after the other, and each is told."""
     journal = make()
     for number in range(5):
-        await appended(journal, f"e{number}", *["{}"] * (number + 1))
+        await append_records(journal, f"e{number}", *["{}"] * (number + 1))
     verified = [one async for one in journal.verify_each()]
     assert [(one.execution_id, one.record_count) for one in verified] == [
         (f"e{number}", number + 1) for number in reversed(range(5))
@@ -172,7 +172,7 @@ async def test_records_without_a_head_are_found() -> None:
             return None
 
     journal = Headless()
-    await appended(journal, "e", "{}")
+    await append_records(journal, "e", "{}")
     (finding,) = await journal.verify()
     assert finding == JournalFinding("e", 0, finding.problem)
 
@@ -183,7 +183,7 @@ def test_a_journal_shows_what_it_is(make: Callable[[], Journal]) -> None:
 
 
 async def test_an_id_that_is_no_text_of_utf_8_is_refused(make: Callable[[], Journal]) -> None:
-    """Any journal says so when it is claimed and when something is appended, and has written nothing."""
+    """Any journal says so when it is claimed and when something is append_records, and has written nothing."""
     journal = make()
     for name, of_agent in (("\ud800", "ada"), ("e", "\ud800")):
         with pytest.raises(JournalError, match=r"ud800' cannot be recorded"):
@@ -209,22 +209,22 @@ async def test_who_had_a_claim_when_the_journal_was_closed_appends_no_more(make:
     """Others may claim the execution; when it is claimed through this journal again, or was given back, appending goes on."""
     journal = make()
     claim = await journal.claim("e")
-    records = await appended(journal, "e", "{}")
-    other = await appended(journal, "unclaimed", "{}")
+    records = await append_records(journal, "e", "{}")
+    other = await append_records(journal, "unclaimed", "{}")
     await journal.aclose()
     for _ in range(2):
         with pytest.raises(JournalError, match="the journal was closed while execution e was running"):
-            await appended(journal, "e", "{}", after=records)
+            await append_records(journal, "e", "{}", after=records)
         await journal.aclose()
-    await appended(journal, "unclaimed", "{}", after=other)
+    await append_records(journal, "unclaimed", "{}", after=other)
     anew = await journal.claim("e")
     await claim.release()
     with pytest.raises(JournalConflict):
         await journal.claim("e")
-    records = await appended(journal, "e", "{}", after=records)
+    records = await append_records(journal, "e", "{}", after=records)
     await journal.aclose()
     await anew.release()
-    await appended(journal, "e", "{}", after=records)
+    await append_records(journal, "e", "{}", after=records)
     await journal.aclose()
 
 

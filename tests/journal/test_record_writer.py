@@ -1,4 +1,4 @@
-"""What a run raises when its journal cannot be written."""
+"""The errors of an execution whose journal cannot be written."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from agentloop.values.records import ExecutionHead, JournalRecord
 from tests.replay.bench import loop_of
 
 
-class BrokenJournal(MemoryJournal):
-    """Raises an error of its own at one of its appends."""
+class FailingJournal(MemoryJournal):
+    """Raises an error at one of its appends, counted from 1."""
 
-    def __init__(self, at: int, error: Exception) -> None:
+    def __init__(self, failing_append: int, error: Exception) -> None:
         super().__init__()
-        self.left, self.error = at, error
+        self.remaining, self.error = failing_append, error
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
-        self.left -= 1
-        if self.left == 0:
+        self.remaining -= 1
+        if self.remaining == 0:
             raise self.error
         await super().append(head, records)
 
 
-@pytest.mark.parametrize("at", range(1, 9))
-async def test_any_error_of_a_journal_is_raised_as_a_journal_error(at: int) -> None:
-    """Its cause is what was raised, and nothing is left that nobody looked at."""
-    unseen: list[Mapping[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
-    journal = BrokenJournal(at, OSError("the disk is gone"))
-    with pytest.raises(JournalError, match="its journal raised OSError: the disk is gone") as raised:
+@pytest.mark.parametrize("failing_append", range(1, 9))
+async def test_every_error_of_a_journal_is_raised_as_a_journal_error(failing_append: int) -> None:
+    """The original error is the cause, and no exception of a task is left unretrieved."""
+    unretrieved: list[Mapping[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
+    journal = FailingJournal(failing_append, OSError("the disk is gone"))
+    with pytest.raises(JournalError, match="its journal raised OSError: the disk is gone") as caught:
         await loop_of(journal=journal).execute("What about my orders?", execution_id="run")
-    assert raised.value.__cause__ is journal.error
-    assert interrupted_state(raised.value) is not None
+    assert caught.value.__cause__ is journal.error
+    assert interrupted_state(caught.value) is not None
     claim = await journal.claim("run")
     await claim.release()
-    del raised
+    del caught
     gc.collect()
-    assert not unseen
+    assert not unretrieved

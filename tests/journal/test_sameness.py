@@ -1,4 +1,4 @@
-"""What Python calls equal and JSON tells apart is told apart."""
+"""Values that are equal in Python and different in JSON are different to the journal."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from agentloop.values import ToolCall, freeze, to_json
 from agentloop.values.points import AfterStep
 from tests.replay.bench import loop_of
 
-TWINS = [(1, True), (True, 1), (1, 1.0), (1.0, 1), (False, 0), (0, 0.0), (0.0, -0.0)]
+EQUAL_VALUES = [(1, True), (True, 1), (1, 1.0), (1.0, 1), (False, 0), (0, 0.0), (0.0, -0.0)]
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS)
-def test_twins_are_not_the_same(one: object, other: object) -> None:
-    """Wherever they stand in plain data and in values."""
-    assert one == other
-    assert not is_same_json(one, other)
-    assert not is_same_json({"a": [1, {"b": one}]}, {"a": [1, {"b": other}]})
-    assert not is_same_json(freeze({"a": [one]}), freeze({"a": [other]}))
-    assert is_same_json({"a": [1, {"b": one}]}, {"a": [1, {"b": one}]})
+@pytest.mark.parametrize(("value", "other"), EQUAL_VALUES)
+def test_equal_values_with_different_json_are_not_the_same(value: object, other: object) -> None:
+    """They differ at any depth of plain data and of values."""
+    assert value == other
+    assert not is_same_json(value, other)
+    assert not is_same_json({"a": [1, {"b": value}]}, {"a": [1, {"b": other}]})
+    assert not is_same_json(freeze({"a": [value]}), freeze({"a": [other]}))
+    assert is_same_json({"a": [1, {"b": value}]}, {"a": [1, {"b": value}]})
 
 
-def test_what_is_written_otherwise_is_not_the_same() -> None:
-    """Times of other zones are not; the order of keys tells only who asks for it."""
+def test_time_zones_always_and_key_order_on_request_make_a_difference() -> None:
+    """Equal times in different zones are not the same; the order of keys matters only with `ordered`."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert is_same_json(noon, datetime(2026, 1, 1, 12, tzinfo=UTC))
     assert not is_same_json(noon, noon.astimezone(timezone(timedelta(hours=1))))
-    one, other = {"a": 1, "b": {"c": 1, "d": 2}}, {"a": 1, "b": {"d": 2, "c": 1}}
-    assert is_same_json(one, other)
-    assert not is_same_json(one, other, ordered=True)
-    assert not is_same_json(one, {"a": 1})
+    value, other = {"a": 1, "b": {"c": 1, "d": 2}}, {"a": 1, "b": {"d": 2, "c": 1}}
+    assert is_same_json(value, other)
+    assert not is_same_json(value, other, ordered=True)
+    assert not is_same_json(value, {"a": 1})
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS)
-def test_calls_with_twins_are_two_calls(one: object, other: object) -> None:
-    """A fork gives the outcome of one to the other only when they are written alike."""
-    calls = [ToolCall("id", "look").with_arguments({"a": value}) for value in (one, other)]
+@pytest.mark.parametrize(("value", "other"), EQUAL_VALUES)
+def test_calls_with_different_json_arguments_are_different_calls(value: object, other: object) -> None:
+    """A fork reuses the outcome of a call only for arguments with the same JSON, however it is formatted."""
+    calls = [ToolCall("id", "look").with_arguments({"a": item}) for item in (value, other)]
     assert not is_same_call(calls[0], calls[1])
     assert is_same_call(calls[0], evolve(calls[0], arguments_json=calls[0].arguments_json.replace(":", " : ")))
 
 
-def flagging(first: object, then: object, journal: MemoryJournal | None = None) -> AgentLoop:
-    """Return a loop that flags its state with one value in its first step and with the other one later."""
+def loop_with_flag(first: object, later: object, journal: MemoryJournal | None = None) -> AgentLoop:
+    """Return a loop that sets a metadata flag to one value in its first step and to another value later."""
 
     async def flag(point: AfterStep) -> AfterStep:
         state = point.state
-        metadata = state.context.metadata.plus(flag=first if state.step_count == 1 else then)
+        metadata = state.context.metadata.plus(flag=first if state.step_count == 1 else later)
         return point.with_state(evolve(state, context=evolve(state.context, metadata=metadata)))
 
     return loop_of(journal=journal, interceptors=[after_step(flag)])
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS)
-async def test_a_state_that_becomes_its_twin_is_recorded_and_compared(one: object, other: object) -> None:
-    """The fold of the records is the state to the letter, and a replay tells which of the two was written."""
+@pytest.mark.parametrize(("value", "other"), EQUAL_VALUES)
+async def test_a_change_to_an_equal_value_is_recorded_and_detected_by_a_replay(value: object, other: object) -> None:
+    """The folded state has the same JSON as the final one, and a replay with the other value diverges."""
     journal = MemoryJournal()
-    state = await flagging(one, other, journal).execute("What about my orders?", execution_id="run")
-    known = fold_records(await journal.read("run"), "run").state
-    assert known is not None
-    assert to_json(known) == to_json(state)
-    assert (await replay(journal, "run", flagging(one, other))).is_equal
-    result = await replay(journal, "run", flagging(one, one))
+    state = await loop_with_flag(value, other, journal).execute("What about my orders?", execution_id="run")
+    folded = fold_records(await journal.read("run"), "run").state
+    assert folded is not None
+    assert to_json(folded) == to_json(state)
+    assert (await replay(journal, "run", loop_with_flag(value, other))).is_equal
+    result = await replay(journal, "run", loop_with_flag(value, value))
     assert not result.is_equal
     assert "state.context.metadata.flag" in result.explain()

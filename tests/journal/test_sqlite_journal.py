@@ -25,7 +25,7 @@ from agentloop.journal.sqlite.rows import join_body, split_body
 from agentloop.values.json import format_json
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import ROOT
-from tests.journal.records import appended, head_after, records_of
+from tests.journal.records import append_records, make_head, make_records
 from tests.limits import LONGEST
 
 PIECES = st.sampled_from(['"', "\\", '\\"', "x" * 50, "é" * 30, "{", "}", ",", "\ud800", "\x00", ' "" ', "1"])
@@ -50,7 +50,7 @@ def test_what_is_spilled_comes_back(body: str, most: int) -> None:
 async def test_any_text_is_kept(bodies: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     """A body comes back byte for byte, also with what is no UTF-8."""
     journal = SqliteJournal(tmp_path_factory.mktemp("journal") / "j.db", spill_bytes=64, synchronous="normal")
-    records = await appended(journal, "e", *bodies)
+    records = await append_records(journal, "e", *bodies)
     assert list(await journal.read("e")) == records
     assert await journal.verify() == ()
     await journal.aclose()
@@ -65,7 +65,7 @@ async def test_a_long_value_is_kept_once_for_an_execution(tmp_path: Path) -> Non
     journal = SqliteJournal(tmp_path / "j.db")
     text = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(256)) * 10
     for execution_id in ("e", "f"):
-        await appended(
+        await append_records(
             journal, execution_id, *[format_json({"number": number, "result": text}).decode() for number in range(20)]
         )
     assert sum(size for _, size in files(tmp_path)) < 4 * len(text)
@@ -84,7 +84,7 @@ async def test_nothing_is_left_after_aclose(tmp_path: Path) -> None:
     assert set(threading.enumerate()) == before
     assert not files(tmp_path)
     for number in range(3):
-        await appended(journal, f"e{number}", "{}")
+        await append_records(journal, f"e{number}", "{}")
         assert len(await journal.list()) == number + 1
         assert {thread.name for thread in set(threading.enumerate()) - before} == {
             "agentloop journal writer",
@@ -98,13 +98,13 @@ async def test_nothing_is_left_after_aclose(tmp_path: Path) -> None:
 def test_event_loops_one_after_the_other_and_at_once(tmp_path: Path) -> None:
     """One journal serves a fresh event loop per call, and loops in several threads."""
     journal = SqliteJournal(tmp_path / "j.db")
-    records = asyncio.run(appended(journal, "e", "{}"))
-    assert asyncio.run(appended(journal, "e", "{}", after=records))
+    records = asyncio.run(append_records(journal, "e", "{}"))
+    assert asyncio.run(append_records(journal, "e", "{}", after=records))
     assert asyncio.run(_count(journal, "e")) == 2
 
     def work(name: str) -> None:
         for number in range(20):
-            asyncio.run(appended(journal, f"{name} {number}", "{}", "{}"))
+            asyncio.run(append_records(journal, f"{name} {number}", "{}", "{}"))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("ada", "bob")]
     for thread in threads:
@@ -128,7 +128,7 @@ async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> N
     """Without aclose, the threads end when nobody has the journal any more."""
     journal = SqliteJournal(tmp_path / "j.db")
     before = set(threading.enumerate())
-    await appended(journal, "e", "{}")
+    await append_records(journal, "e", "{}")
     (thread,) = set(threading.enumerate()) - before
     del journal
     gc.collect()
@@ -139,8 +139,8 @@ async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> N
 def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
     """The threads do not keep a program alive, and what it appended is there."""
     program = (
-        "import asyncio, sys\nfrom agentloop.journal import SqliteJournal\nfrom tests.journal.records import appended\n"
-        "journal = SqliteJournal(sys.argv[1])\nasyncio.run(appended(journal, 'e', '{}'))\n"
+        "import asyncio, sys\nfrom agentloop.journal import SqliteJournal\nfrom tests.journal.records import append_records\n"
+        "journal = SqliteJournal(sys.argv[1])\nasyncio.run(append_records(journal, 'e', '{}'))\n"
     )
     path = tmp_path / "j.db"
     subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, timeout=LONGEST)
@@ -152,10 +152,10 @@ def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
 async def test_waiting_does_not_block_the_event_loop(tmp_path: Path) -> None:
     """While an append waits for another writer, the event loop turns, and others read."""
     journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
-    records = await appended(journal, "e", "{}")
+    records = await append_records(journal, "e", "{}")
     with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(appended(journal, "e", "{}", after=records))
+        waiting = asyncio.ensure_future(append_records(journal, "e", "{}", after=records))
         for _ in range(50):
             assert len(await journal.read("e")) == 1
         assert not waiting.done()
@@ -170,7 +170,7 @@ async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     commits: list[str] = []
     await journal._writer.run(lambda connection: connection.set_trace_callback(commits.append))
-    await asyncio.gather(*[appended(journal, f"e{number}", "{}") for number in range(100)])
+    await asyncio.gather(*[append_records(journal, f"e{number}", "{}") for number in range(100)])
     assert commits.count("COMMIT") < 10
     assert len(await journal.list()) == 100
     await journal.aclose()
@@ -179,7 +179,7 @@ async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
 async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
     """Each way to list uses an index: no table is read whole, and nothing is sorted."""
     journal = SqliteJournal(tmp_path / "j.db")
-    await appended(journal, "e", "{}")
+    await append_records(journal, "e", "{}")
     asked: list[str] = []
     await journal._reader.run(lambda connection: connection.set_trace_callback(asked.append))
     await journal.list(limit=5)
@@ -197,12 +197,12 @@ async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
 async def test_purging_takes_what_is_over_and_unclaimed(tmp_path: Path) -> None:
     """What goes on, what was changed lately and what is claimed stays; the rest goes, many at a time."""
     journal = SqliteJournal(tmp_path / "j.db", synchronous="normal")
-    over = [records_of(f"over {number}", "{}") for number in range(450)]
-    await asyncio.gather(*[journal.append(head_after(one, status=ExecutionStatus.FAILED), one) for one in over])
-    await appended(journal, "goes on", "{}")
-    late = records_of("late", "{}")
+    over = [make_records(f"over {number}", "{}") for number in range(450)]
+    await asyncio.gather(*[journal.append(make_head(one, status=ExecutionStatus.FAILED), one) for one in over])
+    await append_records(journal, "goes on", "{}")
+    late = make_records("late", "{}")
     moment = late[0].at + timedelta(hours=1)
-    await journal.append(evolve(head_after(late, status=ExecutionStatus.STOPPED), updated_at=moment), late)
+    await journal.append(evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=moment), late)
     claim = await journal.claim("over 7")
     assert await journal.purge(moment) == 449
     assert {head.execution_id for head in await journal.list()} == {"goes on", "late", "over 7"}

@@ -1,113 +1,114 @@
-"""The journal in a file under several processes, and under processes that are killed."""
+"""SQLite journals under several processes, and under processes that are killed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agentloop.errors import JournalBusy, JournalConflict
 from agentloop.journal import SqliteJournal, verify_records
-from tests.journal.processes import line, process, tell
-from tests.journal.records import appended
+from tests.journal.processes import read_line, send_line, start_process
+from tests.journal.records import append_records
 
 
-@pytest.mark.parametrize("group", [1, 5])
-async def test_what_was_appended_survives_kill_9(tmp_path: Path, group: int) -> None:
-    """Whatever a process was told to be appended is there after it was killed, whole groups only, and the chain is sound."""
-    path, chance, journal = tmp_path / "j.db", random.Random(group), SqliteJournal(tmp_path / "j.db")
+@pytest.mark.parametrize("group_size", [1, 5])
+async def test_acknowledged_appends_survive_kill_9(tmp_path: Path, group_size: int) -> None:
+    """After kill -9, every acknowledged record is stored, only in complete groups, and the chain is intact."""
+    path, chance, journal = tmp_path / "j.db", random.Random(group_size), SqliteJournal(tmp_path / "j.db")
     for _ in range(6):
-        with process(path, "append", "e", group) as child:
-            assert line(child) == "ready"
+        with start_process(path, "append", "e", group_size) as child:
+            assert read_line(child) == "ready"
             acknowledged = 0
             for _ in range(chance.randint(1, 40)):
-                acknowledged = int(line(child))
+                acknowledged = int(read_line(child))
             child.kill()
-            for told in iter(lambda: line(child), ""):  # it is read out before the next one starts
-                acknowledged = int(told)
+            for line in iter(lambda: read_line(child), ""):  # acknowledged before the kill
+                acknowledged = int(line)
         records = verify_records(await journal.read("e"), "e")
         assert len(records) >= acknowledged
-        assert len(records) % group == 0
+        assert len(records) % group_size == 0
         assert await journal.verify() == ()
     await journal.aclose()
 
 
-async def test_two_processes_append_to_one_execution(tmp_path: Path) -> None:
-    """Each place in the chain goes to exactly one of two writers."""
+async def test_two_processes_can_append_to_one_execution(tmp_path: Path) -> None:
+    """Each position in the chain belongs to exactly one of two writers."""
     path, count = tmp_path / "j.db", 60
-    with process(path, "race", "e", count, "ada") as ada, process(path, "race", "e", count, "bob") as bob:
+    with start_process(path, "race", "e", count, "ada") as ada, start_process(path, "race", "e", count, "bob") as bob:
         for child in (ada, bob):
-            assert line(child) == "ready"
+            assert read_line(child) == "ready"
         for child in (ada, bob):
-            tell(child)
-        told = {name: list(iter(lambda one=child: line(one), "")) for name, child in (("ada", ada), ("bob", bob))}  # type: ignore[misc]  # the default binds it
+            send_line(child)
+        sequences = {name: list(iter(partial(read_line, child), "")) for name, child in (("ada", ada), ("bob", bob))}
     journal = SqliteJournal(path)
     records = verify_records(await journal.read("e"), "e")
-    for name, places in told.items():
-        assert [str(record.sequence) for record in records if f'"{name}"' in record.body] == places
-    assert len(records) == sum(len(places) for places in told.values()) == count
+    for name, numbers in sequences.items():
+        assert [str(record.sequence) for record in records if f'"{name}"' in record.body] == numbers
+    assert len(records) == sum(len(numbers) for numbers in sequences.values()) == count
     await journal.aclose()
 
 
-async def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
-    """A claim keeps other processes out and says who has it; after kill -9 of its holder it is free."""
+async def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    """A claim excludes other processes and the error names its holder; kill -9 of the holder releases it."""
     path, journal = tmp_path / "j.db", SqliteJournal(tmp_path / "j.db")
-    await appended(journal, "e", "{}")
-    with process(path, "claim", "e") as holder:
-        assert line(holder) == "claimed"
+    await append_records(journal, "e", "{}")
+    with start_process(path, "claim", "e") as holder:
+        assert read_line(holder) == "claimed"
         with pytest.raises(JournalConflict, match=f"claimed by process {holder.pid}"):
             await journal.claim("e")
         with pytest.raises(JournalConflict):
             await journal.delete("e")
-        with process(path, "claim", "e") as other:
-            assert f"process {holder.pid}" in line(other)
+        with start_process(path, "claim", "e") as other:
+            assert f"process {holder.pid}" in read_line(other)
         holder.kill()
         holder.wait()
         claim = await journal.claim("e")
-    with process(path, "claim", "e") as other:
-        assert "claimed by process" in line(other)
+    with start_process(path, "claim", "e") as other:
+        assert "claimed by process" in read_line(other)
     await claim.release()
-    with process(path, "claim", "e") as other:
-        assert line(other) == "claimed"
+    with start_process(path, "claim", "e") as other:
+        assert read_line(other) == "claimed"
     await journal.aclose()
 
 
-async def test_a_locked_file_is_busy(tmp_path: Path) -> None:
-    """Who cannot write within the time gets JournalBusy, can read meanwhile, and can write afterwards."""
+async def test_a_locked_file_raises_an_error(tmp_path: Path) -> None:
+    """A writer gets JournalBusy after the timeout, can read meanwhile, and can write afterwards."""
     path = tmp_path / "j.db"
     journal = SqliteJournal(path, busy_timeout=0.05)
-    records = await appended(journal, "e", "{}")
-    with process(path, "lock") as holder:
-        assert line(holder) == "locked"
+    records = await append_records(journal, "e", "{}")
+    with start_process(path, "lock") as holder:
+        assert read_line(holder) == "locked"
         with pytest.raises(JournalBusy, match="busy_timeout"):
-            await appended(journal, "e", "{}", after=records)
+            await append_records(journal, "e", "{}", after=records)
         assert list(await journal.read("e")) == records
-        tell(holder)
+        send_line(holder)
         holder.wait()
-    await appended(journal, "e", "{}", after=records)
+    await append_records(journal, "e", "{}", after=records)
     assert await journal.verify() == ()
     await journal.aclose()
 
 
-async def test_many_that_find_it_locked_wait_once(tmp_path: Path) -> None:
-    """Appends that wait together give up together, and those that come later can still be written."""
+async def test_appends_that_wait_for_a_lock_wait_once(tmp_path: Path) -> None:
+    """Appends that wait together fail together, and later appends succeed."""
     path = tmp_path / "j.db"
     journal = SqliteJournal(path, busy_timeout=0.2)
-    await appended(journal, "e", "{}")
-    begun: list[str] = []
-    await journal._writer.run(lambda connection: connection.set_trace_callback(begun.append))
-    begun.clear()
-    with process(path, "lock") as holder:
-        assert line(holder) == "locked"
+    await append_records(journal, "e", "{}")
+    statements: list[str] = []
+    await journal._writer.run(lambda connection: connection.set_trace_callback(statements.append))
+    statements.clear()
+    with start_process(path, "lock") as holder:
+        assert read_line(holder) == "locked"
         results = await asyncio.gather(
-            *[appended(journal, f"e{number}", "{}") for number in range(50)], return_exceptions=True
+            *[append_records(journal, f"e{number}", "{}") for number in range(50)], return_exceptions=True
         )
-        assert {type(one) for one in results} == {JournalBusy}
-        assert 0 < begun.count("BEGIN IMMEDIATE") < 25
-        tell(holder)
+        assert {type(result) for result in results} == {JournalBusy}
+        assert 0 < statements.count("BEGIN IMMEDIATE") < 25
+        send_line(holder)
         holder.wait()
-    await asyncio.gather(*[appended(journal, f"e{number}", "{}") for number in range(50)])
+    await asyncio.gather(*[append_records(journal, f"e{number}", "{}") for number in range(50)])
     assert len(await journal.list()) == 51
     await journal.aclose()

@@ -1,4 +1,4 @@
-"""Whatever is changed in the file behind the journal's back is found."""
+"""Verification detects every change of a journal file that no journal made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.strategies import DataObject
 
 from agentloop.journal import JournalFinding, SqliteJournal
 from agentloop.values.steps import ExecutionStatus
-from tests.journal.records import head_after, records_of
+from tests.journal.records import make_head, make_records
 
 COUNT = 6
 HEAD = (
@@ -25,53 +25,53 @@ HEAD = (
 RECORD = "kind at schema_version body cuts previous_hash hash"
 
 
-async def filled(path: Path) -> None:
-    """Write two executions: short records, records with spilled texts, and one that is spilled whole."""
+async def write_executions(path: Path) -> None:
+    """Write two executions with short records, records with spilled strings, and one with an entirely spilled body."""
     journal = SqliteJournal(path, spill_bytes=200)
     for number, execution_id in enumerate(("e", "f"), 1):
         long = f'{{"of": "{execution_id}", "text": "{"long " * 100}", "more": "{"é" * 300}"}}'
         wide = f'{{"of": "{execution_id}", "all": [{", ".join(["12345"] * 100)}]}}'
-        bodies = [f'{{"of": "{execution_id}", "number": {at}}}' for at in range(COUNT - 3)]
-        records = records_of(execution_id, *bodies, long, wide, long)
-        head = head_after(records, agent_id="agent", number=number, status=ExecutionStatus.COMPLETED)
+        bodies = [f'{{"of": "{execution_id}", "number": {index}}}' for index in range(COUNT - 3)]
+        records = make_records(execution_id, *bodies, long, wide, long)
+        head = make_head(records, agent_id="agent", number=number, status=ExecutionStatus.COMPLETED)
         await journal.append(head, records)
     await journal.aclose()
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give a file with two executions, all well."""
+    """Return an intact file with two executions."""
     path = tmp_path_factory.mktemp("journal") / "j.db"
-    asyncio.run(filled(path))
-    assert findings(path) == ()
+    asyncio.run(write_executions(path))
+    assert verify(path) == ()
     yield path
-    assert findings(path) == ()
+    assert verify(path) == ()
 
 
-def findings(path: Path, execution_id: str | None = None) -> tuple[JournalFinding, ...]:
-    async def verify() -> tuple[JournalFinding, ...]:
+def verify(path: Path, execution_id: str | None = None) -> tuple[JournalFinding, ...]:
+    async def run() -> tuple[JournalFinding, ...]:
         journal = SqliteJournal(path)
         try:
             return await journal.verify(execution_id)
         finally:
             await journal.aclose()
 
-    return asyncio.run(verify())
+    return asyncio.run(run())
 
 
-def tampered(original: Path, *statements: tuple[str, tuple[object, ...]]) -> tuple[JournalFinding, ...]:
-    """Change a copy of the file, require that something did change, and say what is found."""
+def tamper(original: Path, *statements: tuple[str, tuple[object, ...]]) -> tuple[JournalFinding, ...]:
+    """Change a copy of the file and return the findings; fail when nothing was changed."""
     path = original.with_name("tampered.db")
     shutil.copy(original, path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         before = "".join(connection.iterdump())
-        for statement, given_values in statements:
-            connection.execute(statement, given_values)
+        for statement, values in statements:
+            connection.execute(statement, values)
         assert "".join(connection.iterdump()) != before
-    return findings(path)
+    return verify(path)
 
 
-def otherwise(value: object) -> object:
+def other_value(value: object) -> object:
     """Return another value of the same type."""
     if isinstance(value, int):
         return value + 1
@@ -82,111 +82,113 @@ def otherwise(value: object) -> object:
     return "x"
 
 
-def value_of(original: Path, column: str, table: str, where: str) -> object:
+def read_value(original: Path, column: str, table: str, where: str) -> object:
     with closing(sqlite3.connect(original)) as connection:
-        (value,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()  # no text from outside
+        (value,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()  # constants only
         return value
 
 
 @given(column=st.sampled_from(RECORD.split()), sequence=st.integers(1, COUNT), execution=st.sampled_from("ef"))
-def test_a_changed_record_is_found(original: Path, column: str, sequence: int, execution: str) -> None:
-    """Each column of each record is guarded, and the finding names the record."""
+def test_a_changed_record_is_detected(original: Path, column: str, sequence: int, execution: str) -> None:
+    """A change of any column is detected, and the finding names the record."""
     where = f"execution_id = '{execution}' AND sequence = {sequence}"
-    value = otherwise(value_of(original, column, "records", where))
-    found = tampered(original, (f"UPDATE records SET {column} = ? WHERE {where}", (value,)))
-    told = 0 if column == "schema_version" else sequence  # SchemaTooNew does not say which record
-    assert (execution, told) in {(one.execution_id, one.sequence) for one in found}
+    value = other_value(read_value(original, column, "records", where))
+    findings = tamper(original, (f"UPDATE records SET {column} = ? WHERE {where}", (value,)))
+    expected = 0 if column == "schema_version" else sequence  # SchemaTooNew does not name the record
+    assert (execution, expected) in {(finding.execution_id, finding.sequence) for finding in findings}
 
 
 @given(data=st.data(), sequence=st.integers(1, COUNT))
-def test_a_changed_character_is_found(original: Path, data: DataObject, sequence: int) -> None:
-    """A single character of a body is enough."""
+def test_a_changed_character_is_detected(original: Path, data: DataObject, sequence: int) -> None:
+    """A change of a single character of a body is detected."""
     where = f"execution_id = 'e' AND sequence = {sequence}"
-    body = str(value_of(original, "body", "records", where))
-    at = data.draw(st.integers(0, len(body)))
-    changed = data.draw(st.characters(codec="utf-8").filter(lambda one: body[at : at + 1] != one))
-    value = f"{body[:at]}{changed}{body[at + 1 :]}"
-    found = tampered(original, (f"UPDATE records SET body = ? WHERE {where}", (value,)))
-    assert ("e", sequence) in {(one.execution_id, one.sequence) for one in found}
+    body = str(read_value(original, "body", "records", where))
+    index = data.draw(st.integers(0, len(body)))
+    changed = data.draw(st.characters(codec="utf-8").filter(lambda character: body[index : index + 1] != character))
+    value = f"{body[:index]}{changed}{body[index + 1 :]}"
+    findings = tamper(original, (f"UPDATE records SET body = ? WHERE {where}", (value,)))
+    assert ("e", sequence) in {(finding.execution_id, finding.sequence) for finding in findings}
 
 
 @given(first=st.integers(1, COUNT), count=st.integers(1, COUNT))
-def test_dropped_records_are_found(original: Path, first: int, count: int) -> None:
-    """Records that are missing at the beginning, in the middle or at the end are found, also all of them."""
+def test_dropped_records_are_detected(original: Path, first: int, count: int) -> None:
+    """Missing records are detected at the beginning, in the middle and at the end, also when all are missing."""
     where = "WHERE execution_id = 'e' AND sequence BETWEEN ? AND ?"
-    found = tampered(original, (f"DELETE FROM records {where}", (first, first + count - 1)))
-    assert {one.execution_id for one in found} == {"e"}
+    findings = tamper(original, (f"DELETE FROM records {where}", (first, first + count - 1)))
+    assert {finding.execution_id for finding in findings} == {"e"}
 
 
-@given(places=st.lists(st.integers(1, COUNT), min_size=2, max_size=2, unique=True))
-def test_swapped_records_are_found(original: Path, places: list[int]) -> None:
-    """Two records that changed places are found."""
+@given(positions=st.lists(st.integers(1, COUNT), min_size=2, max_size=2, unique=True))
+def test_swapped_records_are_detected(original: Path, positions: list[int]) -> None:
+    """A swap of two records is detected at both positions."""
     move = "UPDATE records SET sequence = ? WHERE execution_id = 'e' AND sequence = ?"
-    one, other = places
-    found = tampered(original, (move, (0, one)), (move, (one, other)), (move, (other, 0)))
-    assert {one, other} <= {finding.sequence for finding in found}
+    first, second = positions
+    findings = tamper(original, (move, (0, first)), (move, (first, second)), (move, (second, 0)))
+    assert {first, second} <= {finding.sequence for finding in findings}
 
 
-@given(place=st.integers(1, COUNT), source=st.integers(1, COUNT), at_end=st.booleans())
-def test_spliced_records_are_found(original: Path, place: int, source: int, *, at_end: bool) -> None:
-    """A record of another execution is found, in the place of one or at the end."""
-    place = COUNT + 1 if at_end else place
+@given(position=st.integers(1, COUNT), source=st.integers(1, COUNT), at_end=st.booleans())
+def test_spliced_records_are_detected(original: Path, position: int, source: int, *, at_end: bool) -> None:
+    """A record of another execution is detected, in the middle and at the end."""
+    position = COUNT + 1 if at_end else position
     copy = "INSERT INTO records SELECT 'e', ?, " + ", ".join(RECORD.split())
-    found = tampered(
+    findings = tamper(
         original,
-        ("DELETE FROM records WHERE execution_id = 'e' AND sequence = ?", (place,)),
-        (f"{copy} FROM records WHERE execution_id = 'f' AND sequence = ?", (place, source)),
+        ("DELETE FROM records WHERE execution_id = 'e' AND sequence = ?", (position,)),
+        (f"{copy} FROM records WHERE execution_id = 'f' AND sequence = ?", (position, source)),
     )
-    assert {one.execution_id for one in found} == {"e"}
+    assert {finding.execution_id for finding in findings} == {"e"}
 
 
 @given(data=st.data(), dropped=st.booleans())
-def test_a_changed_or_missing_spill_is_found(original: Path, data: DataObject, *, dropped: bool) -> None:
-    """What stands beside the records is guarded as well."""
+def test_a_changed_or_missing_spill_is_detected(original: Path, data: DataObject, *, dropped: bool) -> None:
+    """Changes of spilled strings are detected."""
     with closing(sqlite3.connect(original)) as connection:
         spills = connection.execute("SELECT execution_id, digest, data FROM spills ORDER BY 1, 2").fetchall()
     execution_id, digest, text = data.draw(st.sampled_from(spills))
     where = "WHERE execution_id = ? AND digest = ?"
     if dropped:
-        found = tampered(original, (f"DELETE FROM spills {where}", (execution_id, digest)))
+        findings = tamper(original, (f"DELETE FROM spills {where}", (execution_id, digest)))
     else:
-        at = data.draw(st.integers(0, len(text) - 1))
-        changed = f"{text[:at]}#{text[at + 1 :]}"
-        found = tampered(original, (f"UPDATE spills SET data = ? {where}", (changed, execution_id, digest)))
-    assert {one.execution_id for one in found} == {execution_id}
+        index = data.draw(st.integers(0, len(text) - 1))
+        changed = f"{text[:index]}#{text[index + 1 :]}"
+        findings = tamper(original, (f"UPDATE spills SET data = ? {where}", (changed, execution_id, digest)))
+    assert {finding.execution_id for finding in findings} == {execution_id}
 
 
 @given(column=st.sampled_from(HEAD.split()))
-def test_a_changed_head_is_found(original: Path, column: str) -> None:
-    """Each column of what is known of an execution is guarded."""
-    value = otherwise(value_of(original, column, "executions", "execution_id = 'e'"))
+def test_a_changed_head_is_detected(original: Path, column: str) -> None:
+    """A change of any column of a head is detected."""
+    value = other_value(read_value(original, column, "executions", "execution_id = 'e'"))
     value = value if column != "number" else 7
-    found = tampered(original, (f"UPDATE executions SET {column} = ? WHERE execution_id = 'e'", (value,)))
-    assert {one.execution_id for one in found} == {"e"}
+    findings = tamper(original, (f"UPDATE executions SET {column} = ? WHERE execution_id = 'e'", (value,)))
+    assert {finding.execution_id for finding in findings} == {"e"}
 
 
 CHANGES: dict[str, Callable[[], str]] = {
-    "a head that is gone": lambda: "DELETE FROM executions WHERE execution_id = 'e'",
-    "another execution's records": lambda: "UPDATE records SET execution_id = 'g' WHERE execution_id = 'e'",
-    "bytes for a body": lambda: "UPDATE records SET body = x'ff00' WHERE execution_id = 'e'",
-    "bytes for a spill": lambda: "UPDATE spills SET data = x'ff00' WHERE execution_id = 'e'",
-    "a text for a version": lambda: "UPDATE records SET schema_version = 'one' WHERE execution_id = 'e'",
-    "a text for a place": lambda: "UPDATE records SET sequence = 'one' WHERE execution_id = 'e' AND sequence = 3",
-    "a number for a time": lambda: "UPDATE executions SET started_at = 1e300 WHERE execution_id = 'e'",
-    "bytes for an id": lambda: "UPDATE executions SET agent_id = x'ff' WHERE execution_id = 'e'",
+    "a missing head": lambda: "DELETE FROM executions WHERE execution_id = 'e'",
+    "records of another execution": lambda: "UPDATE records SET execution_id = 'g' WHERE execution_id = 'e'",
+    "bytes as a body": lambda: "UPDATE records SET body = x'ff00' WHERE execution_id = 'e'",
+    "bytes as a spill": lambda: "UPDATE spills SET data = x'ff00' WHERE execution_id = 'e'",
+    "a text as a version": lambda: "UPDATE records SET schema_version = 'one' WHERE execution_id = 'e'",
+    "a text as a sequence number": lambda: (
+        "UPDATE records SET sequence = 'one' WHERE execution_id = 'e' AND sequence = 3"
+    ),
+    "a number as a time": lambda: "UPDATE executions SET started_at = 1e300 WHERE execution_id = 'e'",
+    "bytes as an id": lambda: "UPDATE executions SET agent_id = x'ff' WHERE execution_id = 'e'",
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_rows_that_are_none_of_ours_are_found(original: Path, name: str) -> None:
-    """Whatever stands in a row, the check says so and does not fail."""
-    found = tampered(original, (CHANGES[name](), ()))
-    assert {one.execution_id for one in found} & {"e", "g"}
-    assert "f" not in {one.execution_id for one in found}
+def test_rows_of_wrong_types_are_detected(original: Path, name: str) -> None:
+    """Verification reports any content of a row as a finding and does not fail."""
+    findings = tamper(original, (CHANGES[name](), ()))
+    assert {finding.execution_id for finding in findings} & {"e", "g"}
+    assert "f" not in {finding.execution_id for finding in findings}
 
 
-def test_one_execution_can_be_looked_at_alone(original: Path) -> None:
-    """Damage elsewhere is none of its business."""
-    tampered(original, ("DELETE FROM records WHERE execution_id = 'e' AND sequence = 2", ()))
-    assert findings(original.with_name("tampered.db"), "f") == ()
-    assert {one.execution_id for one in findings(original.with_name("tampered.db"), "e")} == {"e"}
+def test_a_single_execution_can_be_verified(original: Path) -> None:
+    """The verification of one execution ignores damage of others."""
+    tamper(original, ("DELETE FROM records WHERE execution_id = 'e' AND sequence = 2", ()))
+    assert verify(original.with_name("tampered.db"), "f") == ()
+    assert {finding.execution_id for finding in verify(original.with_name("tampered.db"), "e")} == {"e"}

@@ -1,4 +1,4 @@
-"""The state of an execution at any step is the one that it had then."""
+"""The recorded states of an execution, step by step."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from tests.loop.recovery_bench import Model
 from tests.replay.bench import SCRIPT, Ledger, loop_of, tools
 
 
-async def test_the_state_at_a_step_is_what_was_yielded_after_it() -> None:
-    """For every step, as a value and with all that interceptors wrote."""
-    journal, seen = MemoryJournal(), list[AgentState]()
+async def test_the_state_at_a_step_is_the_one_yielded_after_it() -> None:
+    """For every step, the recorded state equals the state that `iterate` yielded."""
+    journal, yielded = MemoryJournal(), list[AgentState]()
     async for state in loop_of(journal=journal).iterate("go", execution_id="run"):
-        seen.append(state)
-    for number, state in enumerate(seen[:-1], 1):
+        yielded.append(state)
+    for number, state in enumerate(yielded[:-1], 1):
         assert await journal.state("run", number) == state
-    assert await journal.state("run") == seen[-1]
-    begun = await journal.state("run", 0)
-    assert (begun.step_count, begun.status, begun.messages) == (0, ExecutionStatus.IN_PROGRESS, seen[0].messages[:1])
+    assert await journal.state("run") == yielded[-1]
+    initial = await journal.state("run", 0)
+    assert (initial.step_count, initial.status, initial.messages) == (
+        0,
+        ExecutionStatus.IN_PROGRESS,
+        yielded[0].messages[:1],
+    )
 
 
-async def test_of_a_step_that_waited_the_state_is_that_after_it_was_settled() -> None:
-    """Before it is, the one with the open turn."""
+async def test_the_state_at_a_suspended_step_is_the_one_after_its_decisions() -> None:
+    """Before the decisions are made, it is the state with the pending calls."""
     journal = MemoryJournal()
     model = Model([("pay", {"amount": 1})], "Done.")
     loop = AgentLoop(ToolCallingDriver(model), tools(Ledger()), journal=journal, interceptors=[RequireApproval("pay")])
@@ -38,8 +42,8 @@ async def test_of_a_step_that_waited_the_state_is_that_after_it_was_settled() ->
     assert settled.steps[0].executions[0].value == "paid 1"
 
 
-async def test_a_step_that_is_not_there_is_refused() -> None:
-    """The error says how many there are."""
+async def test_a_missing_step_raises_an_error() -> None:
+    """The error names the number of complete steps."""
     journal = MemoryJournal()
     await loop_of(journal=journal).execute("go", execution_id="run")
     with pytest.raises(JournalError, match=f"no step 7: {len(SCRIPT)} are complete"):

@@ -1,4 +1,4 @@
-"""Makes the golden files of a journal: run once for each version of its tables or records, and never again for an old one.
+"""Writes the golden files of a journal; run once for each version of its tables or records, never for an earlier version.
 
 python -m tests.journal.golden.make
 """
@@ -17,16 +17,16 @@ import attrs
 from agentloop.journal import SqliteJournal, chain_record
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
-from tests.journal.records import BEGIN, head_after
+from tests.journal.records import START, make_head
 
 HERE = Path(__file__).parent
 GOLDEN_VERSION = 2
-"""The newest golden file, whose number is that of the version of its records."""
+"""The number of the newest golden file, which is the schema version of its records."""
 SPILL_CHARACTERS = 300
 
 
-def records_of(execution_id: str, schema_version: int) -> list[JournalRecord]:
-    """Make a record of each kind: short ones, some with long texts, one that is long without a long text."""
+def make_all_kinds(execution_id: str, schema_version: int) -> list[JournalRecord]:
+    """Return a record of each kind: short ones, some with long texts, and a long one without a long text."""
     records: list[JournalRecord] = []
     for sequence, kind in enumerate(RecordKind, 1):
         body: dict[str, object] = {"of": execution_id, "kind": kind.value, "text": 'é " \\ \n 😀'}
@@ -39,7 +39,7 @@ def records_of(execution_id: str, schema_version: int) -> list[JournalRecord]:
             sequence,
             kind,
             json.dumps(body, ensure_ascii=sequence % 2 == 0),
-            at=BEGIN + timedelta(seconds=sequence, microseconds=sequence % 3),
+            at=START + timedelta(seconds=sequence, microseconds=sequence % 3),
             previous_hash=records[-1].hash if records else "",
             schema_version=schema_version,
         )
@@ -47,45 +47,45 @@ def records_of(execution_id: str, schema_version: int) -> list[JournalRecord]:
     return records
 
 
-def executions(schema_version: int = GOLDEN_VERSION) -> list[tuple[ExecutionHead, list[JournalRecord]]]:
-    """Return two executions of one agent, and one of an agent that was called by it."""
-    made = []
+def make_executions(schema_version: int = GOLDEN_VERSION) -> list[tuple[ExecutionHead, list[JournalRecord]]]:
+    """Return two executions of an agent, and one of an agent that it called."""
+    executions = []
     for number, (execution_id, agent_id) in enumerate((("first", "ada"), ("second", "ada"), ("called", "bob")), 1):
-        records = records_of(execution_id, schema_version)
-        head = head_after(
+        records = make_all_kinds(execution_id, schema_version)
+        head = make_head(
             records,
             agent_id=agent_id,
             number=1 if agent_id == "bob" else number,
             status=ExecutionStatus.COMPLETED if number == 1 else ExecutionStatus.IN_PROGRESS,
-            started_at=BEGIN + timedelta(minutes=number),
+            started_at=START + timedelta(minutes=number),
         )
         parent, source = ("ada", "") if agent_id == "bob" else (None, "first" if number == 2 else "")
-        made.append((attrs.evolve(head, parent_agent_id=parent, forked_from=source, step_count=number), records))
-    return made
+        executions.append((attrs.evolve(head, parent_agent_id=parent, forked_from=source, step_count=number), records))
+    return executions
 
 
-def as_json(value: ExecutionHead | JournalRecord) -> dict[str, object]:
+def to_json_data(value: ExecutionHead | JournalRecord) -> dict[str, object]:
     """Return a record or a head as JSON data."""
     plain = attrs.asdict(value)
-    return {name: one.isoformat() if hasattr(one, "isoformat") else one for name, one in plain.items()}
+    return {name: item.isoformat() if hasattr(item, "isoformat") else item for name, item in plain.items()}
 
 
-async def make(path: Path) -> None:
-    """Write the database and, beside it, the JSON of what is in it."""
+async def write_golden_files(path: Path) -> None:
+    """Write a database and, next to it, its content as JSON."""
     journal = SqliteJournal(path, spill_bytes=SPILL_CHARACTERS)
-    told = []
-    for head, records in executions():
+    content = []
+    for head, records in make_executions():
         await journal.append(head, records)
-        told.append({"head": as_json(head), "records": [as_json(record) for record in records]})
+        content.append({"head": to_json_data(head), "records": [to_json_data(record) for record in records]})
     await journal.aclose()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        connection.execute("PRAGMA journal_mode = DELETE")  # a single file, without a write-ahead log
         connection.execute("VACUUM")
-    path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+    path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     target = HERE / f"version_{GOLDEN_VERSION}.db"
     if target.exists():
-        raise SystemExit(f"{target} is there; a file of an earlier version is never written anew")
-    asyncio.run(make(target))
+        raise SystemExit(f"{target} exists; golden files of earlier versions are never replaced")
+    asyncio.run(write_golden_files(target))
