@@ -1,4 +1,4 @@
-"""Recorded executions become tests that come to what was recorded."""
+"""Exported tests reproduce the recorded executions."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def fail(x: int) -> str:
 
 @tool
 def quit_now() -> str:
-    """Stop all."""
+    """Stop."""
     raise AgentStop("enough", reason=StopReason.STOP_REQUESTED)
 
 
 @tool
 def wait(x: int) -> str:
-    """Wait for somebody."""
+    """Wait."""
     raise CallSuspended(f"who is {x}?")
 
 
@@ -73,34 +73,34 @@ def call(name: str, x: int = 1, call_id: str = "") -> ToolCall:
 SCRIPTS: dict[str, tuple[Sequence[Any], Sequence[CanIntercept]]] = {
     "an answer": (["done"], []),
     "calls that succeed and fail": ([["hm", call("look"), call("fail"), call("pay")], "done"], []),
-    "calls that are rejected": (
+    "rejected calls": (
         [[call("nope"), ToolCall("1", "look", '{"x": "a"}'), ToolCall("2", "look", "{")], "done"],
         [],
     ),
-    "the same id twice, and none": (
+    "a duplicate id and an empty one": (
         [[call("look", call_id="1"), call("look", 2, call_id="1"), ToolCall("", "pay", '{"x":1}')], "done"],
         [],
     ),
-    "a model that fails": ([call("look"), RateLimited("slow down")], []),
-    "an error of nobody's": ([ValueError("boom")], []),
-    "a call that is changed": ([[call("pay")], "done"], [ChangeArguments()]),
-    "a call that is blocked": ([[call("pay"), call("look")], "done"], [BlockPayments()]),
-    "a call that is answered": ([[call("pay"), call("look")], "done"], [AnswerPayments()]),
-    "an outcome that is changed": ([[call("pay"), call("fail")], "done"], [RewriteResults()]),
-    "a rule that fails before a step": ([call("look"), "done"], [FailBeforeSecondStep()]),
-    "a rule that fails after a call": ([[call("look"), call("pay")], "done"], [FailAfterToolUse()]),
-    "an error after which it goes on": ([call("look"), RateLimited("slow"), "done"], [RecoverFromErrors()]),
-    "a failed rule after which it goes on": ([[call("look")], "done"], [FailAfterToolUse(), RecoverFromErrors()]),
-    "an answer after which it goes on": (["first", "second"], [ContinueAfterAnswer()]),
-    "a tool that stops all": ([[call("look"), call("quit_now")], "done"], []),
-    "a limit of steps": ([call("look"), call("look"), "done"], [Budget(steps=2)]),
-    "thoughts": ([InferenceResponse((Reasoning("hm"), Text("done")))], []),
+    "an inference that fails": ([call("look"), RateLimited("slow down")], []),
+    "an error of another kind": ([ValueError("boom")], []),
+    "changed arguments": ([[call("pay")], "done"], [ChangeArguments()]),
+    "a blocked call": ([[call("pay"), call("look")], "done"], [BlockPayments()]),
+    "an answered call": ([[call("pay"), call("look")], "done"], [AnswerPayments()]),
+    "a changed result": ([[call("pay"), call("fail")], "done"], [RewriteResults()]),
+    "an interceptor that fails before a step": ([call("look"), "done"], [FailBeforeSecondStep()]),
+    "an interceptor that fails after a call": ([[call("look"), call("pay")], "done"], [FailAfterToolUse()]),
+    "a recovered inference error": ([call("look"), RateLimited("slow"), "done"], [RecoverFromErrors()]),
+    "a recovered interceptor error": ([[call("look")], "done"], [FailAfterToolUse(), RecoverFromErrors()]),
+    "an answer after which it continues": (["first", "second"], [ContinueAfterAnswer()]),
+    "a tool that stops the execution": ([[call("look"), call("quit_now")], "done"], []),
+    "a step limit": ([call("look"), call("look"), "done"], [Budget(steps=2)]),
+    "reasoning": ([InferenceResponse((Reasoning("hm"), Text("done")))], []),
 }
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_an_execution_becomes_a_test_that_passes(name: str) -> None:
-    """Whatever happened in it, the test comes to the same calls, outcomes, answer, status and errors."""
+async def test_an_exported_test_passes(name: str) -> None:
+    """The exported test has the same calls, outcomes, answer, status and errors as the execution."""
     script, interceptors = SCRIPTS[name]
     loop = AgentLoop.for_model(ScriptedInference(*script), tools=TOOLS, interceptors=interceptors, max_steps=6)
     fixture, source, state = await record_execution(loop)
@@ -111,11 +111,11 @@ async def _check(fixture: Fixture, source: str, state: AgentState) -> None:
     played = await asyncio.to_thread(play, fixture)
     assert played.status is state.status
     assert played.errors == state.errors
-    assert [(one.call, one.status, one.text) for step in played.steps for one in step.executions] == [
-        (one.call, one.status, one.text) for step in state.steps for one in step.executions
-    ]
+    assert [
+        (execution.call, execution.status, execution.text) for step in played.steps for execution in step.executions
+    ] == [(execution.call, execution.status, execution.text) for step in state.steps for execution in step.executions]
     assert played.final_text == state.final_text
-    assert {one.reason for one in _signals(played)} == {one.reason for one in _signals(state)}
+    assert {signal.reason for signal in _signals(played)} == {signal.reason for signal in _signals(state)}
     await asyncio.to_thread(run_test, source)
 
 
@@ -126,32 +126,32 @@ def _signals(state: AgentState) -> Sequence[Any]:
 @pytest.mark.parametrize(
     "decision",
     [approve(), deny("no money"), answer({"paid": "elsewhere"}), edit({"x": 9}), edit({"x": "wrong"})],
-    ids=["approve", "deny", "answer", "edit", "edit that does not fit"],
+    ids=["approve", "deny", "answer", "edit", "invalid edit"],
 )
-async def test_decisions_are_made_again(decision: Decision) -> None:
-    """A call that waited waits, and ends as it was decided about."""
+async def test_decisions_are_replayed(decision: Decision) -> None:
+    """A call that waited for a decision waits again, and has the outcome of the decision."""
     loop = AgentLoop.for_model(
         ScriptedInference([call("look"), call("pay")], "done"),
         tools=TOOLS,
         interceptors=[RequireApproval(), ChangeArguments()],
     )
-    loop = _going_on(loop)
+    loop = _with_repeatable_model(loop)
     await _check(*await record_execution(loop, "go", decision))
 
 
-def _going_on(loop: AgentLoop) -> AgentLoop:
-    """Return the loop with a model that answers from the conversation, since each resumption begins a script anew."""
+def _with_repeatable_model(loop: AgentLoop) -> AgentLoop:
+    """Return the loop with a model that answers from the conversation, because each resumption restarts the script."""
 
-    def line(request: Any) -> InferenceResponse | str:
+    def respond(request: Any) -> InferenceResponse | str:
         if any(message.exchanges for message in request.messages):
             return "done"
         return InferenceResponse((call("look"), call("pay")))
 
-    return loop.with_driver(type(loop.driver)(ScriptedInference(line, line, line)))  # type: ignore[call-arg]
+    return loop.with_driver(type(loop.driver)(ScriptedInference(respond, respond, respond)))  # type: ignore[call-arg]
 
 
-async def test_what_still_waits_waits_in_the_test() -> None:
-    """A suspended execution becomes a test that ends suspended, with the same calls waiting."""
+async def test_pending_calls_are_pending_in_the_exported_test() -> None:
+    """The exported test of a suspended execution ends suspended with the same pending calls."""
     script = ScriptedInference([call("look"), call("pay"), call("pay", 2)], "done")
     loop = AgentLoop.for_model(script, tools=TOOLS, interceptors=[RequireApproval()])
     fixture, source, state = await record_execution(loop)
@@ -159,18 +159,18 @@ async def test_what_still_waits_waits_in_the_test() -> None:
     assert "state.pending" in source
 
 
-async def test_a_tool_that_waits_waits_again() -> None:
-    """So does a call whose tool has suspended it, and an answer settles it."""
+async def test_a_call_that_its_tool_suspended_is_suspended_again() -> None:
+    """A call that its tool suspended waits again, and the recorded answer settles it."""
 
-    def line(request: Any) -> InferenceResponse | str:
+    def respond(request: Any) -> InferenceResponse | str:
         return "done" if any(message.exchanges for message in request.messages) else InferenceResponse((call("wait"),))
 
-    loop = AgentLoop.for_model(ScriptedInference(line, line), tools=TOOLS)
+    loop = AgentLoop.for_model(ScriptedInference(respond, respond), tools=TOOLS)
     await _check(*await record_execution(loop, "go", answer("me")))
 
 
-async def test_an_agent_in_it_is_not_run() -> None:
-    """A call that an agent served returns what the agent said, and waits where a call of the agent waited."""
+async def test_an_agent_that_serves_a_call_does_not_run() -> None:
+    """A call that an agent served returns the recorded answer, and waits where a call of the agent waited."""
     child = AgentLoop.for_model(
         ScriptedInference(
             lambda r: "child done" if any(m.exchanges for m in r.messages) else InferenceResponse((call("pay"),)),
@@ -180,17 +180,17 @@ async def test_an_agent_in_it_is_not_run() -> None:
         interceptors=[RequireApproval()],
     )
 
-    def line(request: Any) -> InferenceResponse | str:
+    def respond(request: Any) -> InferenceResponse | str:
         if any(message.exchanges for message in request.messages):
             return "done"
         return InferenceResponse((ToolCall("1", "helper", '{"task": "x"}'),))
 
-    loop = AgentLoop.for_model(ScriptedInference(line, line), tools=[child.as_tool("helper", "Helps.")])
+    loop = AgentLoop.for_model(ScriptedInference(respond, respond), tools=[child.as_tool("helper", "Helps.")])
     await _check(*await record_execution(loop, "go", approve()))
 
 
-async def test_a_call_that_timed_out_times_out_at_once() -> None:
-    """What no tool can bring about of itself is put in place."""
+async def test_a_timeout_is_reproduced_without_waiting() -> None:
+    """An outcome that no tool can produce replaces the outcome of the call."""
 
     @tool(timeout=0.01)
     async def slow() -> str:
@@ -204,8 +204,8 @@ async def test_a_call_that_timed_out_times_out_at_once() -> None:
     await _check(fixture, source, state)
 
 
-async def test_another_driver_is_not_needed() -> None:
-    """What a ReAct driver asked for in vain, and again, comes down to the calls that were made and the failure that came."""
+async def test_the_driver_of_the_execution_is_not_needed() -> None:
+    """The exported test of a ReAct execution reproduces its calls and its failure without a ReAct driver."""
     loop = AgentLoop(ReActDriver(ScriptedInference(*["nonsense"] * 9)), TOOLS)
     fixture, source, state = await record_execution(loop)
     assert state.status is ExecutionStatus.FAILED
@@ -214,8 +214,8 @@ async def test_another_driver_is_not_needed() -> None:
     await asyncio.to_thread(run_test, source)
 
 
-async def test_a_conversation_that_goes_on_begins_where_it_stood() -> None:
-    """What was said before the execution, with pictures and calls, stands in the test."""
+async def test_a_continued_conversation_keeps_its_history() -> None:
+    """The exported test holds the conversation before the execution."""
     loop = AgentLoop.for_model(ScriptedInference([call("look")], "done"), tools=TOOLS, system_prompt="Be good.")
     state = await loop.execute("first")
     fixture, source, ended = await record_execution(
@@ -225,8 +225,8 @@ async def test_a_conversation_that_goes_on_begins_where_it_stood() -> None:
     assert "from_json(" in source
 
 
-async def test_a_message_that_came_meanwhile_comes_again() -> None:
-    """A message that was sent to it is taken by the same step."""
+async def test_messages_to_the_execution_are_replayed() -> None:
+    """A message that was sent to the execution is taken by the same step."""
     loop = AgentLoop.for_model(ScriptedInference([call("look")], "done"), tools=TOOLS)
     loop.inbox("e/1").send("hurry")
     fixture, source, state = await record_execution(loop)
@@ -234,8 +234,8 @@ async def test_a_message_that_came_meanwhile_comes_again() -> None:
     await _check(fixture, source, state)
 
 
-async def test_what_was_masked_stays_masked() -> None:
-    """A secret is not in the test, and a masked argument does not have to fit the schema."""
+async def test_masked_values_stay_masked() -> None:
+    """The exported test holds no secret, and a masked argument need not match the schema."""
     journal = MemoryJournal(secrets=["hunter22"], secret_fields=["x"])
     loop = AgentLoop.for_model(
         ScriptedInference(["hunter22 it is", call("pay", 4711)], "done"), tools=TOOLS, journal=journal
@@ -247,21 +247,23 @@ async def test_what_was_masked_stays_masked() -> None:
     await asyncio.to_thread(run_test, source)
 
 
-async def test_the_tools_and_rules_of_a_loop_can_be_used_instead() -> None:
-    """With a loop, today's rules decide: a call that is blocked now makes the test fail."""
+async def test_the_tools_and_interceptors_of_a_loop_can_be_used() -> None:
+    """With a loop, its interceptors decide: a call that they block is blocked in the played execution."""
     loop = AgentLoop.for_model(ScriptedInference([call("look"), call("pay")], "done"), tools=TOOLS)
     fixture, _, state = await record_execution(loop)
     same = await asyncio.to_thread(play, fixture, loop)
-    assert [one.text for one in same.steps[0].executions] == [one.text for one in state.steps[0].executions]
+    assert [execution.text for execution in same.steps[0].executions] == [
+        execution.text for execution in state.steps[0].executions
+    ]
     other = await asyncio.to_thread(play, fixture, loop.with_interceptors(BlockPayments()))
-    assert [one.status.value for one in other.steps[0].executions] == ["succeeded", "blocked"]
+    assert [execution.status.value for execution in other.steps[0].executions] == ["succeeded", "blocked"]
 
 
-async def test_a_test_fails_when_something_else_comes_of_it() -> None:
-    """The expectations are not empty: another answer, another outcome or another call is found."""
+async def test_an_exported_test_fails_for_another_outcome() -> None:
+    """The assertions detect another answer and another outcome."""
     loop = AgentLoop.for_model(ScriptedInference([call("pay")], "done"), tools=TOOLS)
     _, source, _ = await record_execution(loop)
-    for told, other in (("[Text('done')]", "[Text('other')]"), ("Outcome(value='paid 1')", "Outcome(value='x')")):
-        assert source.count(told) == 1
+    for recorded, changed in (("[Text('done')]", "[Text('other')]"), ("Outcome(value='paid 1')", "Outcome(value='x')")):
+        assert source.count(recorded) == 1
         with pytest.raises(AssertionError):
-            await asyncio.to_thread(run_test, source.replace(told, other))
+            await asyncio.to_thread(run_test, source.replace(recorded, changed))

@@ -1,4 +1,4 @@
-"""Whatever happens in an execution, the test that is made of it comes to the same."""
+"""Exported tests of random executions reproduce them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def look(x: int) -> list[int]:
 @tool
 def pay(x: int) -> ToolResult:
     """Pay."""
-    return ToolResult({"paid": x}, [Text(f"paid {x}, as the model sees it")])
+    return ToolResult({"paid": x}, [Text(f"paid {x}, as the model receives it")])
 
 
 @tool(effect="idempotent")
@@ -71,8 +71,8 @@ CALLS = st.builds(
     st.sampled_from(["look", "look", "pay", "pay", "fail", "stop", "wait", "nope"]),
     st.sampled_from(['{"x": 1}', '{"x": 2}', '{"x":2}', '{"x": "2"}', "{", "[]", ""]),
 )
-LINES = st.lists(st.lists(CALLS | st.just("hm"), min_size=1, max_size=4) | st.just(RateLimited("slow")), max_size=4)
-RULES: Sequence[type[CanIntercept]] = (
+SCRIPTS = st.lists(st.lists(CALLS | st.just("hm"), min_size=1, max_size=4) | st.just(RateLimited("slow")), max_size=4)
+INTERCEPTORS: Sequence[type[CanIntercept]] = (
     AnswerPayments,
     ContinueAfterAnswer,
     BlockPayments,
@@ -87,40 +87,42 @@ DECISIONS = st.sampled_from([approve(), deny("no"), answer([1]), edit({"x": 5}),
 
 
 @settings(max_examples=100, deadline=None)
-@given(LINES, st.sets(st.sampled_from(RULES), max_size=2), st.lists(DECISIONS, max_size=2), st.integers(1, 5))
-def test_every_execution_becomes_a_test_that_passes(
-    lines: list[Any], rules: set[type[CanIntercept]], decisions: list[Decision], most: int
+@given(SCRIPTS, st.sets(st.sampled_from(INTERCEPTORS), max_size=2), st.lists(DECISIONS, max_size=2), st.integers(1, 5))
+def test_every_exported_test_passes(
+    script: list[Any], interceptors: set[type[CanIntercept]], decisions: list[Decision], max_steps: int
 ) -> None:
-    """Random calls, rules, decisions, errors and limits: the same calls, outcomes, status, errors and answer."""
-    assume(
-        not {FailBeforeSecondStep, RecoverFromErrors} <= rules
-    )  # who goes on after a rule that fails before every step does so for ever
-    journal, script = MemoryJournal(), [*lines, "done"]
+    """For random calls, interceptors, decisions, errors and limits, the exported test passes."""
+    # Recovering from an interceptor that fails before every step never ends.
+    assume(not {FailBeforeSecondStep, RecoverFromErrors} <= interceptors)
+    journal = MemoryJournal()
     loop = AgentLoop.for_model(
-        ScriptedInference(*script),
+        ScriptedInference(*script, "done"),
         tools=TOOLS,
-        interceptors=[rule() for rule in sorted(rules, key=lambda one: one.__name__)],
+        interceptors=[create() for create in sorted(interceptors, key=lambda kind: kind.__name__)],
         journal=journal,
-        max_steps=most,
+        max_steps=max_steps,
     )
     state = loop.execute_sync("go", execution_id="e")
     for decision in decisions:
         if state.status is ExecutionStatus.SUSPENDED:
-            state = asyncio.run(_resumed(loop, state, decision))
+            state = asyncio.run(_resume(loop, state, decision))
     records = asyncio.run(journal.read("e"))
     played = play(build_fixture(records, "e"))
-    assert _account(played) == _account(state)
+    assert _summarize(played) == _summarize(state)
     run_test(pytest_source(records, "e"))
 
 
-async def _resumed(loop: AgentLoop, state: AgentState, decision: Decision) -> AgentState:
+async def _resume(loop: AgentLoop, state: AgentState, decision: Decision) -> AgentState:
     waiting = [call.key for call in state.pending if not call.waits_for]
     return await loop.resume("e", {waiting[0]: decision}) if waiting else state
 
 
-def _account(state: AgentState) -> object:
+def _summarize(state: AgentState) -> object:
     return (
-        [[(one.call, one.status, one.text, one.error) for one in step.executions] for step in state.steps],
+        [
+            [(execution.call, execution.status, execution.text, execution.error) for execution in step.executions]
+            for step in state.steps
+        ],
         [(error.type, error.message) for error in state.errors],
         state.status,
         state.final_text,
@@ -129,14 +131,14 @@ def _account(state: AgentState) -> object:
     )
 
 
-async def test_an_execution_that_was_cut_off_becomes_a_test_of_what_there_is() -> None:
-    """Cancelled, or with a record that ends in the middle, it stops where the record does."""
-    begun = asyncio.Event()
+async def test_an_incomplete_record_can_be_exported() -> None:
+    """The exported test of a cancelled execution, or of an incomplete record, stops where the record ends."""
+    started = asyncio.Event()
 
     @tool
     async def slow() -> str:
         """Be slow."""
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
         return ""
 
@@ -144,7 +146,7 @@ async def test_an_execution_that_was_cut_off_becomes_a_test_of_what_there_is() -
     script = ScriptedInference(ToolCall("1", "look", '{"x": 1}'), ToolCall("2", "slow"), "done")
     loop = AgentLoop.for_model(script, tools=[look, slow], journal=journal)
     task = asyncio.create_task(loop.execute("go", execution_id="e"))
-    await begun.wait()
+    await started.wait()
     middle = await journal.read("e")
     task.cancel()
     with suppress(asyncio.CancelledError):

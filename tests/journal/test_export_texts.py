@@ -1,4 +1,4 @@
-"""What is recorded stands in an exported test as data, and never as code."""
+"""Recorded texts are literals in an exported test, never code."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_no_text_becomes_code(text: str) -> None:
-    """Whatever stands in questions, answers, arguments, results, errors, names and ids, the file is read as it is meant."""
+    """Hostile texts in questions, answers, arguments, results, errors, names and ids are reproduced as they are."""
 
     @tool(name="t", description=text or "-")
-    def echo(said: str) -> str:
+    def echo(text: str) -> str:
         """Echo."""
-        if len(said) % 2:
-            raise ValueError(said)
-        return said
+        if len(text) % 2:
+            raise ValueError(text)
+        return text
 
-    made = ToolCall(text[:50], "t").with_arguments({"said": text.replace("\ud800", "")})
-    script = ScriptedInference([text, made, ToolCall("2", text[:60] or "n", text)], text)
+    call = ToolCall(text[:50], "t").with_arguments({"text": text.replace("\ud800", "")})
+    script = ScriptedInference([text, call, ToolCall("2", text[:60] or "n", text)], text)
     journal = MemoryJournal()
     loop = AgentLoop.for_model(script, tools=[echo], journal=journal, system_prompt=text)
-    name = f"id {text[:100]}".replace("\ud800", "")  # a journal refuses such ids
-    state = await loop.execute(text, execution_id=name)
-    source = pytest_source(await journal.read(name), name)
+    execution_id = f"id {text[:100]}".replace("\ud800", "")  # a journal refuses lone surrogates in ids
+    state = await loop.execute(text, execution_id=execution_id)
+    source = pytest_source(await journal.read(execution_id), execution_id)
     source.encode("utf-8")
     await asyncio.to_thread(run_test, source)
     assert state.final_text == text
@@ -62,28 +62,26 @@ async def test_no_text_becomes_code(text: str) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_every_json_is_written_as_what_it_is(data: object) -> None:
-    """Evaluated again, the source of JSON gives equal JSON."""
+def test_json_values_have_an_equivalent_source(data: object) -> None:
+    """Evaluating the source of a JSON value returns an equal value."""
     value = freeze(data)
     source = SourceWriter().source(value)
-    assert freeze(eval(source, {"parse_json": parse_json})) == value  # the source that is tested
+    assert freeze(eval(source, {"parse_json": parse_json})) == value  # the source under test
 
 
-def test_what_is_nested_deeply_is_written_as_text() -> None:
-    """Python's parser would refuse it."""
+def test_deeply_nested_json_is_written_as_text() -> None:
+    """JSON that is too deep for Python's parser is written as a call of `parse_json`."""
     data: object = 1
-    for _ in range(150):
-        data = [{"a": data}] if _ % 2 else {"b": [data]}
-        if _ > 60:
-            break
+    for level in range(62):
+        data = [{"a": data}] if level % 2 else {"b": [data]}
     writer = SourceWriter()
     source = writer.source(freeze(data))
     assert writer.uses_json
-    assert freeze(eval(source, {"parse_json": parse_json})) == freeze(data)  # the source that is tested
+    assert freeze(eval(source, {"parse_json": parse_json})) == freeze(data)  # the source under test
 
 
-async def test_a_file_is_run_by_pytest_where_there_is_nothing_else(tmp_path: Path) -> None:
-    """In an empty folder, with no journal and none of the program, pytest finds one test, and it passes."""
+async def test_pytest_runs_an_exported_file_alone(tmp_path: Path) -> None:
+    """In an empty folder, without the journal and the program, pytest collects one test, and it passes."""
 
     @tool(effect="pure")
     def look(x: int) -> int:
@@ -96,11 +94,11 @@ async def test_a_file_is_run_by_pytest_where_there_is_nothing_else(tmp_path: Pat
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
-    told, _ = await asyncio.wait_for(process.communicate(), LONGEST)
-    assert (process.returncode, b"1 passed" in told) == (0, True), told.decode()
+    output, _ = await asyncio.wait_for(process.communicate(), LONGEST)
+    assert (process.returncode, b"1 passed" in output) == (0, True), output.decode()
 
 
-def test_there_is_no_test_of_what_is_not_recorded() -> None:
-    """Without records there is an error."""
+def test_an_export_needs_records() -> None:
+    """An export without records raises UnknownExecution."""
     with pytest.raises(UnknownExecution):
         pytest_source([], "e1")

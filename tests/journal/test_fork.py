@@ -1,4 +1,4 @@
-"""Forks: executions that begin in the middle of another one, with a policy about effects."""
+"""Forks: executions that start from a step of another one, with a policy for effects."""
 
 from __future__ import annotations
 
@@ -29,31 +29,35 @@ OTHER: tuple[Turn, ...] = (*SCRIPT[:2], [("pay", {"n": 2}), ("pay", {"n": 9}), (
 
 
 class World:
-    """What tools have done, in order: the keys of the calls, and what each did."""
+    """The effects of tools.
+
+    Attributes:
+        effects: the keys of the calls, with what each did, in order.
+    """
 
     def __init__(self) -> None:
-        self.done: list[tuple[str, str]] = []
+        self.effects: list[tuple[str, str]] = []
 
     def tools(self) -> list[Any]:
-        """Return a pure, an idempotent and an effect tool."""
+        """Return a pure tool, an idempotent tool and a tool with an effect."""
 
         @tool(effect=Effect.PURE)
         async def look(n: int, context: ToolContext) -> str:
             """Look."""
-            self.done.append((context.idempotency_key, f"look {n}"))
+            self.effects.append((context.idempotency_key, f"look {n}"))
             return f"saw {n}"
 
         @tool(effect=Effect.IDEMPOTENT)
         async def put(n: int, context: ToolContext) -> str:
             """Put."""
-            self.done.append((context.idempotency_key, f"put {n}"))
+            self.effects.append((context.idempotency_key, f"put {n}"))
             return f"put {n}"
 
         @tool
         async def pay(n: int, context: ToolContext) -> str:
             """Pay."""
-            self.done.append((context.idempotency_key, f"pay {n}"))
-            return f"receipt {len(self.done)}"
+            self.effects.append((context.idempotency_key, f"pay {n}"))
+            return f"receipt {len(self.effects)}"
 
         return [look, put, pay]
 
@@ -61,33 +65,33 @@ class World:
         """Return a loop whose model follows a script."""
         return AgentLoop(ToolCallingDriver(Model(*(turns or SCRIPT))), self.tools(), journal=journal, **parts)
 
-    def of(self, execution_id: str) -> list[str]:
-        """Return what was done for an execution."""
-        return [done for key, done in self.done if key.rsplit("/", 2)[0] == execution_id]
+    def effects_of(self, execution_id: str) -> list[str]:
+        """Return the effects of an execution."""
+        return [effect for key, effect in self.effects if key.rsplit("/", 2)[0] == execution_id]
 
 
 def outcomes(state: AgentState, step: int) -> Sequence[tuple[ToolStatus, Any]]:
-    """Return what came of the calls of a step."""
-    return [(one.status, one.value) for one in state.steps[step - 1].executions]
+    """Return the outcomes of the calls of a step."""
+    return [(execution.status, execution.value) for execution in state.steps[step - 1].executions]
 
 
-async def ran(*turns: Turn) -> tuple[Chronicle, World, AgentState]:
-    """Record an execution `run`."""
+async def record_source(*turns: Turn) -> tuple[Chronicle, World, AgentState]:
+    """Record an execution with the id `run`."""
     journal, world = Chronicle(), World()
     return journal, world, await world.loop(journal, *turns).execute("go", execution_id="run")
 
 
-async def test_a_fork_has_the_state_of_its_step_and_goes_on_from_there() -> None:
-    """It is an execution of its own, of an agent of its own; the original is as it was."""
-    journal, world, state = await ran()
+async def test_a_fork_starts_with_the_state_after_the_step() -> None:
+    """The fork is an execution of its own agent, and its source is not changed."""
+    journal, world, state = await record_source()
     before = await journal.read("run")
     fork = await journal.fork("run", 2)
     assert fork == "run/fork-1"
-    begun = await journal.state(fork)
-    at = await journal.state("run", 2)
-    assert begun.messages == at.messages
-    assert (begun.execution_id, begun.status, begun.step_count) == (fork, ExecutionStatus.IN_PROGRESS, 2)
-    assert begun.agent_id != state.agent_id
+    initial = await journal.state(fork)
+    source = await journal.state("run", 2)
+    assert initial.messages == source.messages
+    assert (initial.execution_id, initial.status, initial.step_count) == (fork, ExecutionStatus.IN_PROGRESS, 2)
+    assert initial.agent_id != state.agent_id
     head = await journal.head(fork)
     assert head is not None
     assert (head.forked_from, head.input) == ("run", "go")
@@ -99,41 +103,41 @@ async def test_a_fork_has_the_state_of_its_step_and_goes_on_from_there() -> None
     assert await journal.state(fork) == ended
 
 
-async def test_reuse_gives_each_recorded_outcome_once_and_runs_other_calls() -> None:
-    """What the original paid after the step is not paid again; what it did not pay is."""
-    journal, world, state = await ran()
-    assert world.of("run") == ["look 1", "pay 1", "pay 2", "pay 2", "put 1", "look 2"]
+async def test_reuse_takes_each_recorded_outcome_once_and_runs_other_calls() -> None:
+    """Payments that the source made after the step are reused; other payments run."""
+    journal, world, state = await record_source()
+    assert world.effects_of("run") == ["look 1", "pay 1", "pay 2", "pay 2", "put 1", "look 2"]
     fork = await journal.fork("run", 2)
     ended = await world.loop(journal, *OTHER).recover(fork)
-    assert world.of(fork) == ["pay 9"]
+    assert world.effects_of(fork) == ["pay 9"]
     assert outcomes(ended, 3)[0] == outcomes(state, 3)[0]
     assert outcomes(ended, 3)[2] == outcomes(state, 3)[2]
 
 
-async def test_equal_calls_are_given_different_outcomes_in_order() -> None:
-    """Two equal payments have two receipts; a third one is a payment."""
-    journal, world, state = await ran()
+async def test_equal_calls_reuse_different_outcomes_in_order() -> None:
+    """Two equal payments reuse two receipts; a third one runs."""
+    journal, world, state = await record_source()
     thrice: Turn = [("pay", {"n": 2})] * 3
     fork = await journal.fork("run", 2)
     ended = await world.loop(journal, *SCRIPT[:2], thrice, "Done.").recover(fork)
     assert outcomes(ended, 3)[:2] == outcomes(state, 3)[:2]
-    assert world.of(fork) == ["pay 2"]
+    assert world.effects_of(fork) == ["pay 2"]
 
 
-async def test_what_was_done_before_the_step_is_no_outcome_to_reuse() -> None:
-    """The payment of step 2 stands in the fork's past; an equal one is another."""
-    journal, world, _ = await ran()
+async def test_outcomes_before_the_step_are_not_reused() -> None:
+    """A payment that equals one from before the step runs."""
+    journal, world, _ = await record_source()
     fork = await journal.fork("run", 2)
     await world.loop(journal, *SCRIPT[:2], [("pay", {"n": 1})], "Done.").recover(fork)
-    assert world.of(fork) == ["pay 1"]
+    assert world.effects_of(fork) == ["pay 1"]
 
 
 async def test_simulate_runs_no_call_with_an_effect() -> None:
-    """A recorded outcome where there is one, else one that says it was simulated."""
-    journal, world, state = await ran()
+    """A call has the recorded outcome of an equal call, or else one that says it was simulated."""
+    journal, world, state = await record_source()
     fork = await journal.fork("run", 2, effects="simulate")
     ended = await world.loop(journal, *OTHER).recover(fork)
-    assert world.of(fork) == []
+    assert world.effects_of(fork) == []
     first, second, third = outcomes(ended, 3)
     assert first == outcomes(state, 3)[0]
     assert third == (ToolStatus.SUCCEEDED, "put 1")
@@ -141,41 +145,41 @@ async def test_simulate_runs_no_call_with_an_effect() -> None:
     assert "was not run" in str(second[1])
 
 
-async def test_forbid_blocks_calls_with_an_effect_and_tells_the_model() -> None:
-    """Pure calls run."""
-    journal, world, _ = await ran()
+async def test_forbid_blocks_calls_with_an_effect() -> None:
+    """Calls with an effect are blocked with an error for the model; pure calls run."""
+    journal, world, _ = await record_source()
     fork = await journal.fork("run", 0, effects=ForkPolicy.FORBID)
     ended = await world.loop(journal).recover(fork)
-    assert world.of(fork) == ["look 1", "look 2"]
+    assert world.effects_of(fork) == ["look 1", "look 2"]
     assert [status for status, _ in outcomes(ended, 3)][:3] == [ToolStatus.BLOCKED] * 3
     assert "may not have effects" in ended.steps[1].executions[0].error_message
 
 
 @pytest.mark.parametrize("effects", list(ForkPolicy))
-async def test_a_fork_that_is_interrupted_anywhere_goes_on_under_its_policy(effects: ForkPolicy) -> None:
-    """After a crash at any record, no outcome is given twice and nothing is done twice."""
-    journal, world, _ = await ran()
+async def test_an_interrupted_fork_keeps_its_policy(effects: ForkPolicy) -> None:
+    """After a crash at any record, no outcome is reused twice and no effect happens twice."""
+    journal, world, _ = await record_source()
     fork = await journal.fork("run", 2, effects=effects)
     first = len(journal.order)
     expected = await world.loop(journal, *OTHER).recover(fork)
-    done = world.of(fork)
+    effects_of_fork = world.effects_of(fork)
     for count in range(first, len(journal.order)):
         left = await journal.crashed_after(count)
         again = World()
         ended = await again.loop(left, *OTHER).recover(fork)
-        assert [s for s, _ in outcomes(ended, 3)] in (
-            [s for s, _ in outcomes(expected, 3)],
-            [ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT, ToolStatus.SUCCEEDED],  # the payment of the fork's own
+        assert [status for status, _ in outcomes(ended, 3)] in (
+            [status for status, _ in outcomes(expected, 3)],
+            [ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT, ToolStatus.SUCCEEDED],  # the fork's own payment
         )
-        assert set(again.of(fork)) <= set(done)
+        assert set(again.effects_of(fork)) <= set(effects_of_fork)
 
 
-async def test_a_fork_of_a_fork_reuses_what_both_have_done() -> None:
-    """What the fork did after the step, and what the original did that the fork did not get to."""
-    journal, world, state = await ran()
+async def test_a_fork_of_a_fork_reuses_outcomes_of_both() -> None:
+    """It reuses outcomes of the fork after the step, and those of the source that the fork did not reuse."""
+    journal, world, state = await record_source()
     fork = await journal.fork("run", 1)
     await world.loop(journal, SCRIPT[0], [("pay", {"n": 5})], [("pay", {"n": 6})], "Done.").recover(fork)
-    assert world.of(fork) == ["pay 5", "pay 6"]
+    assert world.effects_of(fork) == ["pay 5", "pay 6"]
     second = await journal.fork(fork, 2)
     assert second == "run/fork-1/fork-1"
     turns: tuple[Turn, ...] = (
@@ -184,22 +188,22 @@ async def test_a_fork_of_a_fork_reuses_what_both_have_done() -> None:
         [("pay", {"n": 6}), ("pay", {"n": 1}), ("pay", {"n": 7})],
     )
     ended = await world.loop(journal, *turns, "Done.").recover(second)
-    assert world.of(second) == ["pay 7"]
+    assert world.effects_of(second) == ["pay 7"]
     assert outcomes(ended, 3)[1] == outcomes(state, 2)[0]
 
 
-async def test_a_call_of_which_the_original_knows_no_end_is_not_made_again() -> None:
-    """It may be under way; nobody knows."""
-    journal, world, _ = await ran()
-    intents = [n for n, one in enumerate(journal.order, 1) if one.kind is RecordKind.CALL_INTENT]
+async def test_a_call_without_a_recorded_outcome_is_in_doubt() -> None:
+    """A call that the source started and that may be running does not run in the fork."""
+    journal, world, _ = await record_source()
+    intents = [n for n, record in enumerate(journal.order, 1) if record.kind is RecordKind.CALL_INTENT]
     left = await journal.crashed_after(intents[1])
     fork = await left.fork("run", 1)
     ended = await world.loop(left).recover(fork)
     assert outcomes(ended, 2)[0][0] is ToolStatus.IN_DOUBT
 
 
-async def test_calls_that_wait_in_the_original_wait_in_the_fork() -> None:
-    """They are calls of the fork: their keys are its own, and the original goes on untouched."""
+async def test_pending_calls_of_the_source_are_pending_in_the_fork() -> None:
+    """They have keys of the fork, and the source can be resumed as before."""
     journal, world = MemoryJournal(), World()
     loop = world.loop(journal, [("pay", {"n": 1})], "Done.", interceptors=[RequireApproval("pay")])
     state = await loop.execute("go", execution_id="run")
@@ -209,15 +213,15 @@ async def test_calls_that_wait_in_the_original_wait_in_the_fork() -> None:
     assert [call.key for call in waiting.pending] == [f"{fork}/1/0"]
     ended = await loop.resume(fork, {f"{fork}/1/0": approve()})
     assert ended.status is ExecutionStatus.COMPLETED
-    assert world.of(fork) == ["pay 1"]
+    assert world.effects_of(fork) == ["pay 1"]
     assert (await journal.state("run")) == state
     assert (await loop.resume("run", {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
     assert (await replay(journal, fork, loop)).is_equal
 
 
-@pytest.mark.parametrize(("effects", "done"), [("reuse", ["pay 9"]), ("simulate", []), ("forbid", [])])
-async def test_the_agents_of_a_fork_are_under_its_policy(effects: str, done: list[str]) -> None:
-    """They run anew; what they would do to the world is what their caller may."""
+@pytest.mark.parametrize(("effects", "expected"), [("reuse", ["pay 9"]), ("simulate", []), ("forbid", [])])
+async def test_the_policy_applies_to_agents_of_the_fork(effects: str, expected: list[str]) -> None:
+    """An agent that serves a call of the fork runs again under the policy of the fork."""
     journal, world = MemoryJournal(), World()
 
     def office(amount: int, task: str) -> AgentLoop:
@@ -227,19 +231,19 @@ async def test_the_agents_of_a_fork_are_under_its_policy(effects: str, done: lis
         return AgentLoop(ToolCallingDriver(model), [*world.tools(), clerk], journal=journal)
 
     await office(8, "pay").execute("go", execution_id="run")
-    assert [one for _, one in world.done] == ["look 1", "pay 4", "pay 8"]
+    assert [effect for _, effect in world.effects] == ["look 1", "pay 4", "pay 8"]
     fork = await journal.fork("run", 1, effects=effects)
-    world.done.clear()
+    world.effects.clear()
     ended = await office(9, "pay it").recover(fork)
-    assert [one for _, one in world.done] == done
+    assert [effect for _, effect in world.effects] == expected
     called = ended.steps[1].executions[0]
     assert called.status is ToolStatus.SUCCEEDED
     child = await journal.state(f"{fork}/2/0/agent")
     assert child.parent_agent_id == ended.agent_id
 
 
-async def test_an_agent_that_waits_in_the_original_waits_in_the_fork() -> None:
-    """Its own execution is forked with its caller's, and each goes on for itself."""
+async def test_a_suspended_agent_of_the_source_is_suspended_in_the_fork() -> None:
+    """The execution of the agent is forked with that of its caller, and both can be resumed independently."""
     journal, world = MemoryJournal(), World()
 
     def office() -> AgentLoop:
@@ -255,16 +259,16 @@ async def test_an_agent_that_waits_in_the_original_waits_in_the_fork() -> None:
     assert [call.key for call in waiting.pending] == [f"{fork}/1/0", key]
     ended = await office().resume(fork, {key: approve()})
     assert ended.status is ExecutionStatus.COMPLETED, ended.explain()
-    assert world.done == [(key, "pay 4")]
+    assert world.effects == [(key, "pay 4")]
     assert (await journal.state("run/1/0/agent")).status is ExecutionStatus.SUSPENDED
     again = await office().resume("run", {"run/1/0/agent/1/0": approve()})
     assert again.status is ExecutionStatus.COMPLETED
     assert await journal.verify() == ()
 
 
-async def test_what_cannot_be_forked_is_refused_by_name() -> None:
-    """An unknown execution, a step that is not there, an id that is taken, a policy that is none."""
-    journal, _, _ = await ran()
+async def test_invalid_forks_are_refused() -> None:
+    """An unknown execution, a missing step, a used id and an unknown policy raise errors that name them."""
+    journal, _, _ = await record_source()
     with pytest.raises(UnknownExecution):
         await journal.fork("other", 1)
     with pytest.raises(JournalError, match="no step 9: 4 are complete"):
@@ -276,8 +280,8 @@ async def test_what_cannot_be_forked_is_refused_by_name() -> None:
         await journal.fork("run", 2, fork_id="mine")
 
 
-async def test_forks_live_in_a_file_as_well(tmp_path: Path) -> None:
-    """What a fork is, and where it comes from, lasts."""
+async def test_a_fork_can_be_recovered_from_a_file(tmp_path: Path) -> None:
+    """The source and the policy of a fork are stored."""
     world = World()
     async with _sqlite(tmp_path) as journal:
         await world.loop(journal).execute("go", execution_id="run")
@@ -289,7 +293,7 @@ async def test_forks_live_in_a_file_as_well(tmp_path: Path) -> None:
         first = parse_json((await journal.read(fork))[0].body)
         assert first["fork"] == {"of": "run", "step": 2, "effects": "simulate"}
         ended = await world.loop(journal, *OTHER).recover(fork)
-        assert world.of(fork) == []
+        assert world.effects_of(fork) == []
         assert ended.status is ExecutionStatus.COMPLETED
 
 

@@ -1,4 +1,4 @@
-"""The law suite of journals: ours pass, and each broken one is caught."""
+"""The law suite of journals: the package's journals pass, and every broken one fails."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from agentloop.values.steps import ExecutionStatus
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Give a folder on the disk that is gone afterwards."""
+    """Return a temporary folder on the disk."""
     with TemporaryDirectory() as name:
         yield Path(name)
 
 
 @pytest.mark.parametrize("law", JournalKit.laws)
-def test_the_journal_in_memory_keeps_the_laws(law: int) -> None:
-    """The reference keeps every law of the contract."""
+def test_memory_journals_keep_the_laws(law: int) -> None:
+    """`MemoryJournal` keeps every law of the contract."""
     JournalKit(MemoryJournal).check(law)
 
 
 @pytest.mark.parametrize("law", JournalKit.laws)
 @pytest.mark.parametrize("spill_bytes", [16 * 1024, 8])
-def test_the_journal_in_sqlite_keeps_the_laws(folder: Path, law: int, spill_bytes: int) -> None:
-    """The journal in a file keeps every law, also seen by another journal on the same file, whatever is spilled."""
+def test_sqlite_journals_keep_the_laws(folder: Path, law: int, spill_bytes: int) -> None:
+    """`SqliteJournal` keeps every law, also through a second object on the same file, whatever it spills."""
     number = iter(range(10**6))
 
     def make(**options: Any) -> SqliteJournal:
@@ -49,8 +49,8 @@ def test_the_journal_in_sqlite_keeps_the_laws(folder: Path, law: int, spill_byte
     JournalKit(make, again=again, examples=40).check(law)
 
 
-class LosesTheLast(MemoryJournal):
-    """Breaks law 14: of records appended together, the last is not kept."""
+class LosesLastRecord(MemoryJournal):
+    """Breaks law 14: the last record of a group is lost."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         if len(records) > 1:
@@ -59,8 +59,8 @@ class LosesTheLast(MemoryJournal):
         await super().append(head, records)
 
 
-class WritesOneByOne(MemoryJournal):
-    """Breaks law 14: an append that is given up in the middle leaves a part."""
+class AppendsSeparately(MemoryJournal):
+    """Breaks law 14: a cancelled append leaves a part of its records."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         for record in records:
@@ -68,8 +68,8 @@ class WritesOneByOne(MemoryJournal):
             await asyncio.sleep(0)
 
 
-class ForgetsItsEnd(MemoryJournal):
-    """Breaks law 14: the head does not tell how many records there are."""
+class ForgetsRecordCount(MemoryJournal):
+    """Breaks law 14: the head has the wrong record count."""
 
     async def head(self, execution_id: str) -> ExecutionHead | None:
         head = await super().head(execution_id)
@@ -77,29 +77,29 @@ class ForgetsItsEnd(MemoryJournal):
 
 
 class ReadsBackwards(MemoryJournal):
-    """Breaks law 15: the last record comes first."""
+    """Breaks law 15: records are read in reverse order."""
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
         return (await super().read(execution_id, after=after))[::-1]
 
 
-class ReadsAll(MemoryJournal):
-    """Breaks law 15: records that were asked to be left out are read."""
+class IgnoresAfter(MemoryJournal):
+    """Breaks law 15: records up to `after` are read, too."""
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
         return await super().read(execution_id)
 
 
-class StripsBodies(MemoryJournal):
-    """Breaks law 15: bodies come back in another spelling."""
+class StripsBackslashes(MemoryJournal):
+    """Breaks law 15: bodies are read in another spelling."""
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
-        read = await super().read(execution_id, after=after)
-        return [evolve(one, body=one.body.replace("\\", "")) for one in read]
+        records = await super().read(execution_id, after=after)
+        return [evolve(record, body=record.body.replace("\\", "")) for record in records]
 
 
-class ListsAll(MemoryJournal):
-    """Breaks law 15: executions that stand otherwise are listed."""
+class IgnoresStatus(MemoryJournal):
+    """Breaks law 15: executions with another status are listed."""
 
     async def list(
         self, *, agent_id: str | None = None, status: ExecutionStatus | None = None, limit: int | None = None
@@ -107,7 +107,7 @@ class ListsAll(MemoryJournal):
         return await super().list(agent_id=agent_id, limit=limit)
 
 
-class OldestFirst(MemoryJournal):
+class ListsOldestFirst(MemoryJournal):
     """Breaks law 15: the oldest execution is listed first."""
 
     async def list(
@@ -117,29 +117,29 @@ class OldestFirst(MemoryJournal):
 
 
 class DeletesNothing(MemoryJournal):
-    """Breaks law 15: what was deleted is still there."""
+    """Breaks law 15: a deleted execution still exists."""
 
     async def delete(self, execution_id: str) -> bool:
         return await self.head(execution_id) is not None
 
 
-class PurgesAll(MemoryJournal):
-    """Breaks law 15: executions that go on are purged."""
+class PurgesRunningExecutions(MemoryJournal):
+    """Breaks law 15: running executions are purged."""
 
     async def purge(self, before: datetime) -> int:
-        return sum([self._delete(one) for one in tuple(self._heads)])
+        return sum([self._delete(execution_id) for execution_id in tuple(self._heads)])
 
 
-class TakesEverything(MemoryJournal):
-    """Breaks law 16: whatever is appended is kept."""
+class AcceptsEveryAppend(MemoryJournal):
+    """Breaks law 16: every append is accepted."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         self._heads[head.execution_id] = head
         self._records.setdefault(head.execution_id, []).extend(records)
 
 
-class LooksAtNumbersOnly(MemoryJournal):
-    """Breaks law 16: the hash of the record before is not looked at."""
+class IgnoresPreviousHash(MemoryJournal):
+    """Breaks law 16: the hash of the previous record is not checked."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         last = await self.read(head.execution_id)
@@ -147,83 +147,83 @@ class LooksAtNumbersOnly(MemoryJournal):
         await super().append(head, [evolve(records[0], previous_hash=previous), *records[1:]])
 
 
-class SharesNumbers(MemoryJournal):
-    """Breaks law 16: an agent has two executions of one number."""
+class AllowsEqualNumbers(MemoryJournal):
+    """Breaks law 16: an agent can have two executions of the same number."""
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         self._ids_by_number.clear()
-        self._ids_by_number.update({(one.agent_id, one.number): one.execution_id for one in self._heads.values()})
+        self._ids_by_number.update({(item.agent_id, item.number): item.execution_id for item in self._heads.values()})
         self._ids_by_number[head.agent_id, head.number] = head.execution_id
         await super().append(head, records)
 
 
-class ClaimsTwice(MemoryJournal):
-    """Breaks law 16: two writers have a claim."""
+class AllowsTwoClaims(MemoryJournal):
+    """Breaks law 16: two writers can claim an execution."""
 
     async def claim(self, execution_id: str) -> Claim:
         self._claims = HeldClaims()
         return await super().claim(execution_id)
 
 
-class DeletesWhatIsClaimed(MemoryJournal):
-    """Breaks law 16: an execution is deleted while somebody drives it."""
+class DeletesClaimedExecutions(MemoryJournal):
+    """Breaks law 16: a claimed execution can be deleted."""
 
     async def delete(self, execution_id: str) -> bool:
         return self._delete(execution_id)
 
 
 class MasksNothing(MemoryJournal):
-    """Breaks law 18: bodies stay as they are."""
+    """Breaks law 18: secrets are not masked."""
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         return body
 
 
-class CopiesAll(MemoryJournal):
-    """Breaks law 18: what holds no secret is copied."""
+class CopiesEveryBody(MemoryJournal):
+    """Breaks law 18: a body without secrets is copied."""
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         return dict(super().redact(body))
 
 
-class ShowsItsSecrets(MemoryJournal):
-    """Breaks law 18: its repr shows what must not be shown."""
+class ShowsSecrets(MemoryJournal):
+    """Breaks law 18: its repr shows the secrets."""
 
     def __init__(self, *, secrets: Sequence[str] = (), secret_fields: Sequence[str] = ()) -> None:
         super().__init__(secrets=secrets, secret_fields=secret_fields)
-        self.shown = secrets
+        self.secrets = secrets
 
     def __repr__(self) -> str:
-        return f"{self.shown}"
+        return f"{self.secrets}"
 
 
 BROKEN: list[tuple[int, Callable[..., CanJournal]]] = [
-    (14, LosesTheLast),
-    (14, WritesOneByOne),
-    (14, ForgetsItsEnd),
+    (14, LosesLastRecord),
+    (14, AppendsSeparately),
+    (14, ForgetsRecordCount),
     (15, ReadsBackwards),
-    (15, ReadsAll),
-    (15, StripsBodies),
-    (15, ListsAll),
-    (15, OldestFirst),
+    (15, IgnoresAfter),
+    (15, StripsBackslashes),
+    (15, IgnoresStatus),
+    (15, ListsOldestFirst),
     (15, DeletesNothing),
-    (15, PurgesAll),
-    (16, TakesEverything),
-    (16, LooksAtNumbersOnly),
-    (16, SharesNumbers),
-    (16, ClaimsTwice),
-    (16, DeletesWhatIsClaimed),
+    (15, PurgesRunningExecutions),
+    (16, AcceptsEveryAppend),
+    (16, IgnoresPreviousHash),
+    (16, AllowsEqualNumbers),
+    (16, AllowsTwoClaims),
+    (16, DeletesClaimedExecutions),
     (18, MasksNothing),
-    (18, CopiesAll),
-    (18, ShowsItsSecrets),
+    (18, CopiesEveryBody),
+    (18, ShowsSecrets),
 ]
 
 
 @pytest.mark.parametrize(
     ("law", "make"), BROKEN, ids=[f"{law}-{getattr(make, '__name__', '')}" for law, make in BROKEN]
 )
-def test_a_broken_journal_is_caught(law: int, make: Callable[..., CanJournal]) -> None:
-    """Each law can fail, and the kit says which one."""
+def test_a_broken_journal_fails(law: int, make: Callable[..., CanJournal]) -> None:
+    """Every check can fail, and the error names the broken law."""
     with pytest.raises(LawBroken) as caught:
         JournalKit(make).check(law)
     assert caught.value.law == law

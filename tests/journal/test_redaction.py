@@ -1,4 +1,4 @@
-"""What is secret does not come into a record, however it is spelled."""
+"""Secrets do not get into records, in any spelling."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KEY = "sk-live-0123456789abcdef"
 SECRETS = st.text(min_size=4, max_size=12).map(str.strip).filter(lambda text: len(text) >= 4)
 
 
-def escaped(text: str, flags: list[bool]) -> str:
-    r"""Write a text as JSON does, with some characters by their numbers."""
+def write_escaped(text: str, flags: list[bool]) -> str:
+    r"""Return the content of a JSON string with some characters escaped by number."""
     written = ""
-    for at, character in enumerate(text):
-        if flags[at % len(flags)]:
+    for index, character in enumerate(text):
+        if flags[index % len(flags)]:
             units = character.encode("utf-16-be").hex()
-            written += "".join(rf"\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+            written += "".join(rf"\u{units[start : start + 4]}" for start in range(0, len(units), 4))
         else:
             written += json.dumps(character, ensure_ascii=False)[1:-1]
     return written
@@ -37,42 +37,42 @@ def escaped(text: str, flags: list[bool]) -> str:
     flags=st.lists(st.booleans(), min_size=1, max_size=4),
     depth=st.integers(0, 3),
 )
-def test_a_secret_is_found_in_every_spelling(secret: str, around: str, flags: list[bool], depth: int) -> None:
-    """A text is masked plain, in a name, and in JSON in strings of JSON, with any characters spelled by their numbers."""
+def test_a_secret_is_masked_in_every_spelling(secret: str, around: str, flags: list[bool], depth: int) -> None:
+    """A secret is masked in strings, in keys and in nested JSON, with any of its characters escaped."""
     redaction = Redaction([secret])
-    text = f'{{"a": ["{escaped(around + secret + around, flags)}"], "{escaped(secret, flags)}": 1}}'
+    text = f'{{"a": ["{write_escaped(around + secret + around, flags)}"], "{write_escaped(secret, flags)}": 1}}'
     for _ in range(depth):
         text = format_json({"arguments_json": text}).decode()
     for body in (
         {"plain": [f"{around}{secret}{around}"]},
         {secret: 1},
         {"nested": text},
-        {"prose": f"I call it: {text}"},
+        {"prose": f"the call: {text}"},
     ):
         masked = redaction.redact(body)
         assert "***" in format_json(masked).decode()
-        assert not any(secret in one for one in every_text(masked))
+        assert not any(secret in text for text in list_texts(masked))
     assert "\\***" not in format_json(redaction.redact({"nested": text})).decode()
 
 
-def every_text(value: Any) -> list[str]:
-    """Return all texts in JSON data, and in the JSON that they hold, to the bottom."""
+def list_texts(value: Any) -> list[str]:
+    """Return all strings and keys in JSON data, and in the JSON that strings hold, at any depth."""
     if isinstance(value, dict):
-        return [text for pair in value.items() for one in pair for text in every_text(one)]
+        return [text for pair in value.items() for item in pair for text in list_texts(item)]
     if isinstance(value, list):
-        return [text for one in value for text in every_text(one)]
+        return [text for item in value for text in list_texts(item)]
     if not isinstance(value, str):
         return []
     try:
         inner = json.loads(value)
     except ValueError:
         return [value]
-    return [value, *(every_text(inner) if inner != value else [])]
+    return [value, *(list_texts(inner) if inner != value else [])]
 
 
 @given(body=json_objects())
-def test_what_holds_no_secret_stays_the_same_object(body: Any) -> None:
-    """Without a secret in it, a body is handed back as it is, and what is masked once stays."""
+def test_a_body_without_secrets_is_returned_unchanged(body: Any) -> None:
+    """A body without secrets is the same object after redaction, and so is a body that was redacted before."""
     plain = thaw(body)
     redaction = Redaction([KEY], ["password"])
     assert redaction.redact(plain) is plain
@@ -96,8 +96,8 @@ def test_what_holds_no_secret_stays_the_same_object(body: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_fields_are_masked_by_their_names(fields: list[str], body: Any, masked: Any, *, nested: bool) -> None:
-    """A name is masked wherever it stands, a path below any field, in data as in the JSON that a string holds."""
+def test_fields_are_masked_by_name(fields: list[str], body: Any, masked: Any, *, nested: bool) -> None:
+    """Names match everywhere and paths below any field, in data and in the JSON that strings hold."""
     redaction = Redaction((), fields)
     if not nested:
         assert redaction.redact(body) == masked
@@ -111,7 +111,7 @@ def test_fields_are_masked_by_their_names(fields: list[str], body: Any, masked: 
     ("text", "masked"),
     [
         ('Action Input: {"password": "hidden", "x": 1}', 'Action Input: {"password": "***", "x": 1}'),
-        ('I call {"password" : 1234}', 'I call {"password" : "***"}'),
+        ('call: {"password" : 1234}', 'call: {"password" : "***"}'),
         (r'so: "{\"password\": \"hid\\\"den\", \"x\": 1}"', r'so: "{\"password\": \"***\", \"x\": 1}"'),
         ('cut off: {"password": "hidd', 'cut off: {"password": "***"'),
         (r'{"p\u0061ssword": "hidden"} and more', '{"p\\u0061ssword": "***"} and more'),
@@ -120,14 +120,14 @@ def test_fields_are_masked_by_their_names(fields: list[str], body: Any, masked: 
     ],
 )
 def test_fields_in_the_middle_of_a_text_are_masked(text: str, masked: str) -> None:
-    """A model that writes its calls as text writes its arguments there, too."""
-    found = Redaction((), ["password"]).redact({"text": text})["text"]
-    assert found.replace(" ", "") == masked.replace(" ", "")
-    assert "hidd" not in found or "no field" in found
+    """Fields are masked in calls that a model writes as text."""
+    result = Redaction((), ["password"]).redact({"text": text})["text"]
+    assert result.replace(" ", "") == masked.replace(" ", "")
+    assert "hidd" not in result or "no field" in result
 
 
-def test_a_number_may_be_secret() -> None:
-    """A secret of digits is masked as a number, and JSON with it stays JSON."""
+def test_a_secret_can_be_a_number() -> None:
+    """A secret of digits is masked in numbers, and JSON with it stays valid."""
     redaction = Redaction(["123456789"])
     masked = redaction.redact({"value": 123456789, "arguments_json": '{"pin": 123456789}', "other": [1234, True, None]})
     assert masked == {"value": "***", "arguments_json": '{"pin":"***"}', "other": [1234, True, None]}
@@ -138,14 +138,14 @@ def test_a_number_may_be_secret() -> None:
     ["[" * 100_000, "\\" * 200_000, '{"password":"' * 20_000, '\\"password\\":\\"' * 20_000, "\\u0073" * 50_000],
 )
 def test_hostile_texts_are_masked_in_time(hostile: str) -> None:
-    """A text that is made to be slow is not: the test would not end."""
+    """Redaction takes linear time on texts that are made to be slow; otherwise the test would not end."""
     redaction = Redaction(['s"\\/k', KEY], ["password"])
     masked = redaction.redact({"text": f"{hostile} {KEY}"})
     assert KEY not in masked["text"]
 
 
-def test_secrets_do_not_show() -> None:
-    """Neither the journal nor an error shows what is declared to it; what is too short is refused, what is empty left out."""
+def test_secrets_are_not_shown() -> None:
+    """Reprs and errors do not show secrets; short secrets are refused, and empty ones are ignored."""
     journal = MemoryJournal(secrets=[Secret(KEY), "other secret", "", " \n"], secret_fields=["password"])
     assert KEY not in f"{journal!r} {journal._redaction!r}"
     assert journal.redact({"a": f"x{KEY}y other secret"}) == {"a": "x***y ***"}

@@ -1,4 +1,4 @@
-"""The journal in a file: what is split_body, threads, event loops, and what is listed."""
+"""SQLite journals: split bodies, threads, event loops, listing, purging and locks."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ TEXTS = st.lists(PIECES, max_size=40).map("".join)
 
 @given(
     body=TEXTS | st.dictionaries(TEXTS, TEXTS, max_size=4).map(lambda data: format_json(data).decode()),
-    most=st.integers(1, 200),
+    max_length=st.integers(1, 200),
 )
-def test_what_is_spilled_comes_back(body: str, most: int) -> None:
-    """Any text is put together again as it was, and what stays in the row is no longer than allowed."""
-    parts = split_body(body, most)
+def test_a_split_body_can_be_joined(body: str, max_length: int) -> None:
+    """Joining restores any text, and the rest in the row is no longer than the maximum."""
+    parts = split_body(body, max_length)
     assert join_body(parts.rest, parts.cuts, parts.spills) == body
-    assert len(parts.rest) <= most
-    assert all(
-        hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest() == at for at, data in parts.spills.items()
-    )
+    assert len(parts.rest) <= max_length
+    for digest, data in parts.spills.items():
+        assert hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest() == digest
 
 
 @given(bodies=st.lists(TEXTS, min_size=1, max_size=3))
-async def test_any_text_is_kept(bodies: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A body comes back byte for byte, also with what is no UTF-8."""
+async def test_any_text_can_be_stored(bodies: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A body is read back byte for byte, also with lone surrogates."""
     journal = SqliteJournal(tmp_path_factory.mktemp("journal") / "j.db", spill_bytes=64, synchronous="normal")
     records = await append_records(journal, "e", *bodies)
     assert list(await journal.read("e")) == records
@@ -56,19 +55,19 @@ async def test_any_text_is_kept(bodies: list[str], tmp_path_factory: pytest.Temp
     await journal.aclose()
 
 
-def files(folder: Path) -> list[tuple[str, int]]:
+def list_files(folder: Path) -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_size) for path in folder.iterdir()]
 
 
-async def test_a_long_value_is_kept_once_for_an_execution(tmp_path: Path) -> None:
-    """The same long text in many records takes the room of one, and goes with its execution."""
+async def test_a_long_value_is_stored_once_per_execution(tmp_path: Path) -> None:
+    """A long text in many records takes the space of one, and is deleted with its execution."""
     journal = SqliteJournal(tmp_path / "j.db")
     text = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(256)) * 10
     for execution_id in ("e", "f"):
         await append_records(
             journal, execution_id, *[format_json({"number": number, "result": text}).decode() for number in range(20)]
         )
-    assert sum(size for _, size in files(tmp_path)) < 4 * len(text)
+    assert sum(size for _, size in list_files(tmp_path)) < 4 * len(text)
     with closing(sqlite3.connect(journal.path)) as connection:
         assert connection.execute("SELECT count(*) FROM spills").fetchone() == (2,)
         await journal.delete("e")
@@ -77,12 +76,12 @@ async def test_a_long_value_is_kept_once_for_an_execution(tmp_path: Path) -> Non
     await journal.aclose()
 
 
-async def test_nothing_is_left_after_aclose(tmp_path: Path) -> None:
-    """The threads end with the journal, which can be used again."""
+async def test_aclose_ends_the_threads(tmp_path: Path) -> None:
+    """`aclose` ends both threads, and the journal can be used again."""
     before = set(threading.enumerate())
     journal = SqliteJournal(tmp_path / "j.db")
     assert set(threading.enumerate()) == before
-    assert not files(tmp_path)
+    assert not list_files(tmp_path)
     for number in range(3):
         await append_records(journal, f"e{number}", "{}")
         assert len(await journal.list()) == number + 1
@@ -95,8 +94,8 @@ async def test_nothing_is_left_after_aclose(tmp_path: Path) -> None:
         await journal.aclose()
 
 
-def test_event_loops_one_after_the_other_and_at_once(tmp_path: Path) -> None:
-    """One journal serves a fresh event loop per call, and loops in several threads."""
+def test_a_journal_serves_several_event_loops(tmp_path: Path) -> None:
+    """A journal serves a new event loop per call, and event loops in several threads."""
     journal = SqliteJournal(tmp_path / "j.db")
     records = asyncio.run(append_records(journal, "e", "{}"))
     assert asyncio.run(append_records(journal, "e", "{}", after=records))
@@ -112,7 +111,7 @@ def test_event_loops_one_after_the_other_and_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert asyncio.run(journal.verify()) == ()
-    assert len(asyncio.run(_all(journal))) == 41
+    assert len(asyncio.run(_list_ids(journal))) == 41
     asyncio.run(journal.aclose())
 
 
@@ -120,12 +119,12 @@ async def _count(journal: SqliteJournal, execution_id: str) -> int:
     return len(await journal.read(execution_id))
 
 
-async def _all(journal: SqliteJournal) -> list[str]:
+async def _list_ids(journal: SqliteJournal) -> list[str]:
     return [head.execution_id for head in await journal.list()]
 
 
-async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> None:
-    """Without aclose, the threads end when nobody has the journal any more."""
+async def test_a_collected_journal_ends_its_threads(tmp_path: Path) -> None:
+    """Without `aclose`, the threads end when the journal is garbage-collected."""
     journal = SqliteJournal(tmp_path / "j.db")
     before = set(threading.enumerate())
     await append_records(journal, "e", "{}")
@@ -136,8 +135,8 @@ async def test_a_journal_that_is_forgotten_ends_its_threads(tmp_path: Path) -> N
     assert not thread.is_alive()
 
 
-def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
-    """The threads do not keep a program alive, and what it appended is there."""
+def test_a_program_without_aclose_ends(tmp_path: Path) -> None:
+    """The threads do not keep a program alive, and its records are stored."""
     program = (
         "import asyncio, sys\nfrom agentloop.journal import SqliteJournal\nfrom tests.journal.records import append_records\n"
         "journal = SqliteJournal(sys.argv[1])\nasyncio.run(append_records(journal, 'e', '{}'))\n"
@@ -149,8 +148,8 @@ def test_a_program_that_forgets_aclose_ends(tmp_path: Path) -> None:
     asyncio.run(journal.aclose())
 
 
-async def test_waiting_does_not_block_the_event_loop(tmp_path: Path) -> None:
-    """While an append waits for another writer, the event loop turns, and others read."""
+async def test_a_waiting_append_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """While an append waits for another writer, the event loop runs and reads succeed."""
     journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
     records = await append_records(journal, "e", "{}")
     with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
@@ -165,8 +164,8 @@ async def test_waiting_does_not_block_the_event_loop(tmp_path: Path) -> None:
     await journal.aclose()
 
 
-async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
-    """A hundred executions that append at once take a few transactions, not a hundred."""
+async def test_waiting_appends_share_a_transaction(tmp_path: Path) -> None:
+    """A hundred concurrent appends take a few transactions."""
     journal = SqliteJournal(tmp_path / "j.db")
     commits: list[str] = []
     await journal._writer.run(lambda connection: connection.set_trace_callback(commits.append))
@@ -176,17 +175,17 @@ async def test_appends_that_wait_are_written_together(tmp_path: Path) -> None:
     await journal.aclose()
 
 
-async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
-    """Each way to list uses an index: no table is read whole, and nothing is sorted."""
+async def test_listing_uses_an_index(tmp_path: Path) -> None:
+    """Every filter of `list` uses an index: no table is scanned and nothing is sorted."""
     journal = SqliteJournal(tmp_path / "j.db")
     await append_records(journal, "e", "{}")
-    asked: list[str] = []
-    await journal._reader.run(lambda connection: connection.set_trace_callback(asked.append))
+    statements: list[str] = []
+    await journal._reader.run(lambda connection: connection.set_trace_callback(statements.append))
     await journal.list(limit=5)
     await journal.list(status=ExecutionStatus.IN_PROGRESS, limit=5)
     await journal.list(agent_id="agent of e", limit=5)
     await journal.aclose()
-    queries = [one for one in asked if one.startswith("SELECT")]
+    queries = [statement for statement in statements if statement.startswith("SELECT")]
     assert len(queries) == 3
     with closing(sqlite3.connect(journal.path)) as connection:
         plans = [" ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")) for query in queries]
@@ -194,46 +193,48 @@ async def test_executions_are_listed_without_a_search(tmp_path: Path) -> None:
     assert not any("TEMP B-TREE" in plan for plan in plans[:2])
 
 
-async def test_purging_takes_what_is_over_and_unclaimed(tmp_path: Path) -> None:
-    """What goes on, what was changed lately and what is claimed stays; the rest goes, many at a time."""
+async def test_purge_deletes_ended_and_unclaimed_executions(tmp_path: Path) -> None:
+    """Running, recently updated and claimed executions remain; all others are deleted in batches."""
     journal = SqliteJournal(tmp_path / "j.db", synchronous="normal")
-    over = [make_records(f"over {number}", "{}") for number in range(450)]
-    await asyncio.gather(*[journal.append(make_head(one, status=ExecutionStatus.FAILED), one) for one in over])
-    await append_records(journal, "goes on", "{}")
+    ended = [make_records(f"ended {number}", "{}") for number in range(450)]
+    await asyncio.gather(
+        *[journal.append(make_head(records, status=ExecutionStatus.FAILED), records) for records in ended]
+    )
+    await append_records(journal, "running", "{}")
     late = make_records("late", "{}")
-    moment = late[0].at + timedelta(hours=1)
-    await journal.append(evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=moment), late)
-    claim = await journal.claim("over 7")
-    assert await journal.purge(moment) == 449
-    assert {head.execution_id for head in await journal.list()} == {"goes on", "late", "over 7"}
+    cutoff = late[0].at + timedelta(hours=1)
+    await journal.append(evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=cutoff), late)
+    claim = await journal.claim("ended 7")
+    assert await journal.purge(cutoff) == 449
+    assert {head.execution_id for head in await journal.list()} == {"running", "late", "ended 7"}
     await claim.release()
-    assert await journal.purge(moment) == 1
+    assert await journal.purge(cutoff) == 1
     assert await journal.verify() == ()
     await journal.aclose()
 
 
 @pytest.mark.parametrize("kind", [OpenFileLocks, ProcessLocks])
-async def test_two_kinds_of_locks(tmp_path: Path, kind: type[ByteLocks]) -> None:
-    """With either kind, objects of a process exclude each other, each keeps what it has, and closing gives back all."""
+async def test_locks_exclude_other_objects_of_the_process(tmp_path: Path, kind: type[ByteLocks]) -> None:
+    """With either kind of locks, two objects of a process exclude each other, and closing one releases only its locks."""
     path = tmp_path / "claims"
     first, second = ClaimFile(path, kind), ClaimFile(path, kind)
     claims = [first.claim("a"), second.claim("b")]
-    for one, execution_id in ((first, "a"), (first, "b"), (second, "a")):
+    for claim_file, execution_id in ((first, "a"), (first, "b"), (second, "a")):
         with pytest.raises(JournalConflict, match="another writer of this process"):
-            one.claim(execution_id)
+            claim_file.claim(execution_id)
     await claims[0].release()
-    taken = second.claim("a")
+    third = second.claim("a")
     await claims[0].release()
     first.close()
     with pytest.raises(JournalConflict):
         first.claim("a")
     second.close()
     second.close()
-    await taken.release()
-    mine = first.claim("a")
+    await third.release()
+    last = first.claim("a")
     await claims[1].release()
     with pytest.raises(JournalConflict):
         second.claim("a")
-    await mine.release()
-    for one in (first, second):
-        one.close()
+    await last.release()
+    first.close()
+    second.close()
