@@ -26,6 +26,7 @@ _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|signature|^sig$",
 
 def _as_url(url: str) -> str:
     scheme, _, remainder = url.partition("://")
+    # A query is split off first: it may contain slashes and at signs.
     base, mark, query = remainder.partition("?")
     authority = base.partition("/")[0]
     if "@" in authority:
@@ -40,11 +41,13 @@ def _as_url(url: str) -> str:
 
 def _is_authority(text: str) -> bool:
     """Return whether this is a host, with or without a port."""
+    # An IPv6 address in brackets contains colons that do not separate a port.
     host, colon, port = (text, "", "") if text.endswith("]") or ":" not in text else text.rpartition(":")
     if colon and not (port.isdecimal() and len(port) <= len(str(_PORTS)) and int(port) < _PORTS):
         return False
     if host.startswith("["):  # an IPv6 address
         return host.endswith("]")
+    # These are the limits of DNS names.
     return all(0 < len(label) <= _MAX_LABEL_LENGTH for label in host.removesuffix(".").split("."))
 
 
@@ -132,6 +135,7 @@ class LLMConfig(Value):
         Raises:
             ConfigurationError: for an unknown provider or setting, a missing model or key, or an invalid value.
         """
+        # Only the first colon separates: model names such as `qwen3:8b` contain colons too.
         name, _, model = (part.strip() for part in text.partition(":"))
         if not name or not model:
             raise ConfigurationError(
@@ -143,7 +147,9 @@ class LLMConfig(Value):
                 f"there is no provider {name!r}{_suggestion(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
             )
         environment = os.environ if environment is None else environment
+        # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
         key = as_secret(api_key) or _key_from(preset, environment)
+        # A server of your own may not require a key, but a key that is available is sent to it.
         if key is None and preset.key_variable and base_url is None:
             raise ConfigurationError(
                 f"{preset.name} needs a key: set the environment variable {preset.key_variable}, or, in a program, pass "
@@ -206,6 +212,7 @@ class LLMConfig(Value):
 
     def auth_headers(self) -> dict[str, str]:
         """Return the additional headers and the one that contains the key in plain text."""
+        # Configured headers override the one with the key, for gateways with an authorization of their own.
         if self.api_key is None:
             return dict(self.headers)
         key = self.api_key.reveal()
@@ -230,6 +237,7 @@ def _url_from(preset: Preset, environment: Mapping[str, str]) -> str:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    # Suggestions are computed for errors only, and difflib takes milliseconds to import.
     from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
 
     closest = get_close_matches(name, known, n=1)

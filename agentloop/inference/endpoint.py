@@ -89,8 +89,10 @@ class Endpoint:
         encoded = self.wire_format.encode_request(request, self.config, stream=True)
         seconds = self.config.deadline
         end = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        # Retries end with the first delta: after that, a consumer has seen part of the response.
         started = self._with_retries(lambda: self._started(encoded), jitter, report)
         response = await (started if end is None else self._within_deadline(end, started))
+        # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
         batches = response.deltas()
         try:
             async for deltas in batches if end is None else self._each_within_deadline(end, batches):
@@ -121,6 +123,7 @@ class Endpoint:
             opened = await self.http.open(encoded.path, encoded.headers, encoded.body)
             decoder = self.wire_format.stream_decoder(opened.headers)
             response = StreamedResponse(opened, decoder, encoded.tool_names)
+            # The response is closed on any error, including cancellation, so that its connection is not leaked.
             try:
                 if opened.status not in _SUCCESS:
                     raw = await opened.read()
@@ -142,6 +145,7 @@ class Endpoint:
         try:
             return await attempt()
         except InferenceError as error:
+            # Checked before tenacity is imported: most failures are permanent.
             policy = self._retry_policy()
             if not is_worth_retrying(error, policy):
                 raise
@@ -151,6 +155,7 @@ class Endpoint:
     def _retry_policy(self) -> RetryPolicy:
         """Return the configured retry policy; no wait is longer than the deadline."""
         policy, deadline = self.config.retry, self.config.deadline
+        # A wait beyond the deadline would be in vain, so the deadline limits the accepted `retry_after` too.
         if deadline is None or deadline >= policy.max_wait:
             return policy
         return evolve(policy, max_wait=deadline)
@@ -162,6 +167,7 @@ class Endpoint:
             ProviderUnavailable: when the deadline expires.
         """
         try:
+            # A timeout inside the work also raises TimeoutError; only that of the deadline is translated.
             async with asyncio.timeout_at(end) as limit:
                 return await work
         except TimeoutError as error:
@@ -227,9 +233,11 @@ class StreamedResponse:
         Raises:
             InferenceError: for an invalid response, or an error that the provider reports.
         """
+        # Without a delta, `start` has read the stream to its end.
         if not self._first_deltas:
             return
         yield self._first_deltas
+        # Local names and the check of `names` keep the loop over chunks short.
         feed, names = self._decoder.feed, self._tool_names
         async for chunk in self._chunks:
             deltas = feed(chunk)

@@ -49,6 +49,7 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
     @property
     def model_name(self) -> str:
         """The name of the first model."""
+        # The capabilities of the first model decide how the driver calls all of them.
         first = self.inferences[0]
         return first.model_name if isinstance(first, CanNameModel) else ""
 
@@ -98,6 +99,7 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
         errors: list[InferenceError] = []
         for inference in self.inferences:
             self._report_fallback(errors, inference)
+            # Set with the first item, which may also be the complete response.
             has_started = False
             stream = inference.stream(request)
             try:
@@ -111,6 +113,7 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
             else:
                 return
             finally:
+                # Contracts require an async iterator only, which need not have `aclose`.
                 if isinstance(stream, AsyncGenerator):
                     await stream.aclose()
         raise _with_notes(errors)

@@ -42,6 +42,7 @@ def import_history(
         ConfigurationError: for an unknown format.
     """
     if wire_format == "openai-chat":
+        # In this format the prompt is the first message; an explicit one overrides it.
         prompt, imported = openai_chat.import_messages(messages, unanswered=unanswered, at=at)
         return (system if isinstance(system, str) else prompt), imported
     if wire_format == "anthropic-messages":

@@ -85,10 +85,12 @@ class HttpClient:
             ProviderUnavailable: when the connection fails, or a timeout expires.
             InvalidResponse: when the response is not HTTP.
         """
+        # The headers of the wire format override those of the configuration.
         all_headers = {**self._headers, **headers} if headers else self._headers
         try:
             if isinstance(self._connections, ConnectionPool):
                 return await self._open_pooled(self._connections, self._request(path, all_headers, body))
+            # With a proxy or a supplied client, the client builds the request itself.
             client, url = self._connections or self._client, self._config.url(path)
             request = client.build_request("POST", url, headers=all_headers, content=body, extensions=self._extensions)
             response = await client.send(request, stream=True, follow_redirects=False)
@@ -106,6 +108,7 @@ class HttpClient:
         connection = pool.acquire()
         try:
             response = await connection.handle_async_request(request)
+        # Also on cancellation: the connection is in an unknown state and must not be reused.
         except BaseException:
             await pool.release(connection, is_usable=False)
             raise
@@ -119,6 +122,7 @@ class HttpClient:
 
     def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> httpx.Request:
         """Return a request with all headers set, which saves the work that `AsyncClient.build_request` does per request."""
+        # Parsing a URL costs more than the rest of this function, and there are few paths.
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = self._parsed_url(path)
@@ -195,6 +199,7 @@ class OpenResponse:
     @property
     def status(self) -> int:
         """The HTTP status."""
+        # The response is of an unknown package, so its attributes have no types.
         status: int = self._response.status_code
         return status
 
@@ -224,6 +229,7 @@ class OpenResponse:
         size = 0
         body = self._response.aiter_bytes()
         try:
+            # The decompressed size is limited too, so that a small compressed body cannot exhaust the memory.
             async for chunk in body:
                 size += len(chunk)
                 if size > self._config.max_response_bytes:
@@ -233,6 +239,7 @@ class OpenResponse:
             error.request = None  # it contains the key
             raise self._translated(error) from error
         else:
+            # Only a connection whose response was read completely can be reused.
             self._is_complete = True
         finally:
             if not self._is_complete:
@@ -243,6 +250,7 @@ class OpenResponse:
         if self._release is None:
             await self._response.aclose()
             return
+        # Cleared first, so that a second call does not release the connection twice.
         release, self._release = self._release, None
         try:
             await self._response.aclose()
@@ -275,6 +283,7 @@ class OpenResponse:
             reason = f"the response from {address} cannot be decompressed: {_message_of(error)}"
             return InvalidResponse(reason, status=status, request_id=id_)
         reason = f"the response from {address} broke off: {_message_of(error)}"
+        # Unlike other invalid responses, a broken connection is transient.
         broken = InvalidResponse(reason, status=status, request_id=id_)
         broken.retryable = True
         return broken
@@ -316,12 +325,14 @@ class ConnectionPool:
     async def aclose(self) -> None:
         """Close the idle connections; the others are closed when they are released."""
         self._is_closed = True
+        # Detached first: connections may be released while the others are being closed.
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.aclose()
 
 
 def _open_connections(config: LLMConfig) -> ConnectionPool | httpx.AsyncClient:
+    # The selection of a proxy by scheme and NO_PROXY is left to httpx, whose client pools connections itself.
     if getproxies():
         return _proxied_client()
     tls = _tls_context() if config.base_url.startswith("https:") else _unused_tls_context()
@@ -381,6 +392,7 @@ def in_process_client(respond: Callable[[str, bytes], tuple[int, Mapping[str, st
 
 def _package_of(client: Any) -> Any:
     """Return the package that defines a client and its errors, such as httpx2; httpx for a client of any other kind."""
+    # The base classes come first, since a subclass may be defined in a module of the user.
     for base in reversed(type(client).__mro__):
         package = sys.modules.get(base.__module__.partition(".")[0])
         if all(hasattr(package, name) for name in ("AsyncClient", "HTTPError", "RemoteProtocolError", "InvalidURL")):

@@ -43,6 +43,7 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
     @property
     def model_name(self) -> str:
         """The model that the configuration selects."""
+        # `options.model` overrides the model of the configuration in requests.
         model = self.config.options.model
         return self.config.name if model is None else self.config.with_settings(model=model).name
 
@@ -72,6 +73,7 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
             ProviderUnavailable: when the provider is unreachable or fails, still after the last attempt, or at the deadline.
             InvalidResponse: when the response cannot be decoded.
         """
+        # A bound copy uses the shared endpoint; an unbound inference opens one for this request only.
         if self._endpoint is not None:
             return await self._endpoint.infer(request, jitter=self.jitter, report=self._report)
         endpoint = self._open_endpoint()

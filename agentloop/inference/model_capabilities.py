@@ -30,6 +30,7 @@ def capabilities(name: str, *, wire_format: str = "", rows: Iterable[CapabilityR
     Returns:
         The capabilities of the row, or `UNKNOWN_MODEL`.
     """
+    # Some capabilities depend on the API, so that a row may be limited to a wire format.
     wire_format = wire_format or _wire_format(name)
     readings = model_names(name)
     all_names = tuple(alias for names in readings for alias in names)
@@ -59,6 +60,7 @@ def model_names(name: str) -> tuple[tuple[str, ...], ...]:
     provider, colon, model = text.partition(":")
     if not colon:
         return (tuple(_spellings("", text)),)
+    # A known provider leaves no doubt about the meaning of the colon.
     if provider in PRESETS:
         return (tuple(_spellings(provider, model)),)
     return tuple(_spellings("", text)), tuple(_spellings(provider, model))
@@ -75,6 +77,7 @@ def _normalized(model: str) -> tuple[str, str]:
     """Return a model without its prefixes, with its tag and without."""
     base_name = model.removeprefix("ft:").rpartition("/")[2].replace("_", "-")
     base_name = _VERSION_POINT.sub(".", _VENDOR_PREFIX.sub("", base_name))
+    # Ollama separates the size by a colon where other services use a dash: `qwen3:8b`, `qwen3-8b`.
     return base_name.replace(":", "-"), base_name.partition(":")[0]
 
 

@@ -70,6 +70,7 @@ class CapabilityRow(Value):
         """
         if self.wire_format and self.wire_format != wire_format:
             return False
+        # A pattern with a provider matches names with a provider only, and a pattern without one the others.
         patterns = self.pattern.split("|")
         return any(
             (":" in name) == (":" in pattern) and fnmatchcase(name, pattern) for name in names for pattern in patterns
@@ -86,6 +87,7 @@ _PARALLEL: Final = Capabilities("native", parallel_tool_calls=True)
 _PARALLEL_OBJECT: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_object")
 _PARALLEL_SCHEMA: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
 
+# Within a family, rows for exceptions precede the row for the family as a whole.
 _OPENAI: Final = (
     CapabilityRow(
         "o1-mini*|o1-preview*|o[1-9]*-deep-research*|chatgpt-4o*|gpt-3.5-turbo-instruct*|gpt-4-base*|gpt-4-vision*",
@@ -111,6 +113,7 @@ _GOOGLE: Final = (
     CapabilityRow("functiongemma*|gemma-4*|gemma4*", _TOOLS),
     CapabilityRow("*gemma*|learnlm*|palm-*|chat-bison*|text-bison*", _TEXT),
 )
+# Fine-tuned models are named after their base models, whose rows follow; these rows come first.
 _DERIVED: Final = (
     CapabilityRow("*llama*guard*|granite-guardian*|granite3-guardian*", _TEXT),
     CapabilityRow("deepseek-r1*distill*|deepseek-r1-0528-qwen*", _TEXT),
@@ -175,6 +178,7 @@ _OTHERS: Final = (
 )
 
 MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
+    # Before the families: this service has no tool API, whatever model it serves.
     CapabilityRow("sonar*|r1-1776*|perplexity:*", _SCHEMA_ONLY),
     *_OPENAI,
     *_ANTHROPIC,
@@ -189,6 +193,7 @@ MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
 """The models, by family; the first matching row decides."""
 
 SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
+    # These models call tools on their own and accept none.
     CapabilityRow("groq:compound*|groq:*/compound*", _TEXT),
     CapabilityRow("openai:*|azure:*|gemini:*|mistral:*|xai:*", _PARALLEL_SCHEMA),
     CapabilityRow("deepseek:*|groq:*", _PARALLEL_OBJECT),
@@ -196,6 +201,7 @@ SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     CapabilityRow("*", _PARALLEL_SCHEMA, "openai-responses"),
     CapabilityRow("*", _PARALLEL, "anthropic-messages"),
     CapabilityRow("*", _PARALLEL_SCHEMA, "gemini"),
+    # Local servers can constrain the output of any model to a schema.
     CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _TEXT_SCHEMA),
     CapabilityRow("*", _TEXT_SCHEMA, "ollama"),
 )

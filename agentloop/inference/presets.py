@@ -49,6 +49,7 @@ class Preset(Value):
     quirks: Quirks = Quirks()  # immutable
 
 
+# `max_completion_tokens` is the name in OpenAI's current API, which some of the other services have adopted.
 _ROWS = (
     Preset(
         name="openai",
@@ -91,6 +92,7 @@ _ROWS = (
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
+        # Reports the usage of a stream without being asked, and refuses `stream_options`.
         name="mistral",
         base_url="https://api.mistral.ai/v1",
         key_variable="MISTRAL_API_KEY",

@@ -90,6 +90,7 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
             InferenceError: as the model does; failures are not recorded.
             OSError: when the file cannot be written.
         """
+        # The response is recorded before it is yielded: a consumer may stop reading after it.
         stream = self.inference.stream(request)
         try:
             async for item in stream:
@@ -158,6 +159,7 @@ class ReplayInference(CanInfer, CanNameModel):
         """
         requested = _comparable(request)
         for index, (recorded, response) in enumerate(self._remaining):
+            # Responses are consumed, since equal requests may have had different responses.
             if self._in_order or recorded == requested:
                 del self._remaining[index]
                 return response
@@ -186,6 +188,7 @@ class ReplayInference(CanInfer, CanNameModel):
 
 def _comparable(request: InferenceRequest) -> Any:
     """Return a request as JSON, without the ids and times of executions, which differ between runs and no model sees."""
+    # The JSON form is compared instead of the request, because the recording contains the JSON form.
     return _without_run_data(parse_json(to_json(request))["value"])
 
 
@@ -230,6 +233,7 @@ def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceRe
     while remainder := text[position:].lstrip():
         position = len(text) - len(remainder)
         number += 1
+        # The documents may span lines, so they are decoded one after the other.
         try:
             document, position = decoder.raw_decode(text, position)
             response = from_json(json.dumps(document["response"]).encode(), InferenceResponse)

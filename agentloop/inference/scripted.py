@@ -54,6 +54,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
     def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # the script needs no resources
         """Return a copy that starts at the first line."""
         copy = type(self)(*self.lines, usage=self.usage)
+        # The list is shared, so that tests find the requests of all executions in one place.
         copy.requests = self.requests
         return copy
 
@@ -64,6 +65,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
             ContractViolation: at the end of the script.
             Exception: when the line is an error.
         """
+        # Advanced before the line is evaluated, so that an error is followed by the next line.
         index, self._position = self._position, self._position + 1
         self.requests.append(request)
         if index >= len(self.lines):

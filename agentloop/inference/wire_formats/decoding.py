@@ -52,6 +52,7 @@ def decode_body(
         data = parse_json(body)
     except ValueError as error:
         raise invalid_response(f"the response is not JSON ({error})", status, headers, body) from error
+    # Some services report errors with status 200.
     failure = find_error(data)
     if failure:
         raise reported_error(failure, status, headers)
@@ -63,7 +64,7 @@ def decode_body(
 
 
 class JsonEventDecoder(StreamDecoder):
-    """Template for decoders of streams whose events are JSON objects; a wire format implements `take` and `response`.
+    """Template for decoders of streams whose events are JSON objects; a wire format implements `process` and `response`.
 
     Some services do not stream although the request asks for it. A body that begins like JSON or HTML is therefore buffered
     and decoded as a complete response. The event `[DONE]` is ignored, because not every service sends it.
@@ -85,7 +86,7 @@ class JsonEventDecoder(StreamDecoder):
         self._framing = self.framing()
 
     @abstractmethod
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one event and return its deltas.
 
         Args:
@@ -123,6 +124,7 @@ class JsonEventDecoder(StreamDecoder):
         Raises:
             InferenceError: for an error that the provider reports, or an invalid stream.
         """
+        # Leading whitespace does not tell a stream from a complete body, so it is skipped.
         if not self._has_bytes:
             data = data.lstrip()
             if not data:
@@ -144,6 +146,7 @@ class JsonEventDecoder(StreamDecoder):
         if self._body is not None:
             return self._decode_body(_OK, self.headers, bytes(self._body))
         self._decode(self._framing.close())
+        # An empty stream is an error and not an empty response: the connection may have been cut.
         if not self._has_events:
             raise self.truncated("it contains no events")
         try:
@@ -154,12 +157,13 @@ class JsonEventDecoder(StreamDecoder):
     def _decode(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []
         for event in events:
+            # The first character is compared first, because this runs for every event.
             if event.data[:1] == "[" and event.data.strip() == _DONE:
                 continue
             data = self._parsed(event)
             self._has_events = True
             try:
-                deltas += self.take(data, event.event)
+                deltas += self.process(data, event.event)
             except SHAPE_ERRORS as error:
                 raise self._unexpected_structure() from error
         return deltas

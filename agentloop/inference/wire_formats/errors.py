@@ -39,8 +39,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         value = headers.get("retry-after", "").strip()
         if not value:
             return None
+        # `float` would also accept "nan" and "inf".
         if value.replace(".", "", 1).isdecimal():
             return float(value)
+        # Relative to the date of the response, the wait does not depend on the clock of this machine.
         return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])).total_seconds())
     except (ValueError, TypeError, LookupError, ArithmeticError):  # raised by malformed dates
         return None
@@ -50,6 +52,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes) -> Infere
     """Return the typed error for a response with an error status."""
     data = _parsed_body(body)
     message, code = _message_and_code(data)
+    # Without a message, the error quotes the body, such as the page of a gateway.
     message = message or _excerpt(body)
     return _kind_by_status(status, f"{code} {message}")(
         f"the provider responded with HTTP {status}: {_with_code(message, code)}",
@@ -63,6 +66,7 @@ def reported_error(data: Any, status: int, headers: Mapping[str, str]) -> Infere
     """Return the typed error for an error object in a response of status 200, or in a stream."""
     message, code = _message_and_code(data)
     error = data.get("error") if isinstance(data, dict) else None
+    # Routers put the HTTP status of the upstream service into the code of the error.
     error_status = _status_of(error.get("code") if isinstance(error, dict) else None) or _status_of(code)
     text = f"{code} {message}"
     kind = _kind_by_status(error_status, text) if error_status else _kind_by_text(text)
@@ -122,6 +126,7 @@ def _kind_by_status(status: int, text: str) -> type[InferenceError]:
 
 
 def _kind_by_text(text: str) -> type[InferenceError]:
+    # The order matters: "unavailable" or "internal" may also occur in messages about keys and limits.
     for pattern, kind in (
         (_TOO_LONG, ContextLengthExceeded),
         (_QUOTA, RateLimited),
@@ -149,6 +154,7 @@ def _parsed_body(body: bytes) -> Any:
         data = parse_json(body)
     except (ValueError, UnicodeDecodeError):
         return None
+    # Gemini sends an array also for an error, if the request was for a stream.
     return data[0] if isinstance(data, list) and data else data
 
 
@@ -159,12 +165,14 @@ def _message_and_code(data: Any) -> tuple[str, str]:
     if not isinstance(data, dict):
         return "", ""
     error = data.get("error", data.get("errors", data))
+    # Some services send a list of errors; the first one is the cause.
     if isinstance(error, list):
         error = error[0] if error else {}
     if isinstance(error, str):
         return _shortened(error), ""
     if not isinstance(error, dict):
         return "", ""
+    # OpenAI and Anthropic use `message`, FastAPI uses `detail` with `msg`, xAI uses `error`.
     message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
     code = next((error[name] for name in ("code", "type", "status") if _is_code(error.get(name))), "")
     return _shortened(f"{_as_text(message)}{_upstream_message(error)}"), _shortened(str(code))
@@ -217,6 +225,7 @@ def _request_id_in(data: Any) -> str | None:
 
 def _excerpt(body: bytes) -> str:
     """Describe a body that is not JSON, on one line."""
+    # The excerpt of a large body is taken from its beginning, without decoding all of it.
     text = body[: 4 * _MAX_EXCERPT].decode("utf-8", "replace")
     if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE):
         title = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)

@@ -50,8 +50,10 @@ def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
     used: set[str] = set()
     for index, exchange in enumerate(exchanges):
         call_id = exchange.call.id
+        # The first call with an id keeps it; the provider would refuse the others.
         if not call_id or call_id in used:
             call_id = f"{call_id or 'call'}_{index}"
+            # A derived id must not equal an id of the model either.
             while call_id in provider_ids or call_id in used:
                 call_id = f"{call_id}_{index}"
         ids.append(call_id)
@@ -106,6 +108,7 @@ def object_of(value: Any) -> dict[str, Any]:
 
 def count_of(value: object) -> int | None:
     """Return a token count as an int, and None for a value that is not a count: negative, infinite, or not a number."""
+    # Some services send counts as floats; JSON also allows numbers that are too large for a float.
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     return None

@@ -38,6 +38,7 @@ class ImportedCalls:
             path: where the call is in the imported conversation.
             outcome: the fields of `ToolExecution` that the result determines.
         """
+        # Paths are unique within a conversation, and so are the keys.
         key = f"imported/{path}"
         return ToolExecution.of(call, key=key, id=key, at=self.at, **outcome)
 

@@ -99,6 +99,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
     segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
     encoded = {"model", "messages", "stream"}
+    # For the choice "none" the tools are not sent, which has the same effect.
     if request.tools and request.tool_choice.kind == "auto":
         encoded.add("tools")
         segments += [b',"tools":[', b",".join(encode_each(request.tools, NAME, _tool)), b"]"]
@@ -115,6 +116,7 @@ def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
     response_format = request.response_format
     if response_format is not None:
         entries["format"] = "json" if response_format.schema is None else response_format.schema
+    # Later sources override earlier ones, and extra entries override options.
     for source in (config.options, request.options):
         options = {**(entries.get("options") or {}), **_options(source)}
         if options:
@@ -210,7 +212,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
     def decode(data: Any) -> InferenceResponse:
         reader = OllamaReader()
-        reader.take(data)
+        reader.process(data)
         return reader.response()
 
     return decode_body(status, headers, body, find_error=_find_error, decode=decode, expected="a chat response")
@@ -234,7 +236,7 @@ class OllamaStreamDecoder(JsonEventDecoder):
         """Return a new reader of lines."""
         return JsonLines()
 
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one line.
 
         Raises:
@@ -242,7 +244,7 @@ class OllamaStreamDecoder(JsonEventDecoder):
         """
         if _find_error(data) or name == "error":
             raise self.reported_error(data)
-        return self._reader.take(data)
+        return self._reader.process(data)
 
     def response(self) -> InferenceResponse:
         """Return the complete response.
@@ -262,20 +264,21 @@ class OllamaReader:
         self.has_ended: bool = False
         """Whether a line said `done`."""
         self._builder = ResponseBuilder()
+        # Keys join the fragments of one reasoning part, and tell calls apart, which need not have ids.
         self._keys = 0
         self._reasoning_key: int | None = None
         self._finish: str | None = None
         self._usage = Usage()
         self._model = ""
 
-    def take(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
+    def process(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
         """Process one line, or a complete response.
 
         Raises:
             KeyError, TypeError, AttributeError: when it does not have the expected structure.
         """
         self._model = self._model or text_of(data.get("model"))
-        deltas = self._take_message(data["message"])
+        deltas = self._process_message(data["message"])
         if data.get("done"):
             self.has_ended = True
             self._finish = text_of(data.get("done_reason")) or None
@@ -296,10 +299,11 @@ class OllamaReader:
             return FinishReason.UNKNOWN
         return _FINISH_REASONS.get(self._finish, FinishReason.OTHER)
 
-    def _take_message(self, message: Mapping[str, Any]) -> list[InferenceDelta]:
+    def _process_message(self, message: Mapping[str, Any]) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []
         thinking, text = text_of(message.get("thinking")), text_of(message.get("content"))
         if thinking:
+            # The first fragment creates the part and marks it as reasoning of Ollama.
             if self._reasoning_key is None:
                 self._reasoning_key = self._next_key()
                 self._builder.reasoning("", self._reasoning_key)
@@ -310,13 +314,14 @@ class OllamaReader:
             deltas += self._builder.text(text)
         for call in message.get("tool_calls") or ():
             self._reasoning_key = None
-            deltas += self._take_call(call)
+            deltas += self._process_call(call)
         return deltas
 
-    def _take_call(self, call: Mapping[str, Any]) -> list[InferenceDelta]:
+    def _process_call(self, call: Mapping[str, Any]) -> list[InferenceDelta]:
         function = call["function"]
         arguments = function.get("arguments")
         key = self._next_key()
+        # Ollama sends arguments as an object, but text is accepted too.
         text = arguments if isinstance(arguments, str) else format_json(arguments or {}).decode()
         return [
             *self._builder.call(key, text_of(call.get("id")), text_of(function.get("name"))),

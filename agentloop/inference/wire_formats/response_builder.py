@@ -81,8 +81,10 @@ class ResponseBuilder:
         return self._calls > 0
 
     def _append(self, kind: Literal["text", "reasoning"], text: str, key: Hashable) -> list[InferenceDelta]:
+        # Keys join fragments that are not adjacent, such as those of parallel calls.
         part = self._by_key.get(key) if key is not None else self._last_of(kind)
         if part is None:
+            # An empty fragment with a key creates the part, so that provider data can be added to it.
             if not text and key is None:
                 return []
             part = _PartialPart(kind)
@@ -123,9 +125,11 @@ class _PartialPart:
     def completed(self) -> ResponsePart | None:
         text = "".join(self.texts)
         if self.kind == "call":
+            # A call without arguments has none, which is an empty object.
             return ToolCall(self.id, self.name, text or "{}", provider_data=self.provider_data)
         if self.kind == "opaque":
             return self.part
+        # A part without text remains if the provider must get data back with it, such as a signature.
         if not text and not self.provider_data:
             return None
         kind = Text if self.kind == "text" else Reasoning

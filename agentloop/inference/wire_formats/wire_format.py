@@ -27,6 +27,7 @@ class EncodedRequest(Value):
     """
 
     path: str
+    # A body may contain megabytes of media, so its representation is its size.
     body: bytes = field(repr=lambda body: f"<{len(body)} bytes>")
     headers: Mapping[str, str] = field(factory=dict)
     tool_names: Mapping[str, str] = field(factory=dict)

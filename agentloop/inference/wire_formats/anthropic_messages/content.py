@@ -29,6 +29,7 @@ _IMAGE_TYPES: Mapping[str, str] = {
 }
 _PDF = "application/pdf"
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml"})
+# Entries without a value are not worth storing: the provider does not need them back.
 _EMPTY_VALUES: tuple[object, ...] = (None, "", [], ())
 
 
@@ -40,6 +41,7 @@ def part_of(block: Mapping[str, Any]) -> ResponsePart | None:
     """
     kind = block["type"]
     if kind == "text":
+        # Citations, signatures and entries unknown today are sent back with the part.
         text, extra = text_of(block.get("text")), _provider_data(block, "type", "text")
         return Text(text, provider_data=extra) if text or extra else None
     if kind == "thinking":
@@ -147,6 +149,7 @@ def _document_source(part: Document, container: str) -> dict[str, Any]:
     if reference is not None:
         return reference
     media_type, data = _bare_type(part.media_type), part.data or b""
+    # The provider supports two kinds of documents: PDF, and text of any type.
     if media_type == _PDF:
         return {"type": "base64", "media_type": _PDF, "data": base64.b64encode(data).decode()}
     try:

@@ -52,6 +52,7 @@ def import_messages(
             names the place.
     """
     importer = _Importer(ImportedCalls(unanswered, at))
+    # The API treats consecutive messages of one role as one turn.
     for role, group in groupby(enumerate(messages), lambda numbered: _role(*numbered)):
         importer.add(role, list(group))
     importer.finish()
@@ -103,6 +104,7 @@ class _Importer:
             by_id.setdefault(_call_id(result, path), []).append((path, result))
         executions = []
         for path, part in self._assistant_parts:
+            # Ids may repeat within a turn; results are then paired in order.
             if isinstance(part, ToolCall):
                 matching = by_id.get(part.id)
                 if matching:
@@ -157,6 +159,7 @@ def _blocks(container: Mapping[str, Any], path: str) -> Iterator[_Located]:
         block_path = f"{path}.content[{number}]"
         if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
             raise InvalidDocument(f"{block_path} is not a block: it must be an object with a type")
+        # Cache breakpoints belong to the request, not to the conversation.
         yield block_path, {name: value for name, value in block.items() if name != "cache_control"}
 
 

@@ -57,6 +57,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     options = _Options(request, config)
     segments = [b'{"model":', format_json(options.get("model") or config.model)]
     encoded = {"model", "messages"}
+    # Tools and prompt come before the messages, in the order in which the provider caches prefixes.
     tools = _tools(options)
     if tools:
         encoded.add("tools")
@@ -93,6 +94,7 @@ def encode_messages(messages: Sequence[Message]) -> list[bytes]:
     # position of its message as a suffix; positions do not change while the conversation grows, so neither do the bytes.
     used: set[str] = set()
     for position, ids in enumerate(encode_each(messages, _IDS_FINGERPRINT, call_ids)):
+        # Most messages have unused ids, and are encoded without regard to their position.
         if not used.isdisjoint(ids):
             unused = _unused_ids(ids, position, used)
             segments[position] = messages[position].encoded((NAME, unused), partial(_segment, ids=unused))
@@ -208,6 +210,7 @@ def _tools(options: _Options) -> list[bytes]:
     if not offered:
         return [] if "tools" in options.extra else _called_tools(options.request)
     tools = encode_each(offered, NAME, _tool)
+    # A breakpoint at the last tool covers all tools.
     if options.is_cached:
         tools[-1] = offered[-1].encoded(f"{NAME} cached", _cached_tool)
     return tools
@@ -257,6 +260,7 @@ def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, A
         "cache_control": _CACHE_BREAKPOINT if options.is_cached else None,
         "stream": True if stream else None,
     }
+    # The extra entries come last and override the options.
     present = {name: value for name, value in entries.items() if value is not None}
     return {**present, **_with_output_config(options.extra, present)}
 
@@ -286,6 +290,7 @@ def _thinking(effort: ReasoningEffort | None, choice: Mapping[str, Any] | None) 
         return None
     if effort == "none":
         return {"type": "disabled"}
+    # The provider refuses thinking together with a forced call.
     is_forced = choice is not None and choice["type"] in {"any", "tool"}
     return None if is_forced else {"type": "adaptive"}
 

@@ -92,13 +92,14 @@ class MessageStreamDecoder(JsonEventDecoder):
         self._calls = 0
         self._has_ended = False
 
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one event; events of other types, such as pings, are ignored.
 
         Raises:
             InferenceError: for an error that the provider reports.
         """
         kind = data.get("type") or name
+        # The message is complete, so that not even an error after its end matters.
         if self._has_ended:
             return []
         if kind == "error" or (data.get("error") and "type" not in data):
@@ -108,6 +109,7 @@ class MessageStreamDecoder(JsonEventDecoder):
         if kind == "content_block_start":
             return self._start_block(data.get("index"), data["content_block"])
         if kind == "content_block_delta":
+            # An unknown index raises KeyError, which the template converts to InvalidResponse.
             return self._extend_block(self._open_blocks[data.get("index")], data["delta"])
         if kind == "content_block_stop":
             return self._stop_block(self._open_blocks.pop(data.get("index"), None))
@@ -158,6 +160,7 @@ class MessageStreamDecoder(JsonEventDecoder):
                 continue
             if name == "citation":
                 block.citations.append(value)
+            # Texts grow, while a signature and other values replace what was there.
             elif isinstance(value, str) and name != "signature":
                 block.append_text(name, value)
             else:
@@ -186,6 +189,7 @@ class MessageStreamDecoder(JsonEventDecoder):
         """Update the token counts, which are cumulative."""
         usage = data.get("usage")
         if isinstance(usage, dict):
+            # Null means that the count is not repeated, not that it is unknown.
             self._usage.update({name: value for name, value in usage.items() if value is not None})
 
 
@@ -224,6 +228,7 @@ class _PartialBlock:
             block["citations"] = [*(self.initial.get("citations") or ()), *self.citations]
         input_json = "".join(self.inputs)
         if input_json:
+            # The input of a call remains text, so that it is stored exactly as the model wrote it.
             is_call = self.call_index >= 0
             block["input"] = input_json if is_call else arguments_object(ToolCall("", "", input_json))
         return block

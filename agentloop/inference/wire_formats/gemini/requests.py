@@ -108,6 +108,7 @@ def _contents(message: Message) -> tuple[bytes, bool]:
     results = [_result(exchange) for exchange in message.exchanges]
     if not results:
         return _content("model", parts), True
+    # Only the first call of a turn needs a signature.
     _add_placeholder_signature(parts)
     return _content("model", parts) + b"," + _content("user", results), False
 
@@ -155,6 +156,7 @@ def _result(exchange: ToolExchange) -> dict[str, Any]:
     response: dict[str, Any] = {"id": call.id} if call.id else {}
     response["name"] = wire_name(call.name, letter_first=True)
     response["response"] = {"error" if execution.has_error else "result": _result_value(execution)}
+    # The text of the content is the result already.
     media = [_media(part) for part in execution.parts if not isinstance(part, Text)]
     if media:
         response["parts"] = media
@@ -167,6 +169,7 @@ def _result_value(execution: ToolExecution) -> Any:
 
 
 def _media(part: Image | Audio | Document) -> dict[str, Any]:
+    # Gemini names both URLs and uploaded files by URI.
     if part.data is not None:
         return {"inlineData": {"mimeType": part.media_type, "data": base64.b64encode(part.data).decode()}}
     file_data = {"fileUri": part.url if part.url is not None else part.file_id}

@@ -32,7 +32,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     def decode(data: Any) -> InferenceResponse:
         reader = GeminiReader()
         for chunk in _chunks(data):
-            reader.take(chunk)
+            reader.process(chunk)
         if not reader.has_started or (isinstance(data, list) and not reader.has_ended):
             raise invalid_response("the response has no candidate, or an incomplete one", status, headers, body)
         return reader.response()
@@ -59,7 +59,7 @@ class GeminiStreamDecoder(JsonEventDecoder):
         super().__init__(decode_body, headers)
         self._reader = GeminiReader()
 
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one chunk.
 
         Raises:
@@ -67,7 +67,7 @@ class GeminiStreamDecoder(JsonEventDecoder):
         """
         if _is_error(data) or name == "error":
             raise self.reported_error(data)
-        return self._reader.take(data)
+        return self._reader.process(data)
 
     def response(self) -> InferenceResponse:
         """Return the complete response.
@@ -139,7 +139,7 @@ class GeminiReader:
         """Whether a finish reason or a block reason has arrived."""
         return self._finish is not None or self._block_reason is not None
 
-    def take(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
+    def process(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
         """Process one chunk, or a complete response.
 
         Raises:
@@ -147,6 +147,7 @@ class GeminiReader:
         """
         self._model = self._model or text_of(data.get("modelVersion"))
         self._id = self._id or text_of(data.get("responseId"))
+        # Every chunk contains the counts so far, so the last ones are complete.
         if isinstance(data.get("usageMetadata"), dict):
             self._usage = data["usageMetadata"]
         block_reason = text_of((data.get("promptFeedback") or {}).get("blockReason"))
@@ -154,9 +155,10 @@ class GeminiReader:
             self.has_started, self._block_reason = True, block_reason
         deltas: list[InferenceDelta] = []
         for candidate in data.get("candidates") or ():
+            # The index of the first candidate is zero or missing.
             if not candidate.get("index"):
                 self.has_started = True
-                deltas += self._take_candidate(candidate)
+                deltas += self._process_candidate(candidate)
         return deltas
 
     def response(self) -> InferenceResponse:
@@ -178,29 +180,29 @@ class GeminiReader:
         is_normal = reason in {FinishReason.STOP, FinishReason.UNKNOWN}
         return FinishReason.TOOL_CALLS if is_normal and has_calls else reason
 
-    def _take_candidate(self, candidate: Mapping[str, Any]) -> list[InferenceDelta]:
+    def _process_candidate(self, candidate: Mapping[str, Any]) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []
         for part in (candidate.get("content") or {}).get("parts") or ():
-            deltas += self._take_part(part)
+            deltas += self._process_part(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self._finish = reason
             deltas += self._end_call()
         return deltas
 
-    def _take_part(self, part: Mapping[str, Any]) -> list[InferenceDelta]:
+    def _process_part(self, part: Mapping[str, Any]) -> list[InferenceDelta]:
         signature = part.get(SIGNATURE)
         provider_data = {NAME: {SIGNATURE: signature}} if isinstance(signature, str) and signature else {}
         if "functionCall" in part:
-            return self._take_call(part["functionCall"] or {}, provider_data)
+            return self._process_call(part["functionCall"] or {}, provider_data)
         if isinstance(part.get("text"), str):
-            return self._take_text(part["text"], provider_data, is_thought=bool(part.get("thought")))
+            return self._process_text(part["text"], provider_data, is_thought=bool(part.get("thought")))
         deltas = self._end_call()
         if part:
             self._builder.opaque(ProviderPart(NAME, part))
         return deltas
 
-    def _take_text(self, text: str, provider_data: Mapping[str, Any], *, is_thought: bool) -> list[InferenceDelta]:
+    def _process_text(self, text: str, provider_data: Mapping[str, Any], *, is_thought: bool) -> list[InferenceDelta]:
         if not text and not provider_data:
             return []
         deltas = self._end_call()
@@ -215,9 +217,10 @@ class GeminiReader:
         self._is_after_signature = bool(provider_data)
         return deltas
 
-    def _take_call(self, call: Mapping[str, Any], provider_data: Mapping[str, Any]) -> list[InferenceDelta]:
+    def _process_call(self, call: Mapping[str, Any], provider_data: Mapping[str, Any]) -> list[InferenceDelta]:
         call_id, name = text_of(call.get("id")), text_of(call.get("name"))
         deltas: list[InferenceDelta] = []
+        # Fragments of a call need not repeat its id and name.
         if self._open_call is None or not self._open_call.is_continued_by(call_id, name):
             deltas += self._end_call()
             self._open_call = _OpenCall(self._next_key(), call_id, name)
@@ -225,7 +228,7 @@ class GeminiReader:
         self._builder.mark(self._open_call.key, provider_data)
         self._open_call.arguments.update(call.get("args") or {})
         for fragment in call.get("partialArgs") or ():
-            self._open_call.arguments.take(fragment)
+            self._open_call.arguments.add_fragment(fragment)
         return deltas if call.get("willContinue") else deltas + self._end_call()
 
     def _end_call(self) -> list[InferenceDelta]:
@@ -278,7 +281,7 @@ class PartialArguments:
         self._open_path: str | None = None
         self._texts: list[str] = []
 
-    def take(self, fragment: Mapping[str, Any]) -> None:
+    def add_fragment(self, fragment: Mapping[str, Any]) -> None:
         """Add a fragment.
 
         Raises:
@@ -289,6 +292,7 @@ class PartialArguments:
         path = fragment["jsonPath"]
         if not isinstance(path, str):
             raise TypeError("a path must be a string")
+        # A fragment of another path ends the string, even if its end was not announced.
         if path != self._open_path:
             self._end_text()
         text = fragment.get("stringValue")
@@ -344,6 +348,7 @@ def _steps(path: str) -> list[str | int]:
     """Parse a path such as `$.lines[0].text`."""
     steps: list[str | int] = []
     position = 1
+    # Deeper arguments could not be stored as a value.
     while position < len(path) and len(steps) < MOST_LEVELS:
         match = _STEP.match(path, position)
         if match is None:

@@ -90,6 +90,7 @@ def _imported(numbered: Sequence[_Numbered], calls: ImportedCalls) -> Iterator[M
         position += 1
         if message["role"] == "assistant":
             end = position
+            # Results may have any order, so all that follow are collected before calls are paired.
             while end < len(numbered) and numbered[end][1]["role"] in _RESULT_ROLES:
                 end += 1
             yield _assistant(message, path, _Results(numbered[position:end], calls))
@@ -113,6 +114,7 @@ class _Results:
 
     def execution(self, call: ToolCall, path: str) -> ToolExecution:
         """Return the execution of a call, with its first remaining result."""
+        # The deprecated function messages have no ids and are paired by the name of the tool.
         results = self._remaining.get(call.id) or (
             self._remaining.get(("function", call.name)) if not call.id else None
         )
@@ -121,6 +123,7 @@ class _Results:
         number, message = results.pop(0)
         parts = tuple(_content(message, f"messages[{number}]"))
         text = "".join([part.text for part in parts if isinstance(part, Text)])
+        # Text is the value of the result; media are content for the model.
         content = None if all(isinstance(part, Text) for part in parts) else parts
         return self._calls.executed(call, path, {"status": ToolStatus.SUCCEEDED, "value": text, "content": content})
 

@@ -72,6 +72,7 @@ def _entries(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> d
             entries["parallel_tool_calls"] = request.parallel_tool_calls
     if request.response_format is not None:
         entries["response_format"] = _response_format(request.response_format)
+    # Later entries override earlier ones: the request, the options of the configuration, the options of the request.
     return {**entries, **_options(config.options, config.quirks), **_options(request.options, config.quirks)}
 
 
@@ -128,11 +129,13 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
                 "wire format that supports it"
             )
     exchanges = message.exchanges
+    # The provider refuses an assistant message without content and calls.
     if not exchanges and not message.text:
         return []
     assistant: dict[str, Any] = {"role": "assistant", **_assistant_text(message)}
     if not exchanges:
         return [assistant]
+    # Results refer to calls by id, so that ids must be unique within the message.
     ids = unique_call_ids(exchanges)
     assistant["tool_calls"] = [
         {
@@ -152,6 +155,7 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
 def _assistant_text(message: Message) -> dict[str, Any]:
     """Encode the text of an assistant message; a refusal has an entry of its own."""
     texts = [part for part in message.parts if isinstance(part, Text)]
+    # The only provider data of this format marks refusals.
     refusals = [part.text for part in texts if NAME in part.provider_data]
     text = "".join(part.text for part in texts if NAME not in part.provider_data)
     return {"content": text or None, **({"refusal": "".join(refusals)} if refusals else {})}
@@ -168,6 +172,7 @@ def _result(execution: ToolExecution) -> str:
 
 
 def _content(parts: list[ContentPart]) -> Any:
+    # A string is understood by all services; some do not support a list of parts.
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [_part(part) for part in parts]
@@ -185,6 +190,7 @@ def _part(part: ContentPart) -> dict[str, Any]:
     if isinstance(part, Document) and part.file_id is not None:
         return {"type": "file", "file": {"file_id": part.file_id}}
     if isinstance(part, Document) and part.data is not None:
+        # The provider requires a file name.
         name = part.name or f"document.{_subtype(part.media_type)}"
         return {"type": "file", "file": {"file_data": _data_url(part), "filename": name}}
     how = "by URL" if part.url else "by file id" if part.file_id else "by value"

@@ -58,6 +58,7 @@ def _find_error(data: Any) -> dict[str, Any] | None:
 
 def _completion(data: Any) -> InferenceResponse:
     choice = data["choices"][0]
+    # Some services respond with a chunk to a request that is not for a stream.
     message = choice.get("message") or choice.get("delta") or {}
     reason, parts = choice.get("finish_reason"), message_parts(message)
     has_calls = any(isinstance(part, ToolCall) for part in parts)
@@ -78,11 +79,13 @@ def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
         KeyError, TypeError, AttributeError, ValueError: when the message does not have the expected structure.
     """
     parts: list[ResponsePart] = []
+    # DeepSeek and vLLM use the first name, OpenRouter and Groq the second; some services send both.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         parts.append(Reasoning(reasoning))
     parts.extend(_content_parts(message.get("content")))
     refusal = message.get("refusal")
+    # Some services repeat the refusal as content.
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
         parts.append(Text(refusal, provider_data=_REFUSAL))
     parts.extend(map(_call, _calls_in(message)))
@@ -113,6 +116,7 @@ def _calls_in(message: Mapping[str, Any]) -> Any:
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
+    # Some services put name and arguments into the call itself.
     function = call.get("function") or call
     return ToolCall(_call_id(call), text_of(function.get("name")), arguments_json(function.get("arguments")))
 
@@ -167,7 +171,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
 
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one chunk.
 
         Raises:
@@ -176,6 +180,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         failure = _find_error(data)
         if failure or name == "error":
             raise self.reported_error(failure or data)
+        # The last chunks of some services have no model and id.
         self._model = self._model or text_of(data.get("model"))
         self._id = self._id or text_of(data.get("id"))
         self._update_usage(data)
@@ -183,7 +188,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         for choice in data.get("choices") or ():
             if not choice.get("index"):
                 self._has_choices = True
-                deltas += self._take_choice(choice)
+                deltas += self._process_choice(choice)
         return deltas
 
     def response(self) -> InferenceResponse:
@@ -205,7 +210,7 @@ class ChatStreamDecoder(JsonEventDecoder):
             if source and source.get("usage"):
                 self._usage = source["usage"]
 
-    def _take_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
+    def _process_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
         if isinstance(choice.get("finish_reason"), str):
             self._finish = choice["finish_reason"] or self._finish
         delta = choice.get("delta") or choice.get("message") or {}
@@ -213,17 +218,18 @@ class ChatStreamDecoder(JsonEventDecoder):
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str):
             deltas += self._builder.reasoning(reasoning)
-        deltas += self._take_content(delta.get("content"))
+        deltas += self._process_content(delta.get("content"))
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
+            # The key keeps the fragments of a refusal apart from those of the content.
             self._is_refusal = True
             deltas += self._builder.text(refusal, "refusal")
             self._builder.mark("refusal", _REFUSAL)
         for call in _calls_in(delta):
-            deltas += self._take_call(call, call.get("index"))
+            deltas += self._process_call(call, call.get("index"))
         return deltas
 
-    def _take_content(self, content: Any) -> list[InferenceDelta]:
+    def _process_content(self, content: Any) -> list[InferenceDelta]:
         if isinstance(content, str):
             return self._builder.text(content)
         deltas: list[InferenceDelta] = []
@@ -232,7 +238,7 @@ class ChatStreamDecoder(JsonEventDecoder):
             deltas += add(part.text)
         return deltas
 
-    def _take_call(self, call: dict[str, Any], index: object) -> list[InferenceDelta]:
+    def _process_call(self, call: dict[str, Any], index: object) -> list[InferenceDelta]:
         """Process a fragment of a call.
 
         Fragments with the same index belong to one call, until another id starts a new call. Fragments without an index

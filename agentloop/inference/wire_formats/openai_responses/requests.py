@@ -43,9 +43,11 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     """
     entries = _entries(request, config, stream=stream)
     tools = [*encode_each(request.tools, NAME, _tool), *map(format_json, entries.pop("tools", ()))]
+    # The provider refuses both options without tools.
     if not tools:
         entries.pop("tool_choice", None)
         entries.pop("parallel_tool_calls", None)
+    # `options.extra` may enable storage, which changes the encoding of messages.
     is_stored = entries["store"] is True
     encode = partial(encode_message, is_stored=is_stored)
     items = [segment for segment in encode_each(request.messages, f"{NAME} stored={is_stored}", encode) if segment]
@@ -114,6 +116,7 @@ def _add_text(items: list[dict[str, Any]], part: Text) -> None:
     state = provider_state(part.provider_data)
     item = state.get("item")
     if not isinstance(item, dict) or not item.get("id"):
+        # The text of another provider, or one that an interceptor replaced.
         if part.text:
             items.append({"type": "message", "role": "assistant", "content": part.text})
         return
@@ -143,6 +146,7 @@ def _add_reasoning(items: list[dict[str, Any]], part: Reasoning, *, is_stored: b
 def _add_opaque(items: list[dict[str, Any]], part: ProviderPart, answered_ids: frozenset[object]) -> None:
     """Add an item of this wire format unchanged, except a call without an output, which the provider refuses."""
     item = part.payload
+    # Items of other providers mean nothing to this one.
     if part.wire_format != NAME or not isinstance(item, dict):
         return
     if _needs_output(item) and item.get("call_id") not in answered_ids:

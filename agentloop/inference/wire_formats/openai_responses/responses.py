@@ -168,7 +168,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         self._initial: dict[str, Any] = {}
         self._final: dict[str, Any] | None = None
 
-    def take(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
         """Process one event; unknown events are ignored.
 
         Raises:
@@ -210,6 +210,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         if failure:
             raise self.reported_error(failure)
         items = response.get("output") or []
+        # Some services send the last event without items, or with some of them only.
         has_all_items = bool(items) and len(items) >= self._items.finished_count
         deltas = self._items.add_missing(items)
         self._final = {**response, "output": items if has_all_items else self._items.completed()}
@@ -280,6 +281,7 @@ class StreamedItems:
     def finish_text(self, name: str, event: Mapping[str, Any]) -> list[InferenceDelta]:
         """Set a text to its complete value."""
         item, index = self._addressed_item(name, event)
+        # Some services send the name of a call with its arguments only.
         if event.get("name") and not item.data.get("name"):
             item.data["name"] = event["name"]
         text = text_of(event.get(STREAMED_TEXTS[name].key))
@@ -291,6 +293,7 @@ class StreamedItems:
         if not item.is_finished:
             item.is_finished = True
             self.finished_count += 1
+        # The final item may lack entries of the initial one, such as the name of a call.
         item.data.update(data)
         deltas = self._start_call(item)
         for name, index, text in _texts_in_order(item.data):
@@ -345,6 +348,7 @@ class StreamedItems:
         if not text:
             return []
         received = "".join(item.texts.get((name, index), ()))
+        # A complete text that differs from its fragments cannot be reported as a delta, but replaces them in the response.
         deltas = self._append(item, name, index, text[len(received) :]) if text.startswith(received) else []
         item.texts[name, index] = [text]
         return deltas
@@ -352,6 +356,7 @@ class StreamedItems:
     def _start_call(self, item: _PartialItem) -> list[InferenceDelta]:
         """Return the start of a call once its name is known, with the arguments received so far."""
         name = text_of(item.data.get("name"))
+        # A call is not reported without its name, unless there will be none.
         if item.type not in _CALL_TYPES or item.call_index is not None or not (name or item.is_finished):
             return []
         item.call_index = self._calls
