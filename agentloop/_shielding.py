@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
+async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
     """Do the work although this task is being cancelled, however often, but no longer than this.
 
     Args:

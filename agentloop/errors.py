@@ -34,7 +34,7 @@
         ├── UnknownExecution       no execution of this id is recorded
         ├── JournalConflict        somebody else drives the execution, or has driven it on
         ├── JournalCorrupt         records that were changed, dropped, reordered or damaged
-        ├── AskedAnew              for the loop: calls have begun for an answer that is not at hand
+        ├── InferenceNotRecorded              for the loop: calls have begun for an answer that is not at hand
         ├── JournalFull
         ├── JournalBusy
         └── SchemaTooNew
@@ -264,7 +264,7 @@ class JournalConflict(JournalError):
     """Somebody else drives the execution, or has driven it on meanwhile: what was to be appended does not follow."""
 
 
-class AskedAnew(JournalError):
+class InferenceNotRecorded(JournalError):
     """A model is asked again for a step whose calls have begun: these belong to an answer that is not at hand any more."""
 
 
@@ -294,14 +294,14 @@ class SchemaTooNew(JournalError):
     """A document was written by a newer agentloop than this one; it is refused whole, never read in part.
 
     Attributes:
-        found: the schema version of the document.
+        document_version: the schema version of the document.
         supported: the newest schema version that this agentloop reads.
     """
 
-    def __init__(self, found: int, supported: int) -> None:
+    def __init__(self, document_version: int, supported: int) -> None:
         super().__init__(
-            f"the document has schema version {found}, this agentloop reads up to {supported}; "
+            f"the document has schema version {document_version}, this agentloop reads up to {supported}; "
             "read it with the agentloop that wrote it, or a newer one"
         )
-        self.found = found
+        self.document_version = document_version
         self.supported = supported

@@ -32,7 +32,7 @@ from agentloop.events.tool_calls import (
     ToolCallSettled,
     ToolCallStarted,
 )
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.event import Event
 from agentloop.values.json import format_json
 from agentloop.values.parts import Reasoning
@@ -221,7 +221,7 @@ class Progress:
 
 def _place(key: str) -> str:
     """Return the number of a call for a person: step and place in it, both from 1."""
-    place = key_place(key)
+    place = parse_key(key)
     return "" if place is None else f"{place[0]}.{place[1] + 1}"
 
 

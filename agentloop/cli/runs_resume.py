@@ -23,7 +23,7 @@ from agentloop.errors import JournalError, MalformedArguments
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork as forked
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.json import parse_json
 from agentloop.values.records import InDoubt
@@ -167,7 +167,7 @@ def _arguments(text: str, key: str) -> Mapping[str, object]:
 
 
 def _place(key: str) -> str:
-    place = key_place(key)
+    place = parse_key(key)
     return "" if place is None else f"{place[0]}.{place[1] + 1}"
 
 

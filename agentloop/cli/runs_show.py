@@ -42,7 +42,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution, fold_records
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.parts import Reasoning
@@ -234,12 +234,12 @@ def _said(decision: Decision) -> str:
 
 
 def _place(key: str) -> str:
-    place = key_place(key)
+    place = parse_key(key)
     return "" if place is None else f"{place[0]}.{place[1] + 1}"
 
 
 def _step_of(key: str) -> int:
-    place = key_place(key)
+    place = parse_key(key)
     return 0 if place is None else place[0]
 
 

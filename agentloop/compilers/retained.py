@@ -11,7 +11,7 @@ from attrs import define, evolve
 from agentloop.contracts.tool import Supersedes
 from agentloop.contracts.tools import Tools
 from agentloop.values.epochs import SUMMARY
-from agentloop.values.json import JsonObject, canonical
+from agentloop.values.json import JsonObject, canonical_json
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolExchange
@@ -92,7 +92,7 @@ def without_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int
             if rule is None or not execution.succeeded:
                 continue
             earlier = live[execution.name]
-            key = canonical(execution.arguments)
+            key = canonical_json(execution.arguments)
             for old in _superseded(earlier, key, execution.arguments, rule):
                 for at, index in earlier.pop(old)[1]:
                     stale[at].add(index)

@@ -78,13 +78,13 @@ class CanObserveReplay(ABC):
         """Say whether an interceptor stands in the execution."""
 
     @abstractmethod
-    def entering(self, interceptor: str, point: str) -> None:
+    def before_interceptor(self, interceptor: str, point: str) -> None:
         """See that an interceptor is about to do its work at a point."""
 
     @abstractmethod
-    def passed(self, interceptor: str, point: str, before: Point, after: Point) -> None:
+    def after_interceptor(self, interceptor: str, point: str, before: Point, after: Point) -> None:
         """See what an interceptor has made of a point."""
 
     @abstractmethod
-    def known_tools(self, tools: Tools) -> Tools:
+    def with_recorded_tools(self, tools: Tools) -> Tools:
         """Return the tools with those that a group would have to be started for to know."""

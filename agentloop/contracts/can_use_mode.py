@@ -32,7 +32,7 @@ class CanRenderRequest(ABC):
     """A model that is asked in another way than it is given, and can tell how. It is pure."""
 
     @abstractmethod
-    def offered(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model gets it."""
 
 
@@ -66,7 +66,7 @@ class CanUseMode(ABC):
         """The name, such as `validated`."""
 
     @property
-    def asks_again(self) -> bool:
+    def reprompts(self) -> bool:
         """Whether a call that cannot be executed is answered with the error and asked for again, instead of being executed."""
         return False
 
@@ -76,11 +76,11 @@ class CanUseMode(ABC):
         return True
 
     @abstractmethod
-    def offer(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request as the model gets it in this mode."""
 
     @abstractmethod
-    def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls that the model made.
 
         Args:

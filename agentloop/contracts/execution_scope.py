@@ -37,7 +37,7 @@ class Resources:
             self._closers.append(lambda: close(made))
         return cast("T", self._opened[key])
 
-    def holds(self, key: Hashable) -> bool:
+    def is_open(self, key: Hashable) -> bool:
         """Say whether something was opened under this key."""
         return key in self._opened
 
@@ -69,9 +69,9 @@ class ExecutionScope(Value):
         clock: where times come from.
         ids: where ids come from.
         dependencies: what the program gave to `AgentLoop.execute(…, dependencies=…)`, for its tools.
-        own: what this execution opens for itself; closed when it ends.
-        shared: what executions of one loop share, such as connections: held open by a loop that is entered, else the
-            same as `own`.
+        local_resources: what this execution opens for itself; closed when it ends.
+        shared_resources: what executions of one loop share, such as connections: held open by a loop that is entered, else the
+            same as `local_resources`.
         depth: how many agents stand above: 0 for one that was not started by another's tool.
         log: records its inferences and tool calls; None without a journal.
     """
@@ -79,7 +79,7 @@ class ExecutionScope(Value):
     clock: Clock = field(factory=SystemClock)
     ids: IdSource = field(factory=RandomIds)
     dependencies: Any = None
-    own: Resources = field(factory=Resources)
-    shared: Resources = field(factory=Resources)
+    local_resources: Resources = field(factory=Resources)
+    shared_resources: Resources = field(factory=Resources)
     depth: int = 0
     log: CallLog | None = None

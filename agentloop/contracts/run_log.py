@@ -52,7 +52,7 @@ class CallLog(ABC):
             render: returns the request as the model receives it; None when the model receives it unchanged.
 
         Raises:
-            AskedAnew: the request has to be sent, but calls of the step started for an earlier response that is not recorded.
+            InferenceNotRecorded: the request has to be sent, but calls of the step started for an earlier response that is not recorded.
         """
 
     @abstractmethod

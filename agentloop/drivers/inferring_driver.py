@@ -39,7 +39,7 @@ from agentloop.values.inference import (
 )
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
-from agentloop.values.records import RecordedInference, recorded_error
+from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.tool_calls import ErrorInfo
@@ -212,7 +212,7 @@ class InferenceCall:
         """Return the recorded response of an interrupted execution, or send the request and record the result."""
         if self.log is None:
             return await self._send(request)
-        render = self.inference.offered if isinstance(self.inference, CanRenderRequest) else None
+        render = self.inference.render_request if isinstance(self.inference, CanRenderRequest) else None
         recorded = self.log.next_inference(request, render)
         if recorded is not None:
             return await self._reuse(recorded)
@@ -234,7 +234,7 @@ class InferenceCall:
         draft, response = self.draft, recorded.response
         draft.usage = _add_usage(draft.usage, recorded.usage)
         if response is None:
-            raise recorded_error(recorded.error)
+            raise rebuild_error(recorded.error)
         draft.response = response
         await emit(self.events, InferenceReused, draft.state, response)
         return response

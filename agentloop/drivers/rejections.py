@@ -58,11 +58,11 @@ def check_response(
         mode: the mode in which the model was called. Calls are checked only in a mode that retries invalid calls.
         output_check: the check of final answers, if they have a type.
     """
-    if mode.asks_again and response.problem:
+    if mode.reprompts and response.problem:
         return Rejection(response.problem)
     calls = response.tool_calls
     if calls:
-        errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.asks_again else ()
+        errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.reprompts else ()
         return Rejection(call_errors=errors) if any(errors) else None
     return None if response.wants_to_continue else check_output(response, output_check)
 

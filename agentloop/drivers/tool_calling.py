@@ -54,7 +54,7 @@ class ToolCallingDriver(InferringDriver):
     def max_inferences_per_step(self) -> int:
         """The maximum number of inferences in one step: the first one, its retries, and those of the final model."""
         retries_output = self.output_check is not None
-        is_retried = retries_output or self.mode_for(self.inference).asks_again
+        is_retried = retries_output or self.mode_for(self.inference).reprompts
         count = 1 + (self.max_retries if is_retried else 0)
         if self.final_inference is None:
             return count
@@ -90,7 +90,7 @@ class ToolCallingDriver(InferringDriver):
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None
     ) -> InferenceResponse:
         mode = self.mode_for(inference)
-        if output_check is None and not mode.asks_again:
+        if output_check is None and not mode.reprompts:
             return await self.infer(draft, request, inference=inference)
         check = partial(check_response, tools=self.tools.specs, mode=mode, output_check=output_check)
         return await self.infer_until_valid(draft, request, inference, check)

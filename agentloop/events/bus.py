@@ -338,7 +338,7 @@ class EventBus(CanHandleEvents):
         return _SignalSubscription(signal, receiver)
 
 
-def joined(first: CanHandleEvents, second: CanHandleEvents) -> CanHandleEvents:
+def join_buses(first: CanHandleEvents, second: CanHandleEvents) -> CanHandleEvents:
     """Return a bus that tells the listeners of both, each listener once."""
     return first if _reaches(first, second) else JoinedBus(first, second)
 

@@ -168,14 +168,14 @@ TOOL_CALL: Grammar = {
 its outcome was recorded; one suspended without a start had begun before an interruption."""
 
 
-def words(grammar: Grammar) -> frozenset[type[Event]]:
+def event_classes(grammar: Grammar) -> frozenset[type[Event]]:
     """Return every event class that a grammar speaks of."""
     return frozenset(kind for following in grammar.values() for kind in following)
 
 
-INFERENCE_EVENTS = words(INFERENCE)
-TOOL_CALL_EVENTS = words(TOOL_CALL)
-EXECUTION_EVENTS = words(EXECUTION)
+INFERENCE_EVENTS = event_classes(INFERENCE)
+TOOL_CALL_EVENTS = event_classes(TOOL_CALL)
+EXECUTION_EVENTS = event_classes(EXECUTION)
 
 
 _SHOWN = 20

@@ -29,7 +29,7 @@ from agentloop.executors.invocation import (
 )
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.state import AgentState
@@ -64,7 +64,7 @@ class CallState:
 def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
     """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order."""
     log = scope.log
-    places = [key_place(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
+    places = [parse_key(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
     return [
         CallState(
             AdmittedCall(

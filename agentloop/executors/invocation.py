@@ -261,7 +261,7 @@ class ToolInvocation:
             result = self._limit(self._tool.present(await self._use_tool()))
             return call.execution(self.outcome, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
-            stop.sign(call.call.name)
+            stop.set_default_source(call.call.name)
             self.outcome = evolve(self.outcome, stop=stop.signal)
             status, error = ToolStatus.CANCELLED, ErrorInfo.of(stop)
         except CallSuspended as suspended:
@@ -322,7 +322,7 @@ class ToolInvocation:
 
     async def _use_in_thread(self, tool: CanUseThread) -> Any:
         call = partial(_call_in_thread, partial(tool.use_in_thread, **self._arguments()))
-        pool = self._settings.scope.own.open(ThreadPool, ThreadPool, ThreadPool.close)
+        pool = self._settings.scope.local_resources.open(ThreadPool, ThreadPool, ThreadPool.close)
         try:
             return await pool.run(call)
         except ThreadAbandoned as abandoned:

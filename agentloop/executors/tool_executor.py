@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
-from agentloop._shielding import shielded
+from agentloop._shielding import run_shielded
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -93,7 +93,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         try:
             return await self._execute(tool_calls, state, scope)
         finally:
-            await scope.own.aclose()
+            await scope.local_resources.aclose()
 
     async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
         batch = self._batch(tool_calls, state, scope)
@@ -101,7 +101,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             await batch.run()
         except asyncio.CancelledError as cancelled:
             reason = "the execution was cancelled"
-            await shielded(batch.abandon(reason), self.cancel_grace)
+            await run_shielded(batch.abandon(reason), self.cancel_grace)
             batch.close(reason)
             raise cancelled from BatchInterrupted(batch.executions())
         executions = batch.executions()

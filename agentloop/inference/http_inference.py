@@ -56,7 +56,9 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
         """Return a copy whose connections are shared within the scope and closed with it."""
         # Copies with the same configuration share an endpoint, which keeps the objects alive whose ids are the key.
         key = (HttpInference, id(self.config), id(self.wire_format), id(self.client))
-        return evolve(self, endpoint=scope.shared.open(key, self._open_endpoint, lambda endpoint: endpoint.aclose()))
+        return evolve(
+            self, endpoint=scope.shared_resources.open(key, self._open_endpoint, lambda endpoint: endpoint.aclose())
+        )
 
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports failed attempts before it repeats them."""

@@ -15,7 +15,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.inference.fallback import FallbackInference
 from agentloop.inference.http_inference import HttpInference
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, told_in_pieces
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
 from agentloop.values.json import EMPTY_OBJECT, parse_json
 from agentloop.values.secrets import Secret
 from agentloop.values.serialization import from_json, to_json
@@ -172,7 +172,7 @@ class ReplayInference(CanInfer, CanNameModel):
             ContractViolation: when no recorded response remains for this request.
         """
         response = await self.infer(request)
-        for delta in told_in_pieces(response):
+        for delta in iter_deltas(response):
             yield delta
         yield response
 

@@ -15,7 +15,7 @@ from agentloop.values.inference import (
     InferenceRequest,
     InferenceResponse,
     Usage,
-    told_in_pieces,
+    iter_deltas,
 )
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolCall
@@ -84,7 +84,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
             Exception: when the line is an error.
         """
         response = await self.infer(request)
-        for delta in told_in_pieces(response):
+        for delta in iter_deltas(response):
             yield delta
         yield response
 

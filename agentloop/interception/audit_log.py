@@ -11,7 +11,7 @@ from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json import format_json, thaw
 from agentloop.values.points import AfterToolUse
-from agentloop.values.secrets import MASK, SecretFields, without
+from agentloop.values.secrets import MASK, SecretFields, mask_texts
 from agentloop.values.tool_calls import ToolExecution
 
 logger: logging.Logger = logging.getLogger("agentloop.audit")
@@ -81,12 +81,12 @@ class AuditLog(Interceptor):
             told["arguments"] = MASK
             told["error"] = type(error).__name__ if execution.has_error else ""
         else:
-            told["arguments"] = self.secrets.masked_text(told["arguments"], found)
+            told["arguments"] = self.secrets.mask_text(told["arguments"], found)
         if isinstance(told.get("result"), str):
-            told["result"] = self.secrets.masked_text(told["result"], found)
+            told["result"] = self.secrets.mask_text(told["result"], found)
         elif "result" in told:
-            told["result"] = self.secrets.masked(told["result"], found)
-        return {name: without(one, found) for name, one in told.items()}
+            told["result"] = self.secrets.mask(told["result"], found)
+        return {name: mask_texts(one, found) for name, one in told.items()}
 
 
 def _writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:

@@ -14,7 +14,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.events.tool_calls import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect
@@ -141,7 +141,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
         events = self._events
         if events is None or not events.due(PermissionDecided):
             return
-        place = key_place(point.key)
+        place = parse_key(point.key)
         head = events.head(point.state, step_number=place[0] if place is not None else None)
         said = "" if rule is None else str(rule)
         await events.emit(PermissionDecided(head, point.key, point.call.name, allowed, said, reason))

@@ -131,13 +131,13 @@ class InterceptorStack(CanIntercept):
         """Pass the point through the layers, and return how far it came instead of raising what a layer raises."""
         for layer in self._compiled.get(point.point_name, ()):
             if self._replay is not None:
-                self._replay.entering(layer.name, point.point_name)
+                self._replay.before_interceptor(layer.name, point.point_name)
             try:
                 result = await _call(layer, point)
             except Exception as error:  # noqa: BLE001  # returned, so that the changes of the layers before it are kept
                 return Passage(point, error)
             if self._replay is not None:
-                self._replay.passed(layer.name, point.point_name, point, result)
+                self._replay.after_interceptor(layer.name, point.point_name, point, result)
             if self._events is not None:
                 changed = result is not point and result != point
                 await emit(self._events, InterceptorRan, result.state, layer.name, point.point_name, changed)
@@ -180,7 +180,7 @@ async def _call(layer: CanIntercept, point: S) -> S:
         if isawaitable(result):
             result = await result
     except AgentStop as stop:
-        stop.sign(layer.name)
+        stop.set_default_source(layer.name)
         raise
     except Exception as error:
         raise InterceptorFailed(layer.name, point.point_name, error) from error
@@ -227,7 +227,7 @@ def _wrap(layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T]) -> Proc
         try:
             outcome = await layer.around(point, proceed)
         except AgentStop as stop:
-            stop.sign(layer.name)
+            stop.set_default_source(layer.name)
             raise
         except Exception as error:
             if any(error is inner_error for inner_error in inner_errors):

@@ -10,9 +10,9 @@ from attrs.validators import ge
 
 from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.inference import FinishReason
-from agentloop.values.json import JsonObject, canonical
+from agentloop.values.json import JsonObject, canonical_json
 from agentloop.values.parts import Text
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep
 from agentloop.values.stop import StopReason
@@ -117,7 +117,7 @@ class StopOnRepeatedCalls(Interceptor):
 
 def _count_repetitions(point: AfterToolUse, max_count: int) -> int:
     """Return in how many consecutive steps, this one included, the call was made with this result; at most `max_count`."""
-    place = key_place(point.execution.key)
+    place = parse_key(point.execution.key)
     step_number = place[0] if place is not None else point.state.step_count + 1
     count = 1
     for step in reversed(point.state.steps):
@@ -144,7 +144,7 @@ def _has_same_arguments(call: ToolCall, earlier: ToolCall) -> bool:
     if call.arguments_json == earlier.arguments_json:
         return True
     try:
-        return canonical(call.arguments) == canonical(earlier.arguments)
+        return canonical_json(call.arguments) == canonical_json(earlier.arguments)
     except MalformedArguments:
         return False
 

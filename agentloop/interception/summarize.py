@@ -24,7 +24,7 @@ from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, Infere
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Media, ProviderPart, Reasoning, Text
 from agentloop.values.points import BeforeStep
-from agentloop.values.records import RecordedInference, recorded_error
+from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolExchange
@@ -46,7 +46,7 @@ async def asked_aside(inference: CanInfer, request: InferenceRequest, log: CallL
     recorded = log.next_inference(request)
     if recorded is not None:
         if recorded.response is None:
-            raise recorded_error(recorded.error)
+            raise rebuild_error(recorded.error)
         return recorded.response
     try:
         response = await inference.infer(request)
@@ -176,7 +176,7 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
         if not text:
             failed = f"the model that summarizes gave no summary; it ended with {response.finish_reason.value}"
             return point.with_state(state).stop(failed, reason=StopReason.ERROR)
-        state = Summary(text, covers, len(state.messages)).noted_in(state)
+        state = Summary(text, covers, len(state.messages)).save_to(state)
         if self._events is not None and self._events.due(ContextSummarized):
             head = self._events.head(state)
             await self._events.emit(ContextSummarized(head, text, covers, response.usage))

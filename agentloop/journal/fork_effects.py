@@ -14,7 +14,7 @@ from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt
 from agentloop.journal import bodies
 from agentloop.journal.deltas import is_same_json
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.json import parse_json
 from agentloop.values.records import CallIntent, JournalRecord, RecordedCall, RecordKind
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus, parse_arguments
@@ -119,17 +119,19 @@ def _outcome_for(intent: CallIntent, recorded: RecordedCall) -> ToolExecution:
         f"this execution is a fork, and its source started the same call, {recorded.intent.key}; it is not known whether that "
         "call had its effect"
     )
-    return intent.ended(ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, reason), may_have_run=True)
+    return intent.to_execution(ToolStatus.IN_DOUBT, error=ErrorInfo(ToolInDoubt.__name__, reason), may_have_run=True)
 
 
 def _simulate(intent: CallIntent) -> CallAnswer:
     value = f"Simulated: this run is a fork that has no effects, so {intent.call.name} was not run. Take it as done."
-    return CallAnswer(intent.ended(ToolStatus.SUCCEEDED, value=value), "simulated")
+    return CallAnswer(intent.to_execution(ToolStatus.SUCCEEDED, value=value), "simulated")
 
 
 def _forbid(intent: CallIntent) -> CallAnswer:
     reason = f"this run is a fork that may not have effects, so {intent.call.name} is not run; continue without it"
-    return CallAnswer(intent.ended(ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, reason)), "forbidden")
+    return CallAnswer(
+        intent.to_execution(ToolStatus.BLOCKED, error=ErrorInfo(ToolBlocked.__name__, reason)), "forbidden"
+    )
 
 
 # --- the calls of the source ------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]
         # The id of an agent names the step of the call that it serves: `<root>/<step>/<index>/agent`.
         root_step = execution_id.removeprefix(root).strip("/").split("/", 1)[0]
         for call in _iter_calls(await journal.read(execution_id)):
-            step = int(root_step) if root_step.isdecimal() else (key_place(call.call.intent.key) or (0, 0))[0]
+            step = int(root_step) if root_step.isdecimal() else (parse_key(call.call.intent.key) or (0, 0))[0]
             calls.append(evolve(call, step=step))
     return sorted(calls, key=lambda call: (call.call.intent.at.isoformat(), call.step, call.sequence))
 

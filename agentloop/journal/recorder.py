@@ -9,7 +9,7 @@ from attrs import define, field
 
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
-from agentloop.errors import AskedAnew, JournalConflict, UnknownExecution
+from agentloop.errors import InferenceNotRecorded, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import MessageIndex, request_delta, state_delta
@@ -200,7 +200,7 @@ class ExecutionRecorder(ExecutionLog):
         """Return the recorded result of the step's next inference; None when it failed or is not recorded in full.
 
         Raises:
-            AskedAnew: the request has to be sent, but calls of the step started that no batch has looked up.
+            InferenceNotRecorded: the request has to be sent, but calls of the step started that no batch has looked up.
         """
         inferences = self.recorded.inferences if self.recorded is not None else []
         recorded = inferences[self._inferences] if self._inferences < len(inferences) else None
@@ -208,7 +208,7 @@ class ExecutionRecorder(ExecutionLog):
             # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
             inferences.clear()
             if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
-                raise AskedAnew("calls of this step have begun, for an answer that is not at hand")
+                raise InferenceNotRecorded("calls of this step have begun, for an answer that is not at hand")
             return None
         self._inferences += 1
         return recorded

@@ -204,4 +204,4 @@ def refuse_masked_call(intent: CallIntent) -> RecordedCall | None:
         "ToolFailed",
         "a secret in the arguments was masked in the journal, so the recorded call cannot be run; make the call again",
     )
-    return RecordedCall(intent=intent, execution=intent.ended(ToolStatus.FAILED, error=error), redacted=True)
+    return RecordedCall(intent=intent, execution=intent.to_execution(ToolStatus.FAILED, error=error), redacted=True)

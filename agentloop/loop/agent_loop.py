@@ -23,7 +23,7 @@ from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolGrou
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
-from agentloop.events.bus import EventBus, joined
+from agentloop.events.bus import EventBus, join_buses
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
@@ -455,7 +455,7 @@ class AgentLoop:
         copy = self._copy(
             journal=log.settings.journal if log is not None else self.journal,
             in_doubt=log.settings.in_doubt if log is not None else self.in_doubt,
-            events=self.events if context.events is None else joined(context.events, self.events),
+            events=self.events if context.events is None else join_buses(context.events, self.events),
             clock=context.scope.clock,
             ids=context.ids(),
             interceptors=(*self.interceptors, *interceptors),
@@ -518,7 +518,7 @@ class AgentLoop:
             return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0)
         if self._output_form is not None:
             state = state.with_response_format(self._output_form.response_format)
-        state = state.with_execution_begun(execution_id or self.ids.new_id("execution"), self.clock.now())
+        state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
         return self._bind(state, dependencies, resumed=False, at_start=True)
 
     def _bind(
@@ -542,8 +542,8 @@ class AgentLoop:
             clock=self.clock,
             ids=self.ids,
             dependencies=dependencies,
-            own=own,
-            shared=self._open_resources.current() or (own if parent is None else parent.shared),
+            local_resources=own,
+            shared_resources=self._open_resources.current() or (own if parent is None else parent.shared_resources),
             depth=0 if parent is None else parent.depth + 1,
             log=log,
         )

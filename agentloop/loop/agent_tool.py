@@ -19,7 +19,7 @@ from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
 from agentloop.tools.schema import json_schema
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
-from agentloop.values.json import JsonObject, format_json, freeze_object, json_in_text, thaw
+from agentloop.values.json import JsonObject, extract_json, format_json, freeze_object, thaw
 from agentloop.values.parts import Text
 from agentloop.values.records import InDoubt
 from agentloop.values.state import AgentState
@@ -221,12 +221,12 @@ def _outcome(name: str, state: AgentState) -> ToolResult:
     if state.status is ExecutionStatus.SUSPENDED:
         from agentloop.values.serialization import to_plain
 
-        inner = [call.shown() for call in state.pending]
+        inner = [call.without_internals() for call in state.pending]
         raise CallSuspended(f"calls of the agent {name!r} wait for decisions", inner=inner, progress=to_plain(state))
     state.raise_for_failure()
     if state.status is ExecutionStatus.COMPLETED:
         typed = state.context.response_format is not None
-        return ToolResult(json_in_text(state.final_text) if typed else state.final_text)
+        return ToolResult(extract_json(state.final_text) if typed else state.final_text)
     signal = state.stop_signal
     why = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
     if not state.final_text:

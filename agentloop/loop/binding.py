@@ -69,8 +69,8 @@ class BoundParts:
             return self
         log = scope.log
         if log is not None and isinstance(log, CanObserveReplay):  # a replay starts no servers
-            return evolve(self, driver=self.bind_driver(log.known_tools(self.tools)))
-        await hold_groups(self.tools.groups, scope.own)
+            return evolve(self, driver=self.bind_driver(log.with_recorded_tools(self.tools)))
+        await hold_groups(self.tools.groups, scope.local_resources)
         if not has_discovery(self.tools):
             return self
         return evolve(self, driver=self.bind_driver(await discover_tools(self.tools)))

@@ -106,7 +106,9 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
                 f"the conversation was handed over {handoff_count(state)} times in this execution, which is the most; "
                 "answer yourself"
             )
-        taken = context.scope.own.open((_OWNER, state.execution_id, state.step_count), lambda: self.name, _nothing)
+        taken = context.scope.local_resources.open(
+            (_OWNER, state.execution_id, state.step_count), lambda: self.name, _nothing
+        )
         if taken != self.name:
             raise ToolFailed(f"the conversation is handed over by {taken!r} already")
         return "the conversation is handed over"

@@ -177,8 +177,8 @@ def run_recorded(
         clock=context.clock,
         ids=context.ids,
         dependencies=context.dependencies,
-        own=own,
-        shared=own,
+        local_resources=own,
+        shared_resources=own,
         log=context.log,
     )
     run = Run.of(

@@ -60,10 +60,10 @@ async def hold_groups(groups: Iterable[ToolGroup], resources: Resources) -> None
     """
     for group in groups:
         key = (ToolGroup, id(group))
-        if resources.holds(key):
+        if resources.is_open(key):
             continue
         await group.hold()
-        if resources.holds(key):  # another task held the group during the await
+        if resources.is_open(key):  # another task held the group during the await
             await group.release()
         else:
             resources.open(key, partial(_itself, group), _release)

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 
 from attrs import define, field
 
-from agentloop._shielding import shielded
+from agentloop._shielding import run_shielded
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import ExecutionLog, MessageLog
-from agentloop.errors import AskedAnew, JournalError
+from agentloop.errors import InferenceNotRecorded, JournalError
 from agentloop.events.execution import (
     AgentExecutionStarted,
     AgentStepCompleted,
@@ -241,7 +241,7 @@ class Run(RunSignals):
                 goes_on = self._goes_on()
             await self._end()
         except asyncio.CancelledError as cancelled:
-            await shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
+            await run_shielded(self._cut_off("the execution was cancelled"), _GRACE_SECONDS)
             raise cancelled from ExecutionInterrupted(self.state)
         except JournalError as error:  # what cannot be written down is not done
             error.state = self.state
@@ -269,7 +269,7 @@ class Run(RunSignals):
         """Let go of everything that the execution has opened."""
         try:
             await self.events.drain()
-            await self.scope.own.aclose()
+            await self.scope.local_resources.aclose()
         finally:
             if self.log is not None:
                 if self._begun:
@@ -333,7 +333,7 @@ class Run(RunSignals):
         match cause_of(error):
             case AgentStop() as stop:
                 self.state = self.state.with_stop_signal(stop.signal)
-            case AskedAnew():
+            case InferenceNotRecorded():
                 self.state, self._step_taken = before, False
                 await self._close_calls("the answer that it was made in is not at hand")
             case JournalError() as failure:

@@ -213,5 +213,7 @@ def _outcome(call: RecordedCall) -> ToolExecution:
     may_have_run = call.intent.effect is not Effect.PURE
     if call.intent.effect is Effect.EFFECT:
         doubt = ErrorInfo(ToolInDoubt.__name__, _CUT_SHORT)
-        return call.intent.ended(ToolStatus.IN_DOUBT, error=doubt, may_have_run=may_have_run)
-    return call.intent.ended(ToolStatus.CANCELLED, error=ErrorInfo("Cancelled", _CUT_SHORT), may_have_run=may_have_run)
+        return call.intent.to_execution(ToolStatus.IN_DOUBT, error=doubt, may_have_run=may_have_run)
+    return call.intent.to_execution(
+        ToolStatus.CANCELLED, error=ErrorInfo("Cancelled", _CUT_SHORT), may_have_run=may_have_run
+    )

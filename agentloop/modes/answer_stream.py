@@ -10,7 +10,7 @@ from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ModeStream
 from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, find_labels
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, told_in_pieces
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
 
 
 class AnswerSearch:
@@ -134,7 +134,7 @@ class AnswerStream(ModeStream):
             deltas.append(InferenceDelta("text", rest))
         # Deltas of calls that the provider parsed were passed through.
         if not self._has_native_calls:
-            deltas += told_in_pieces(response.with_parts(*response.tool_calls))
+            deltas += iter_deltas(response.with_parts(*response.tool_calls))
         return [delta.with_attempt(self._attempt) for delta in deltas]
 
 

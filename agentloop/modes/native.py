@@ -47,7 +47,7 @@ class NativeMode(CanUseMode):
         """Whether answers are given with a tool."""
         return self.output == "tool"
 
-    def offer(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request; if a form is requested and answers are given with a tool, with that tool instead."""
         if not self._answers_with_tool(request):
             return request
@@ -58,7 +58,7 @@ class NativeMode(CanUseMode):
         spec = _answer_tool(request.response_format)
         return evolve(request, tools=(*request.tools, spec), tool_choice=choice, response_format=None)
 
-    def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with a call of the answer tool as its text. Next to other calls, that call is dropped."""
         if not self._answers_with_tool(request):
             return response

@@ -56,7 +56,7 @@ class ReActMode(CanUseMode):
     prompt: ReActPrompt | None = None
 
     @property
-    def asks_again(self) -> bool:
+    def reprompts(self) -> bool:
         """Always true: a decision that cannot be used is sent back with the reason."""
         return True
 
@@ -80,7 +80,7 @@ class ReActMode(CanUseMode):
     def answer_search(self) -> AnswerSearch:
         """Return a search for the answer in a streamed text."""
 
-    def offer(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools and the notation in the prompt, and its messages in the notation."""
         offered = evolve(self.render(request), tools=(), tool_choice=ToolChoice.auto(), parallel_tool_calls=None)
         if not request.tools:
@@ -88,7 +88,7 @@ class ReActMode(CanUseMode):
         prompt = self.prompt or self.default_prompt
         return evolve(offered, system_prompt=prompt(request), response_format=self.response_format(request))
 
-    def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the thought as reasoning, the calls as calls and the answer as text."""
         if response.tool_calls:
             return response

@@ -64,7 +64,7 @@ def _create_mode(name: str, known: Capabilities) -> CanUseMode:
     if name == "structured":
         return StructuredMode(variant="json_object" if known.structured_output == "json_object" else "json_schema")
     if name in {"validated", "parsed"}:
-        return TextMode(asks_again=name == "validated")
+        return TextMode(reprompts=name == "validated")
     raise ConfigurationError(
         f"there is no tool-calling mode {name!r}; known are auto, native, structured, validated, parsed"
     )
@@ -88,9 +88,9 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
             return self
         return evolve(self, inference=self.inference.with_retry_report(report))
 
-    def offered(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""
-        offered = self.mode.offer(request)
+        offered = self.mode.render_request(request)
         answer_format = strict_format(offered, request)
         return offered if answer_format is None else offered.with_response_format(answer_format.sent)
 
@@ -100,12 +100,12 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self.mode.offer(request)
+        offered = self.mode.render_request(request)
         answer_format = strict_format(offered, request)
         if answer_format is None:
-            return self.mode.read(await self.inference.infer(offered), request)
+            return self.mode.parse_response(await self.inference.infer(offered), request)
         response = await self.inference.infer(offered.with_response_format(answer_format.sent))
-        return answer_format.read(self.mode.read(response, request))
+        return answer_format.read(self.mode.parse_response(response, request))
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Call the model in its mode and translate the deltas of its response.
@@ -113,7 +113,7 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self.mode.offer(request)
+        offered = self.mode.render_request(request)
         answer_format = strict_format(offered, request)
         translation = self.mode.stream(request)
         if answer_format is not None:
@@ -126,7 +126,7 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
                     for delta in translation.feed(item):
                         yield delta
                 else:
-                    response = self.mode.read(item, request)
+                    response = self.mode.parse_response(item, request)
                     response = response if answer_format is None else answer_format.read(response)
                     for delta in translation.close(response):
                         yield delta

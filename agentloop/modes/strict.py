@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_use_mode import ModeStream
 from agentloop.errors import AgentLoopError
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ResponseFormat
-from agentloop.values.json import format_json, json_in_text
+from agentloop.values.json import extract_json, format_json
 from agentloop.values.parts import Text
 
 
@@ -238,7 +238,7 @@ class StrictFormat:
         if response.tool_calls or not response.text:
             return response
         try:
-            data = json_in_text(response.text)
+            data = extract_json(response.text)
         except ValueError:
             return response
         answer = data

@@ -18,7 +18,7 @@ from agentloop.values.inference import (
     InferenceResponse,
     ResponseFormat,
     ToolChoice,
-    told_in_pieces,
+    iter_deltas,
 )
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
@@ -58,11 +58,11 @@ class StructuredMode(CanUseMode):
         return "structured"
 
     @property
-    def asks_again(self) -> bool:
+    def reprompts(self) -> bool:
         """Always true: a response that cannot be read is sent back with the reason."""
         return True
 
-    def offer(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools as branches of the response format, and its messages as JSON."""
         plain = evolve(
             render_messages(request, "structured payloads", _render_payload),
@@ -78,7 +78,7 @@ class StructuredMode(CanUseMode):
             return evolve(plain, system_prompt=_system_prompt(request, None), response_format=response_format)
         return evolve(plain, system_prompt=_system_prompt(request, schema), response_format=ResponseFormat())
 
-    def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls, the answer and the thoughts of its JSON."""
         if response.tool_calls:
             return response
@@ -141,7 +141,7 @@ class _PayloadStream(ModeStream):
         if not self._is_active:
             return []
         # Thoughts are dropped if the provider streamed reasoning, which was emitted at once.
-        return [delta for delta in told_in_pieces(response) if not (self._has_reasoning and delta.kind == "reasoning")]
+        return [delta for delta in iter_deltas(response) if not (self._has_reasoning and delta.kind == "reasoning")]
 
 
 def _system_prompt(request: InferenceRequest, schema: dict[str, Any] | None) -> str:

@@ -30,23 +30,23 @@ class TextMode(CanUseMode):
     Calls that the inference server parsed itself are used as they are.
 
     Attributes:
-        asks_again: whether a call that cannot be executed is sent back to the model with the error (the mode `validated`), or
+        reprompts: whether a call that cannot be executed is sent back to the model with the error (the mode `validated`), or
             goes to the executor, which rejects it (the mode `parsed`).
         formats: the text formats, in order of precedence.
         coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string; recorded in the
             call's repairs.
     """
 
-    asks_again: bool = True
+    reprompts: bool = True
     formats: Sequence[TextFormat] = field(default=DEFAULT_FORMATS, repr=False)
     coerce: bool = True
 
     @property
     def name(self) -> str:
         """`validated` or `parsed`."""
-        return "validated" if self.asks_again else "parsed"
+        return "validated" if self.reprompts else "parsed"
 
-    def offer(self, request: InferenceRequest) -> InferenceRequest:
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools and the requested form of the answer described in the system prompt."""
         return evolve(
             render_messages(request, "calls in tags", _render_tagged),
@@ -57,7 +57,7 @@ class TextMode(CanUseMode):
             response_format=None,
         )
 
-    def read(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls in its text."""
         if not request.tools or response.tool_calls:
             return response

@@ -14,7 +14,7 @@ from agentloop.journal.fork_effects import is_same_call
 from agentloop.replay.divergence import NOTHING, Difference, Divergence
 from agentloop.replay.guard import Touch
 from agentloop.replay.timeline import Asked, RecordedStep
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import format_json
@@ -210,7 +210,7 @@ class Traces:
 
 
 def _of_execution(key: str, before: Any, after: Any) -> Iterator[Difference]:
-    place = key_place(key)
+    place = parse_key(key)
     within = r"state\..*parts\[\d+\]\.execution\." if place is None else r"state\..*\.execution\."
     for one in differences(before, after):
         yield Difference(f"~{within}{re.escape(one.path)}", one.recorded, one.replayed)
@@ -287,7 +287,7 @@ class Comparison:
         one, other = recorded.intent.call, intent.call
         if is_same_call(one, other):
             return None
-        step, index = key_place(intent.key) or (0, 0)
+        step, index = parse_key(intent.key) or (0, 0)
         at = f"calls[{index}]"
         found = self._differences(_call(one), _call(other), at)
         trace = self.traces.decider_of(intent.key)
@@ -297,7 +297,7 @@ class Comparison:
     def not_run(self, recorded: RecordedCall, state: AgentState, step: int) -> Divergence:
         """Name a call that ran and does not run now."""
         key = recorded.intent.key
-        index = (key_place(key) or (0, 0))[1]
+        index = (parse_key(key) or (0, 0))[1]
         last = state.last_step
         execution = next((one for one in last.executions if one.key == key), None) if last is not None else None
         waits = any(call.key == key for call in last.pending) if last is not None else False

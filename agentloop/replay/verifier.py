@@ -246,16 +246,16 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
             self.left_out = (*self.left_out, interceptor.name)
         return not touches
 
-    def entering(self, interceptor: str, point: str) -> None:
+    def before_interceptor(self, interceptor: str, point: str) -> None:
         """Remember who is at work."""
         self._guard.interceptor = (interceptor, point)
 
-    def passed(self, interceptor: str, point: str, before: Point, after: Point) -> None:
+    def after_interceptor(self, interceptor: str, point: str, before: Point, after: Point) -> None:
         """Remember what it has changed."""
         self._guard.interceptor = ("", "")
         self._comparison.traces.note(interceptor, point, before, after)
 
-    def known_tools(self, tools: Tools) -> Tools:
+    def with_recorded_tools(self, tools: Tools) -> Tools:
         """Return the tools with those that were discovered when the run was recorded."""
         return with_stand_ins(tools, self._turn)
 

@@ -75,7 +75,12 @@ class ExecutorBench:
         """
         own = Resources()
         scope = ExecutionScope(
-            clock=self.clock, ids=CountingIds(), dependencies=self.dependencies, own=own, shared=own, log=self.log
+            clock=self.clock,
+            ids=CountingIds(),
+            dependencies=self.dependencies,
+            local_resources=own,
+            shared_resources=own,
+            log=self.log,
         )
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
@@ -98,7 +103,7 @@ class ExecutorBench:
 def begun_state(agent_id: str, execution_id: str) -> AgentState:
     """Return the state of an agent whose execution has just begun."""
     clock = ManualClock()
-    return AgentState.start("go", agent_id=agent_id, clock=clock).with_execution_begun(execution_id, clock.now())
+    return AgentState.start("go", agent_id=agent_id, clock=clock).with_execution_started(execution_id, clock.now())
 
 
 _RUN = "run"

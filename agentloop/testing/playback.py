@@ -24,7 +24,7 @@ from agentloop.values.inference import InferenceResponse
 from agentloop.values.interruptions import StepInterrupted
 from agentloop.values.json import JsonObject
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
-from agentloop.values.records import recorded_error
+from agentloop.values.records import rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolResult, ToolSpec, ToolStatus
@@ -97,7 +97,7 @@ class StandIn(Tool, CanAccessToolContext):
         if outcome.status is ToolStatus.IN_DOUBT:
             raise ToolInDoubt("" if outcome.error is None else outcome.error.message)
         if outcome.error is not None and not outcome.forced:
-            raise recorded_error(outcome.error)
+            raise rebuild_error(outcome.error)
         return ToolResult(outcome.value, outcome.content)
 
 
@@ -227,7 +227,7 @@ class _PlayingDriver(ToolCallingDriver):
         after = await super().use_tools(state)
         if after.step_count not in self.failed or (after.open_turn is not None and not self.is_last):
             return after
-        error = recorded_error(self.failed[after.step_count])
+        error = rebuild_error(self.failed[after.step_count])
         raise StepInterrupted(after, error) from error
 
 
@@ -254,4 +254,4 @@ def _stand_ins(specs: Iterable[ToolSpec], recording: Fixture) -> Tools:
 
 
 def _line(line: ScriptEntry) -> InferenceResponse | Exception:
-    return line if isinstance(line, InferenceResponse) else recorded_error(line)
+    return line if isinstance(line, InferenceResponse) else rebuild_error(line)

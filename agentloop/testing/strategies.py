@@ -301,7 +301,7 @@ def agent_states(draw: DrawFn, *, max_steps: int = 2) -> AgentState:
     )
     if draw(st.integers(0, 3)) == 0:
         return state
-    state = state.with_execution_begun(draw(_NAMES), at)
+    state = state.with_execution_started(draw(_NAMES), at)
     count = draw(st.integers(0, max_steps))
     for number in range(1, count + 1):
         last, at = number == count, state.updated_at

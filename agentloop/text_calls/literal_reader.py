@@ -30,7 +30,7 @@ from agentloop.text_calls.literals import (
     read_word,
     unquote,
 )
-from agentloop.values.json import MOST_LEVELS
+from agentloop.values.json import MAX_DEPTH
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-\\]+")
@@ -38,7 +38,7 @@ _IDENTIFIER = re.compile(r"[^\W\d](?:\w|\\_)*")
 _LINE = re.compile(r"[^\n]*")
 _CLOSER: Final = {"{": "}", "[": "]", "(": ")"}
 _MAX_CONCATENATIONS = 50
-_MAX_DEPTH = MOST_LEVELS + 2  # arguments may be enclosed by a call, and that by a list of calls
+_MAX_DEPTH = MAX_DEPTH + 2  # arguments may be enclosed by a call, and that by a list of calls
 
 _NOT_A_STRING: Final = -1
 
@@ -172,7 +172,7 @@ class LiteralReader:
         if frame is not None and not frame.accepts_value():
             return self._fail(f"unexpected {opener} in place of a key or a comma", self.position)
         if len(self._frames) >= _MAX_DEPTH:
-            return self._fail(f"it is nested more than {MOST_LEVELS} levels deep", self.position)
+            return self._fail(f"it is nested more than {MAX_DEPTH} levels deep", self.position)
         is_arguments = opener == "(" and frame is None
         node = ParsedObject(self.position) if opener == "{" or is_arguments else ParsedList(self.position)
         self.position += 1

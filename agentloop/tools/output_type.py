@@ -12,7 +12,7 @@ from agentloop.tools.conversion import problems, structure
 from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import ResponseFormat
-from agentloop.values.json import json_in_text
+from agentloop.values.json import extract_json
 
 
 @frozen
@@ -46,7 +46,7 @@ class OutputType:
             InvalidOutput: when it is not JSON, does not satisfy the schema or cannot be converted; names the place.
         """
         try:
-            data = json_in_text(text)
+            data = extract_json(text)
         except ValueError as error:
             raise InvalidOutput(f"it is not JSON ({error})") from error
         invalid = self._validator.problems(data)

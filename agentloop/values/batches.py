@@ -50,7 +50,7 @@ class ToolCalls(Value):
         return iter(self.calls)
 
 
-def key_place(key: str) -> tuple[int, int] | None:
+def parse_key(key: str) -> tuple[int, int] | None:
     """Return the step number and the call index that an idempotency key names, or None for a key of another form."""
     match key.rsplit("/", 2):
         case [_, step, index] if step.isdecimal() and index.isdecimal():

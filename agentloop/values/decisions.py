@@ -130,7 +130,7 @@ class PendingCall(Value):
         """The call, and after it those inside of it, at any depth."""
         return (self, *self.inner)
 
-    def shown(self) -> PendingCall:
+    def without_internals(self) -> PendingCall:
         """Return the call without what only its tool needs."""
         return evolve(self, inner=(), progress=None) if self.inner or self.progress is not None else self
 

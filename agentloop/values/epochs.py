@@ -63,7 +63,7 @@ class Summary(Value):
             return None
         return cls(text, covers, at) if 0 < covers <= at <= len(state.messages) else None
 
-    def noted_in(self, state: AgentState) -> AgentState:
+    def save_to(self, state: AgentState) -> AgentState:
         """Return the state with this summary in place of an earlier one."""
         return state.with_extension(SUMMARY, {"text": self.text, "covers": self.covers, "at": self.at})
 

@@ -12,7 +12,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec
 
 BYTES_PER_TOKEN = 4
 """About how many bytes of English text or JSON make one token, in the vocabularies that providers use today."""
-FEWEST_BYTES_PER_TOKEN = 3
+MIN_BYTES_PER_TOKEN = 3
 """The same for dense text such as JSON of numbers: what is set aside must be enough."""
 TOKENS_PER_MESSAGE = 8
 """What roles and separators cost, about."""
@@ -86,7 +86,7 @@ class RequestSize:
         form = request.response_format
         schema = len(format_json(form.schema)) if form is not None and form.schema is not None else 0
         size = self._bytes + self._tools_bytes + length(request.system_prompt) + schema
-        return -(-size // FEWEST_BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * (len(request.messages) + 1)
+        return -(-size // MIN_BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * (len(request.messages) + 1)
 
 
 def message_tokens(message: Message) -> int:

@@ -300,7 +300,7 @@ class InferenceDelta(Value):
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
-def told_in_pieces(response: InferenceResponse) -> Iterator[InferenceDelta]:
+def iter_deltas(response: InferenceResponse) -> Iterator[InferenceDelta]:
     """Return the deltas of an answer: text and reasoning by words, each call with its arguments in one piece."""
     index = 0
     for part in response.parts:

@@ -72,7 +72,7 @@ def as_frozen_dict(entries: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
     return FrozenDict(entries)
 
 
-MOST_LEVELS = 200
+MAX_DEPTH = 200
 """How deeply JSON may be nested. With a limit of its own, what was accepted can also be written, wherever that happens."""
 
 _MOST_BITS = 14_000  # 4,214 digits; Python neither reads nor writes more than 4,300
@@ -151,7 +151,7 @@ def freeze(value: object, path: str = "$") -> JsonValue:
             for what is nested more than 200 levels deep, and integers of more than 4,000 digits.
     """
     try:
-        return _freeze(value, MOST_LEVELS)
+        return _freeze(value, MAX_DEPTH)
     except _Refused as refused:
         raise NotJson(refused.told(path)) from None
 
@@ -171,7 +171,7 @@ def _freeze(value: object, levels: int) -> JsonValue:
     if isinstance(value, str):
         return str.__str__(value)
     if not levels:
-        raise _Refused("the value", f"is nested more than {MOST_LEVELS} levels deep, or contains itself")
+        raise _Refused("the value", f"is nested more than {MAX_DEPTH} levels deep, or contains itself")
     if isinstance(value, list | tuple):
         return _freeze_items(value, levels - 1)
     if isinstance(value, _MAPPINGS):
@@ -313,7 +313,7 @@ def format_json(value: Any) -> bytes:
         raise ValueError("nested too deeply to be written") from None
 
 
-def json_in_text(text: str) -> Any:
+def extract_json(text: str) -> Any:
     """Parse the JSON that a model wrote: the whole text, what stands in a fence, or from the first bracket to the last.
 
     Raises:
@@ -341,7 +341,7 @@ def _candidates(text: str) -> Iterator[str]:
             yield text[start : stop + 1]
 
 
-def canonical(arguments: JsonObject) -> str:
+def canonical_json(arguments: JsonObject) -> str:
     """Write arguments so that the same ones are the same text, in whatever order and spelling the model gave them."""
     return _canonical_encoder.encode(arguments)
 

@@ -60,7 +60,7 @@ class Deduplicator(ABC):
         """Return the group of a call; calls of different groups are never compared."""
 
     @abstractmethod
-    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
         """Say whether a call is the same as an earlier one of its group, which is under way or has succeeded."""
 
 
@@ -231,7 +231,7 @@ class CallPolicy(Value):
     deadline: float | None = field(default=None, validator=optional(gt(0)))
     deduplicate: DeduplicatePolicy | None = field(default=None, converter=_as_policy)
 
-    def over(self, other: CallPolicy) -> Self:
+    def merged_over(self, other: CallPolicy) -> Self:
         """Return what this asks for, and where it asks for nothing, what the other does."""
         open_fields = [f.name for f in fields(CallPolicy) if getattr(self, f.name) is None]
         return evolve(self, **{name: getattr(other, name) for name in open_fields})

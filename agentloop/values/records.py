@@ -135,7 +135,7 @@ class CallIntent(Value):
     effect: Effect = field(converter=Effect)
     at: datetime
 
-    def ended(
+    def to_execution(
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
     ) -> ToolExecution:
         """Return an outcome that the call has without being run; it ends when it was to begin."""
@@ -230,7 +230,7 @@ def cannot_tell(reason: str = "") -> CannotTell:
     return CannotTell(reason)
 
 
-def recorded_error(recorded: ErrorInfo | None) -> Exception:
+def rebuild_error(recorded: ErrorInfo | None) -> Exception:
     """Return an error of the recorded class with the recorded message: one of agentloop's where it is one, else one like it."""
     if recorded is None:
         return InferenceError("the recorded inference failed")

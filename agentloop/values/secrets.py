@@ -130,7 +130,7 @@ class SecretFields:
 
     paths: tuple[tuple[str, ...], ...] = field(default=(), converter=_as_paths)
 
-    def masked(self, value: Any, found: set[str], path: tuple[str, ...] = ()) -> Any:
+    def mask(self, value: Any, found: set[str], path: tuple[str, ...] = ()) -> Any:
         """Return JSON data with its secret fields masked, as plain data.
 
         Args:
@@ -141,16 +141,16 @@ class SecretFields:
         if isinstance(value, Mapping):
             return {name: self._field(one, found, (*path, name)) for name, one in value.items()}
         if isinstance(value, list | tuple):
-            return [self.masked(one, found, path) for one in value]
+            return [self.mask(one, found, path) for one in value]
         return value
 
     def _field(self, value: Any, found: set[str], path: tuple[str, ...]) -> Any:
         if not any(_leads_to(secret, path) for secret in self.paths):
-            return self.masked(value, found, path)
+            return self.mask(value, found, path)
         found.update(text for text in _texts(value) if len(text) >= _SHORTEST)
         return MASK
 
-    def masked_text(self, text: str, found: set[str]) -> str:
+    def mask_text(self, text: str, found: set[str]) -> str:
         """Return a text with the secret fields masked, if it is JSON; any other text as it is."""
         if not text.lstrip().startswith(("{", "[")):
             return text
@@ -158,19 +158,19 @@ class SecretFields:
             value = parse_json(text)
         except ValueError:
             return text
-        masked = self.masked(value, found)
+        masked = self.mask(value, found)
         return text if masked == value else format_json(masked).decode()
 
 
-def without(value: Any, found: Iterable[str]) -> Any:
+def mask_texts(value: Any, found: Iterable[str]) -> Any:
     """Return plain JSON data in whose texts these texts are masked."""
     if isinstance(value, str):
         for text in sorted(found, key=len, reverse=True):
             value = value.replace(text, MASK)
         return value
     if isinstance(value, dict):
-        return {name: without(one, found) for name, one in value.items()}
-    return [without(one, found) for one in value] if isinstance(value, list) else value
+        return {name: mask_texts(one, found) for name, one in value.items()}
+    return [mask_texts(one, found) for one in value] if isinstance(value, list) else value
 
 
 def _leads_to(secret: tuple[str, ...], path: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object, json_in_text
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
@@ -228,7 +228,7 @@ class AgentState(Value):
             return self._output
         if not self.has_final_response or self.context.response_format is None:
             return self.final_text
-        return freeze(json_in_text(self.final_text))
+        return freeze(extract_json(self.final_text))
 
     @property
     def usage(self) -> Usage:
@@ -318,7 +318,7 @@ class AgentState(Value):
         """Return the state with another form for final answers."""
         return self.with_context(self.context.with_response_format(response_format))
 
-    def with_execution_begun(self, execution_id: str, at: datetime) -> AgentState:
+    def with_execution_started(self, execution_id: str, at: datetime) -> AgentState:
         """Return the state at the beginning of its next execution."""
         execution = ExecutionState(
             id=execution_id,

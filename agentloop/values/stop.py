@@ -133,7 +133,7 @@ class AgentStop(AgentLoopError):
         super().__init__(message or f"stop: {reason.value}")
         self.signal: StopSignal = StopSignal(reason, message, source, context)
 
-    def sign(self, source: str) -> None:
+    def set_default_source(self, source: str) -> None:
         """Name who raised it, unless it says so itself."""
         if not self.signal.source:
             self.signal = evolve(self.signal, source=source)

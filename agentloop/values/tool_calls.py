@@ -13,7 +13,7 @@ from attrs.converters import optional
 from agentloop.errors import MalformedArguments, NotJson
 from agentloop.values.json import (
     EMPTY_OBJECT,
-    MOST_LEVELS,
+    MAX_DEPTH,
     JsonObject,
     JsonValue,
     format_json,
@@ -123,7 +123,7 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
             f"the arguments are a JSON {_kind(parsed)}, not an object: {_shortened(arguments_json)}; "
             "send one JSON object with the arguments by name"
         )
-    if arguments_json.count("{") + arguments_json.count("[") > MOST_LEVELS:
+    if arguments_json.count("{") + arguments_json.count("[") > MAX_DEPTH:
         try:
             freeze(parsed)  # what a tool gets can also be kept as a value
         except NotJson as error:

@@ -41,7 +41,7 @@ def told(state: AgentState, *conversation: Message) -> AgentState:
 
 def asked(state: AgentState, question: str) -> AgentState:
     """Begin an execution with a question."""
-    return state.with_message(question).with_execution_begun(f"run-{state.execution_count + 1}", NOW)
+    return state.with_message(question).with_execution_started(f"run-{state.execution_count + 1}", NOW)
 
 
 @st.composite

@@ -42,9 +42,9 @@ def after(state: AgentState, *conversation: Message) -> AgentState:
 @pytest.mark.parametrize("kept", [False, True])
 def test_tools_of_this_execution_are_shown_and_those_of_earlier_ones_are_not(*, kept: bool) -> None:
     """Questions and answers stay; a message with exchanges goes whole when its execution is over."""
-    first = after(AgentState.start("one").with_execution_begun("1", NOW), TRACE, ANSWER)
+    first = after(AgentState.start("one").with_execution_started("1", NOW), TRACE, ANSWER)
     assert list(compiler(kept=kept).compile(first)) == [Message.user("one"), TRACE, ANSWER]
-    second = after(first.with_message("two").with_execution_begun("2", NOW), TRACE)
+    second = after(first.with_message("two").with_execution_started("2", NOW), TRACE)
     expected = [Message.user("one"), ANSWER, Message.user("two"), TRACE]
     assert list(compiler(kept=kept).compile(second)) == expected
 
@@ -83,7 +83,7 @@ def test_what_is_compiled_after_a_step_begins_with_what_was_compiled_before(
     history: list[Message], steps: list[AgentStep], added: list[Message]
 ) -> None:
     """Within an execution there is one epoch (law 13), whoever adds messages, and the whole trace of it is seen."""
-    state = AgentState.start().with_messages(history).with_execution_begun("run", NOW)
+    state = AgentState.start().with_messages(history).with_execution_started("run", NOW)
     bound, plain = compiler(kept=True), compiler(kept=False)
     made = list(plain.compile(state))
     assert made == [message for message in history if not message.exchanges]
@@ -108,7 +108,7 @@ def test_a_compiler_that_keeps_gives_what_one_that_does_not_gives(states: list[A
 def test_a_history_that_an_interceptor_changed_is_compiled_anew() -> None:
     """What was kept of another history is not given."""
     bound = compiler(kept=True)
-    state = AgentState.start("one").with_execution_begun("run", NOW)
+    state = AgentState.start("one").with_execution_started("run", NOW)
     assert list(bound.compile(state)) == [Message.user("one")]
     redacted = after(state.with_messages([Message.user("[redacted]")]), TRACE)
     assert list(bound.compile(redacted)) == [Message.user("[redacted]"), TRACE]
@@ -117,7 +117,7 @@ def test_a_history_that_an_interceptor_changed_is_compiled_anew() -> None:
 
 def test_a_conversation_shorter_than_its_history_is_all_history() -> None:
     """An interceptor may have dropped messages."""
-    state = AgentState.start("one").with_messages([Message.user("a"), TRACE, ANSWER]).with_execution_begun("run", NOW)
+    state = AgentState.start("one").with_messages([Message.user("a"), TRACE, ANSWER]).with_execution_started("run", NOW)
     shorter = state.with_messages([TRACE, ANSWER])
     assert list(compiler(kept=False).compile(shorter)) == [ANSWER]
 
@@ -136,7 +136,7 @@ def test_binding_makes_a_copy_with_a_memory_of_its_own() -> None:
 def test_a_history_is_compiled_once_for_an_execution() -> None:
     """The kept part is the same object from step to step, whatever the length of the run (law 20)."""
     bound = compiler(kept=True)
-    state = AgentState.start("one").with_messages([TRACE] * 50).with_execution_begun("run", NOW)
+    state = AgentState.start("one").with_messages([TRACE] * 50).with_execution_started("run", NOW)
     bound.compile(state)
     kept = bound._kept
     assert kept is not None

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 
 from agentloop import Tool, ToolContext
 from agentloop.contracts import CanAccessToolContext
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 
 
 @frozen
@@ -68,7 +68,7 @@ class RecordedTool(Tool, CanAccessToolContext):
         return evolve(self, key=context.idempotency_key)
 
     async def use(self, *_: Any, **arguments: Any) -> str:
-        place = key_place(self._key)
+        place = parse_key(self._key)
         assert place is not None
         step, index = place
         self.used.append((place, self.name, arguments))

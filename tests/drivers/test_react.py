@@ -85,7 +85,7 @@ def loop_of(output: Any, *lines: Any, **settings: Any) -> tuple[AgentLoop, Scrip
 
 def read_in(mode: ReActJsonMode | ReActTextMode, text: str) -> InferenceResponse:
     """Read a text."""
-    return mode.read(InferenceResponse((Text(text),)), REQUEST)
+    return mode.parse_response(InferenceResponse((Text(text),)), REQUEST)
 
 
 def calls_in(mode: ReActJsonMode | ReActTextMode, text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -155,7 +155,7 @@ async def test_what_other_drivers_stored_is_told_in_the_notation(output: str) ->
     native = ScriptedInference(["Let me see.", ToolCall("1", "add", '{"a": 1, "b": 2}')], "It is 3.")
     state = await AgentLoop(ToolCallingDriver(native), [add]).execute("1 + 2?")
     mode = ReActJsonMode() if output == "json" else ReActTextMode()
-    told = mode.offer(InferenceRequest(state.messages, tools=(add.spec,))).messages
+    told = mode.render_request(InferenceRequest(state.messages, tools=(add.spec,))).messages
     assert "Let me see." in told[1].text
     assert "add" in told[1].text
     assert told[2].text == "Observation: 3"
@@ -239,16 +239,16 @@ def test_no_text_makes_reading_raise(mode: ReActJsonMode | ReActTextMode, text: 
 
 def test_the_schema_of_a_decision_is_strict_where_it_can_be() -> None:
     """Tools whose arguments the strict subset can express are named with them; with free ones the schema is open."""
-    strict = ReActJsonMode().offer(REQUEST).response_format
+    strict = ReActJsonMode().render_request(REQUEST).response_format
     assert strict is not None
     assert strict.strict
     assert strict.schema is not None
     assert strict.schema["properties"]["tool"]["anyOf"][0]["enum"] == ("add", "look")
     free = ToolSpec("free", "Free.", {"type": "object"})
-    opened = ReActJsonMode().offer(InferenceRequest((), tools=(free,))).response_format
+    opened = ReActJsonMode().render_request(InferenceRequest((), tools=(free,))).response_format
     assert opened is not None
     assert not opened.strict
-    single = ReActJsonMode().offer(InferenceRequest((), tools=(free, add.spec), parallel_tool_calls=False))
+    single = ReActJsonMode().render_request(InferenceRequest((), tools=(free, add.spec), parallel_tool_calls=False))
     assert single.response_format is not None
     assert single.response_format.schema is not None
     assert "calls" not in single.response_format.schema["properties"]
@@ -510,7 +510,7 @@ def test_any_text_is_read_and_shown_alike(output: str, text: str, cut: int, *, h
     """No text makes reading raise, and what is shown of one that can be read is what is read, wherever it is cut."""
     mode = ReActJsonMode() if output == "json" else ReActTextMode()
     request = REQUEST if has_tools else InferenceRequest((Message.user("x"), Message.assistant("y")))
-    response = mode.read(InferenceResponse((Text(text),)), request)
+    response = mode.parse_response(InferenceResponse((Text(text),)), request)
     stream = mode.stream(request)
     told = [
         delta for at in range(0, len(text), cut) for delta in stream.feed(InferenceDelta("text", text[at : at + cut]))
@@ -600,11 +600,11 @@ def test_the_form_of_the_answer_is_told(output: str) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     mode = ReActJsonMode() if output == "json" else ReActTextMode()
     request = REQUEST.with_response_format(ResponseFormat(schema)).with_tool_choice(ToolChoice.required())
-    offered = mode.offer(request)
+    offered = mode.render_request(request)
     assert '"sum":{"type":"integer"}' in offered.system_prompt
     assert "Call a tool now" in offered.system_prompt
     text = '{"thought": "x", "type": "final", "answer": {"sum": 3}}' if output == "json" else 'Final Answer: {"sum":3}'
-    assert mode.read(InferenceResponse((Text(text),)), request).text == '{"sum":3}'
+    assert mode.parse_response(InferenceResponse((Text(text),)), request).text == '{"sum":3}'
 
 
 @both

@@ -8,7 +8,7 @@ import pytest
 
 from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
 from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed
-from agentloop.events.bus import JoinedBus, joined
+from agentloop.events.bus import JoinedBus, join_buses
 from agentloop.values import AgentState, DerivedIds, Event
 
 STATE = AgentState.start("go")
@@ -59,15 +59,15 @@ async def test_an_event_is_due_when_anybody_listens(listening: str) -> None:
 def test_a_bus_that_is_reached_already_is_not_joined_again() -> None:
     """Whatever stands between, no listener is told twice."""
     outer, middle, inner = EventBus(), EventBus(), EventBus()
-    assert joined(outer, outer) is outer
+    assert join_buses(outer, outer) is outer
     execution = outer.for_execution()
-    assert joined(execution, outer) is execution
-    both = joined(execution, middle)
+    assert join_buses(execution, outer) is execution
+    both = join_buses(execution, middle)
     assert isinstance(both, JoinedBus)
-    assert joined(both.for_execution(), middle) is not both
-    assert not isinstance(joined(both, inner), EventBus)
-    assert joined(both, middle) is both
-    assert joined(both, outer) is both
+    assert join_buses(both.for_execution(), middle) is not both
+    assert not isinstance(join_buses(both, inner), EventBus)
+    assert join_buses(both, middle) is both
+    assert join_buses(both, outer) is both
 
 
 async def test_progress_of_an_agents_tool_reaches_both_loops() -> None:

@@ -87,9 +87,9 @@ def asked(
 
 def answered(request: InferenceRequest, mode: CanUseMode) -> InferenceResponse:
     """Ask the scripted model in a mode, and read its answer in it."""
-    body = _SPELLING.encode_request(mode.offer(request), shop_demo.CONFIG).body
+    body = _SPELLING.encode_request(mode.render_request(request), shop_demo.CONFIG).body
     status, headers, answer = scripted_model.respond(scripted_model.PATH, body)
-    return mode.read(_SPELLING.decode_response(status, headers, answer), request)
+    return mode.parse_response(_SPELLING.decode_response(status, headers, answer), request)
 
 
 def called(response: InferenceResponse) -> list[tuple[str, Any]]:

@@ -50,7 +50,7 @@ async def client_signaling_heads(received: asyncio.Event) -> AsyncIterator[httpx
 async def bound(*inferences: HttpInference) -> AsyncIterator[Sequence[HttpInference]]:
     """Bind inferences to one execution scope, which is closed on exit."""
     resources = Resources()
-    scope = ExecutionScope(own=resources, shared=resources)
+    scope = ExecutionScope(local_resources=resources, shared_resources=resources)
     try:
         yield [inference.with_execution_scope(scope) for inference in inferences]
     finally:

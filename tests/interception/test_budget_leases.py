@@ -75,7 +75,7 @@ class Watched:
 
 async def _does(work: Work, account: BudgetAccount, name: str, watched: Watched) -> Amounts:
     """Do the work on an account, and return what was really used."""
-    state = AgentState.start("go", agent_id=name, clock=LoopClock()).with_execution_begun(name, LoopClock().now())
+    state = AgentState.start("go", agent_id=name, clock=LoopClock()).with_execution_started(name, LoopClock().now())
     entry = account.entry(state, UsageMeter)
     used = NO_AMOUNTS
     for most, part in work.inferences:
@@ -309,7 +309,7 @@ async def test_there_is_no_budget_outside_of_tools() -> None:
 def test_a_lease_may_ask_for_amounts(asked: dict[str, Any]) -> None:
     """A lease limits what its giver does not limit, and never gives more than is left."""
     account = BudgetAccount(Limits(tokens=80))
-    state = AgentState.start("go").with_execution_begun("one", LoopClockless.now())
+    state = AgentState.start("go").with_execution_started("one", LoopClockless.now())
     budget = Budget(tokens=80, prices=TABLE)
     running = RunningBudget(
         account, account.entry(state, UsageMeter), lambda: account.remaining, lambda: 10.0, budget._create_lease

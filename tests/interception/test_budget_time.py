@@ -98,7 +98,7 @@ def test_a_stored_state_keeps_its_beginning() -> None:
 
     async def run() -> AgentState:
         loop = loop_of(Tireless(), Budget(seconds=20))
-        begun = AgentState.start("go", clock=LoopClock()).with_execution_begun("one", LoopClock().now())
+        begun = AgentState.start("go", clock=LoopClock()).with_execution_started("one", LoopClock().now())
         await asyncio.sleep(timedelta(minutes=1).total_seconds())
         return await loop.execute(begun)
 

@@ -241,7 +241,7 @@ def test_nothing_of_a_secret_field_is_left_and_all_else_is(data: Any) -> None:
         return [expected(one) for one in value] if isinstance(value, list) else value
 
     before = json.dumps(data)
-    assert SecretFields(["secret"]).masked(data, set()) == expected(data)
+    assert SecretFields(["secret"]).mask(data, set()) == expected(data)
     assert json.dumps(data) == before
 
 
@@ -260,4 +260,4 @@ def test_nothing_of_a_secret_field_is_left_and_all_else_is(data: Any) -> None:
 def test_a_path_leads_to_one_place(path: str, masked: Any) -> None:
     """A dotted path is followed from the top; a single name is found anywhere."""
     data = {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": 3}]}
-    assert SecretFields([path]).masked(data, set()) == masked
+    assert SecretFields([path]).mask(data, set()) == masked

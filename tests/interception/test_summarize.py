@@ -271,7 +271,7 @@ def test_whatever_a_summary_covers_what_is_shown_only_grows_until_the_next(
     keeps = bound(compiler)
     at = data.draw(st.integers(1, len(states[-1].messages)))
     summary = Summary("in short", data.draw(st.integers(1, at)), at)
-    after = [summary.noted_in(state) for state in states if len(state.messages) >= at]
+    after = [summary.save_to(state) for state in states if len(state.messages) >= at]
     shown = [list(compiler.compile(state)) for state in after]
     assert [list(keeps.compile(state)) for state in after] == shown
     if not isinstance(compiler, SlidingWindow):
@@ -284,7 +284,7 @@ def test_whatever_a_summary_covers_what_is_shown_only_grows_until_the_next(
 def test_a_summary_of_more_than_there_is_is_not_shown() -> None:
     """An interceptor may have shortened the conversation; and what else stands under the key is none."""
     state = asked(AgentState.start(), "go")
-    for noted in (Summary("x", 5, 6).noted_in(state), state.with_extension("agentloop.summary", "mine")):
+    for noted in (Summary("x", 5, 6).save_to(state), state.with_extension("agentloop.summary", "mine")):
         assert Summary.of(noted) is None
         assert list(WholeConversation().compile(noted)) == [Message.user("go")]
     incomplete = state.with_extension("agentloop.summary", {"text": "x"})

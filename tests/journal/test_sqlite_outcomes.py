@@ -175,7 +175,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     sql(journal.path, f"UPDATE records SET schema_version = {newer}, kind = 'something_new' WHERE sequence = 2")
     with pytest.raises(SchemaTooNew) as caught:
         await journal.read("e")
-    assert (caught.value.found, caught.value.supported) == (newer, RECORD_SCHEMA_VERSION)
+    assert (caught.value.document_version, caught.value.supported) == (newer, RECORD_SCHEMA_VERSION)
     (finding,) = await journal.verify("e")
     assert f"schema version {newer}" in finding.problem
     await journal.aclose()

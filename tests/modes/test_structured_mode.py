@@ -55,12 +55,12 @@ CALL = {"tool": "add", "arguments": {"a": 1, "b": 2, "note": None}}
 
 def read(text: str, request: InferenceRequest = REQUEST) -> InferenceResponse:
     """Read a response in the mode."""
-    return StructuredMode().read(InferenceResponse((Text(text),)), request)
+    return StructuredMode().parse_response(InferenceResponse((Text(text),)), request)
 
 
 def test_the_schema_has_a_branch_per_tool_and_branches_for_answer_and_thoughts() -> None:
     """The only property of the root is a list of an `anyOf`; everything is required and closed."""
-    offered = StructuredMode().offer(REQUEST)
+    offered = StructuredMode().render_request(REQUEST)
     assert offered.tools == ()
     assert offered.response_format is not None
     schema: Any = offered.response_format.schema
@@ -92,7 +92,7 @@ def test_inexpressible_arguments_are_json_in_a_string() -> None:
 )
 def test_a_tool_choice_removes_branches(choice: ToolChoice, branches: list[str]) -> None:
     """A model that must call a tool has no branch for an answer."""
-    schema: Any = StructuredMode().offer(REQUEST.with_tool_choice(choice)).response_format
+    schema: Any = StructuredMode().render_request(REQUEST.with_tool_choice(choice)).response_format
     assert [
         next(iter(branch["properties"])) for branch in schema.schema["properties"]["next"]["items"]["anyOf"]
     ] == branches
@@ -102,15 +102,15 @@ def test_without_tools_the_response_format_is_passed_on() -> None:
     """A request without tools, or with tool choice `none`, is a request for plain structured output."""
     response_format = ResponseFormat({"type": "object", "properties": {}})
     for request in (REQUEST.with_tools(), REQUEST.with_tool_choice(ToolChoice.none())):
-        offered = StructuredMode().offer(request.with_response_format(response_format))
+        offered = StructuredMode().render_request(request.with_response_format(response_format))
         assert (offered.tools, offered.response_format) == ((), response_format)
     response = InferenceResponse((Text("plain"),))
-    assert StructuredMode().read(response, REQUEST.with_tools()) is response
+    assert StructuredMode().parse_response(response, REQUEST.with_tools()) is response
 
 
 def test_the_variant_json_object_describes_the_schema() -> None:
     """`json_object` requests any JSON object and puts the schema into the prompt."""
-    offered = StructuredMode(variant="json_object").offer(REQUEST)
+    offered = StructuredMode(variant="json_object").render_request(REQUEST)
     assert offered.response_format == ResponseFormat()
     assert '"anyOf":' in offered.system_prompt
 
@@ -228,8 +228,8 @@ def test_the_answer_follows_the_response_format(variant: Literal["json_schema", 
     }
     request = REQUEST.with_response_format(ResponseFormat(schema))
     mode = StructuredMode(variant=variant)
-    assert mode.offer(request).tools == ()
-    response = mode.read(InferenceResponse((Text(payload({"answer": {"sum": 3, "note": None}})),)), request)
+    assert mode.render_request(request).tools == ()
+    response = mode.parse_response(InferenceResponse((Text(payload({"answer": {"sum": 3, "note": None}})),)), request)
     assert response.text == '{"sum":3}'
 
 

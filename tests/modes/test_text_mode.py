@@ -46,7 +46,7 @@ def loop_in(mode: Any, *lines: str, **settings: Any) -> tuple[AgentLoop, Scripte
 
 def test_tools_are_described_in_the_prompt() -> None:
     """The request has no tools; the system prompt describes them after its own text."""
-    offered = TextMode().offer(REQUEST)
+    offered = TextMode().render_request(REQUEST)
     assert (offered.tools, offered.messages) == ((), REQUEST.messages)
     assert offered.system_prompt.startswith("Be brief.\n\n")
     assert '{"name":"add","description":"Add two numbers.","parameters":' in offered.system_prompt
@@ -63,7 +63,7 @@ def test_tools_are_described_in_the_prompt() -> None:
 )
 def test_a_tool_choice_is_an_instruction(choice: ToolChoice, words: str) -> None:
     """The prompt states the tool choice that a tool API would have as a parameter."""
-    offered = TextMode().offer(REQUEST.with_tool_choice(choice))
+    offered = TextMode().render_request(REQUEST.with_tool_choice(choice))
     assert words in offered.system_prompt
     assert offered.tool_choice == ToolChoice.auto()
 
@@ -71,7 +71,7 @@ def test_a_tool_choice_is_an_instruction(choice: ToolChoice, words: str) -> None
 def test_the_response_format_is_an_instruction() -> None:
     """The prompt states the schema of the answer."""
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
-    offered = TextMode().offer(REQUEST.with_response_format(ResponseFormat(schema)))
+    offered = TextMode().render_request(REQUEST.with_response_format(ResponseFormat(schema)))
     assert '{"type":"object","properties":{"sum":{"type":"integer"}}}' in offered.system_prompt
     assert offered.response_format is None
 
@@ -79,7 +79,7 @@ def test_the_response_format_is_an_instruction() -> None:
 def test_calls_are_parsed_from_the_text() -> None:
     """The response has the calls, the text around them and the reasoning; repairs are recorded on the call."""
     text = "<think>hm</think>Let me see.\n<tool_call>{'name': 'add', 'arguments': {'a': 1, 'b': 2,}}</tool_call>"
-    read = TextMode().read(InferenceResponse((Text(text),), FinishReason.STOP), REQUEST)
+    read = TextMode().parse_response(InferenceResponse((Text(text),), FinishReason.STOP), REQUEST)
     thought, answer, call = read.parts
     assert (thought, answer) == (Reasoning("hm"), Text("Let me see."))
     assert isinstance(call, ToolCall)
@@ -91,13 +91,13 @@ def test_calls_are_parsed_from_the_text() -> None:
 def test_without_tools_nothing_is_parsed() -> None:
     """Text that resembles a call is text if no tool was offered."""
     response = InferenceResponse((Text(CALL),))
-    assert TextMode().read(response, REQUEST.with_tools()) is response
+    assert TextMode().parse_response(response, REQUEST.with_tools()) is response
 
 
 def test_calls_of_the_server_are_used() -> None:
     """If the inference server parsed the calls, the text is not parsed again."""
     response = InferenceResponse((ToolCall("1", "add", "{}"),), FinishReason.TOOL_CALLS)
-    assert TextMode().read(response, REQUEST) is response
+    assert TextMode().parse_response(response, REQUEST) is response
 
 
 def test_calls_can_be_validated_without_a_loop() -> None:

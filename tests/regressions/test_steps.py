@@ -166,7 +166,7 @@ def refusal(make: Callable[[], Any]) -> Exception | None:
 def of_another() -> AgentState:
     """Return the state of another agent whose execution is in progress."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return AgentState.start("another question", agent_id="another").with_execution_begun("another-run", now)
+    return AgentState.start("another question", agent_id="another").with_execution_started("another-run", now)
 
 
 # --- H8: the record of an effect survives what fails after it ----------------------------------------------------

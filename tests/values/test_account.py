@@ -41,7 +41,7 @@ def test_an_account_tells_what_happened_step_by_step() -> None:
     ]
     state = (
         AgentState.start("How warm is it?")
-        .with_execution_begun("run", NOW)
+        .with_execution_started("run", NOW)
         .with_step(step(1, message=Message.of_response([weather, failing], executions), model="some-model"))
         .with_step(step(2, message=Message.assistant("It is\n21 degrees.")))
         .with_stop_signal(StopSignal(StopReason.COMPLETED, "the model has answered", "driver"))
@@ -62,7 +62,7 @@ def test_what_waits_and_what_went_wrong_is_told() -> None:
     """A suspended and a failed step read as such."""
     call = ToolCall("1", "pay", '{"amount":\n5}')
     waits = step(1, open_turn=SuspendedTurn([call], [PendingCall("k", call, "more than\n4")]), usage=Usage())
-    state = AgentState.start("Pay.").with_execution_begun("run", NOW).with_step(waits)
+    state = AgentState.start("Pay.").with_execution_started("run", NOW).with_step(waits)
     failed = state.with_step(step(2, errors=[ErrorInfo("RateLimited", "slow\ndown")]))
     assert failed.explain().splitlines() == [
         "execution run: in_progress",
@@ -83,7 +83,7 @@ def test_long_lines_are_cut_with_a_sign() -> None:
     """A megabyte of result does not hide the rest."""
     call = ToolCall("1", "read")
     made = outcome(call, ToolStatus.SUCCEEDED, value="x" * 1_000_000)
-    state = AgentState.start("Read.").with_execution_begun("run", NOW)
+    state = AgentState.start("Read.").with_execution_started("run", NOW)
     line = state.with_step(step(1, message=Message.of_response([call], [made]))).explain().splitlines()[-1]
     assert len(line) == 100
     assert line.endswith("x…")

@@ -52,7 +52,7 @@ class Counting(IdSource):
 
 def begun() -> AgentState:
     """Return a state in an execution."""
-    return AgentState.start("hello", clock=StandingClock(), ids=Counting()).with_execution_begun("run", NOW)
+    return AgentState.start("hello", clock=StandingClock(), ids=Counting()).with_execution_started("run", NOW)
 
 
 def step(**fields: Any) -> AgentStep:
@@ -69,7 +69,7 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
     "extension": lambda state: state.with_extension("acme.notes", [1]),
     "response format": lambda state: state.with_response_format(ResponseFormat(name="other")),
     "output": lambda state: state.with_output(5),
-    "execution": lambda state: state.with_execution_begun("next", LATER),
+    "execution": lambda state: state.with_execution_started("next", LATER),
     "step": lambda state: state.with_step(step(message=Message.assistant("done"))),
     "last step": lambda state: state.with_last_step(step(message=Message.assistant("done"))),
     "usage": lambda state: state.with_usage(Usage(1, 1)),
@@ -154,7 +154,7 @@ def test_replacing_the_last_step_needs_a_step() -> None:
 @given(agent_states(), st.text(min_size=1, max_size=3))
 def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
     """It is counted, knows how long the history is, and has none of the last one's steps, signals and sums."""
-    after = state.with_execution_begun(execution_id, LATER)
+    after = state.with_execution_started(execution_id, LATER)
     assert after.execution is not None
     assert (after.execution_id, after.status) == (execution_id, ExecutionStatus.IN_PROGRESS)
     assert after.execution_count == state.execution_count + 1
@@ -213,7 +213,7 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
 @given(agent_states(), stop_signals())
 def test_signals_and_requests_are_kept_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
     """They add up within a step and are cleared as a whole."""
-    state = state.with_execution_begun("run", NOW)
+    state = state.with_execution_started("run", NOW)
     asked = state.with_stop_signal(signal).with_continuation_requested()
     assert asked.execution is not None
     assert asked.execution.continuation == Continuation((signal,), True)  # noqa: FBT003  # the field is named `requested`

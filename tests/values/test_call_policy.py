@@ -48,7 +48,7 @@ def test_good_wishes_are_kept() -> None:
     """What is asked for is what stands in the policy, and fills only what another leaves open."""
     asked = CallPolicy(retry=RetryPolicy(2), cache=CachePolicy(60))
     other = CallPolicy(retry=RetryPolicy(5), rate_limit=RateLimit(1), circuit=CircuitPolicy(2))
-    made = asked.over(other)
+    made = asked.merged_over(other)
     assert (made.retry, made.cache, made.rate_limit, made.circuit) == (
         RetryPolicy(2),
         CachePolicy(60),

@@ -110,7 +110,7 @@ def representative_state() -> AgentState:
         created_at=NOW - timedelta(days=1),
         updated_at=NOW,
     )
-    state = state.with_execution_begun("execution_1", NOW).with_step(settled_step()).with_step(waiting_step())
+    state = state.with_execution_started("execution_1", NOW).with_step(settled_step()).with_step(waiting_step())
     for reason in StopReason:
         state = state.with_stop_signal(StopSignal(reason, f"because of {reason.value}", "test", {"limit": 5}))
     return state.with_continuation_requested().with_status(ExecutionStatus.SUSPENDED, NOW)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import NotJson
 from agentloop.testing.strategies import json_values
-from agentloop.values.json import MOST_LEVELS, JsonArray, JsonObject, JsonValue, freeze, freeze_object, thaw
+from agentloop.values.json import MAX_DEPTH, JsonArray, JsonObject, JsonValue, freeze, freeze_object, thaw
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 plain_json = st.recursive(
@@ -188,10 +188,10 @@ def test_the_depth_has_a_limit_that_does_not_depend_on_the_caller() -> None:
     """What is nested as deeply as allowed is taken from anywhere in the program; one level more is refused."""
 
     def called_deeply(depth: int) -> JsonValue:
-        return called_deeply(depth - 1) if depth else freeze(nested(MOST_LEVELS))
+        return called_deeply(depth - 1) if depth else freeze(nested(MAX_DEPTH))
 
-    assert called_deeply(300) == freeze(nested(MOST_LEVELS))
-    for levels in (MOST_LEVELS + 1, 10_000):
+    assert called_deeply(300) == freeze(nested(MAX_DEPTH))
+    for levels in (MAX_DEPTH + 1, 10_000):
         with pytest.raises(NotJson, match="nested more than 200 levels deep"):
             freeze(nested(levels))
 

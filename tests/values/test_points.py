@@ -31,7 +31,7 @@ from agentloop.values.stop import Continuation, StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
-STATE = AgentState.start("hello", agent_id="a").with_execution_begun("run", NOW)
+STATE = AgentState.start("hello", agent_id="a").with_execution_started("run", NOW)
 CALL = ToolCall("1", "find", '{"a": 1}')
 SPEC = ToolSpec("find", "Find.", {"type": "object"})
 EXECUTION = ToolExecution(

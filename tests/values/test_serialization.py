@@ -301,7 +301,7 @@ def test_a_newer_document_is_refused_by_name(version: int) -> None:
     for value in ({"text": "x"}, {"shape": "of the future"}, None):
         with pytest.raises(SchemaTooNew) as caught:
             from_json(document("Text", value, version), Text)
-        assert (caught.value.found, caught.value.supported) == (version, SCHEMA_VERSION)
+        assert (caught.value.document_version, caught.value.supported) == (version, SCHEMA_VERSION)
         assert isinstance(caught.value, JournalError)
         assert f"schema version {version}" in str(caught.value)
 

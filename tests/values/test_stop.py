@@ -144,6 +144,6 @@ def test_a_stop_can_be_raised_with_its_reason() -> None:
 def test_a_stop_is_signed_by_who_raised_it(own: str, expected: str) -> None:
     """A name is put in where none was given, and never replaced."""
     stop: Any = AgentStop("enough", source=own)
-    stop.sign("the tool")
-    stop.sign("another")
+    stop.set_default_source("the tool")
+    stop.set_default_source("another")
     assert stop.signal == StopSignal(StopReason.STOP_REQUESTED, "enough", expected)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ContractViolation, ToolError
-from agentloop.values.batches import ToolCalls, ToolExecutions, key_place
+from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Approve, Deny, PendingCall
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.messages import Message
@@ -22,7 +22,7 @@ CALLS = (ToolCall("1", "a"), ToolCall("1", "b"))
 
 def begun() -> AgentState:
     """Return a state in its execution `run`."""
-    return AgentState.start("hello").with_execution_begun("run", NOW)
+    return AgentState.start("hello").with_execution_started("run", NOW)
 
 
 def execution(status: ToolStatus, name: str = "a") -> ToolExecution:
@@ -85,7 +85,7 @@ def test_what_a_batch_is_made_of_can_be_changed_without_changing_the_batch() -> 
 )
 def test_a_key_tells_its_place(key: str, place: tuple[int, int] | None) -> None:
     """Step and index are read from the end; keys of another form tell nothing."""
-    assert key_place(key) == place
+    assert parse_key(key) == place
 
 
 def test_outcomes_can_be_counted_gone_through_and_sifted() -> None:

@@ -14,7 +14,7 @@ from agentloop.interception.resilience.layer import (
     calling_agent,
     may_repeat,
 )
-from agentloop.values.json import JsonValue, canonical, format_json
+from agentloop.values.json import JsonValue, canonical_json, format_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CachePolicy
 from agentloop.values.tool_calls import ContentPart, ToolExecution
@@ -62,7 +62,7 @@ class Cache(ResilienceLayer):
         if policy is None:
             return await proceed()
         shelf = Namespace(f"results of {point.call.name}", policy.max_entries)
-        key = format_json([self.caller(point), canonical(point.arguments)]).decode()
+        key = format_json([self.caller(point), canonical_json(point.arguments)]).decode()
         now = self._clock.monotonic()
         kept = await self.store.update(shelf, key, now, lambda found: _as_it_was(found, policy))
         if kept is not None and now - kept.made_at < policy.seconds:

@@ -16,8 +16,8 @@ from attrs.validators import ge
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.resilience import ToolCallDeduplicated
 from agentloop.interception.resilience.layer import DEDUPLICATE, CallerOf, ResilienceLayer, calling_agent, may_repeat
-from agentloop.values.batches import key_place
-from agentloop.values.json import canonical
+from agentloop.values.batches import parse_key
+from agentloop.values.json import canonical_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
@@ -29,9 +29,9 @@ class ExactCalls(Deduplicator):
 
     def group(self, call: SeenCall) -> Hashable:
         """Group by tool, caller and arguments."""
-        return call.name, call.caller, canonical(call.arguments)
+        return call.name, call.caller, canonical_json(call.arguments)
 
-    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
         """All calls of a group are the same."""
         del call, earlier
         return True
@@ -51,7 +51,7 @@ class SimilarCalls(Deduplicator):
         """Group by tool and caller."""
         return call.name, call.caller
 
-    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
         """Ask the function."""
         return self.similar(call, earlier)
 
@@ -70,9 +70,9 @@ class _Narrowed(Deduplicator):
         """Group as the other one does."""
         return self.of.group(call)
 
-    def same(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
         """Ask for the condition, then the other one."""
-        return self._near(call, earlier) and self.of.same(call, earlier)
+        return self._near(call, earlier) and self.of.is_same(call, earlier)
 
     @abstractmethod
     def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
@@ -180,7 +180,7 @@ class SeenCalls:
     def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> Flight | None:
         """Return the newest flight that this call is the same as."""
         for flight in reversed(self._groups.get(group, ())):
-            if deduplicator.same(call, flight.call):
+            if deduplicator.is_same(call, flight.call):
                 return flight
         return None
 
@@ -262,7 +262,7 @@ class Deduplicate(ResilienceLayer):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that takes the time from the clock of the loop, and remembers the calls of this execution."""
-        here = scope.own.open(object(), self._nothing_seen, SeenCalls.clear)
+        here = scope.local_resources.open(object(), self._nothing_seen, SeenCalls.clear)
         return evolve(self, clock=scope.clock, here=here)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
@@ -313,7 +313,7 @@ class Deduplicate(ResilienceLayer):
         return SeenCalls(self.most)
 
     def _seen_call(self, point: AroundToolUse) -> SeenCall:
-        place = key_place(point.key)
+        place = parse_key(point.key)
         return SeenCall(
             name=point.call.name,
             arguments=point.arguments,

@@ -16,7 +16,7 @@ from agentloop.contracts.can_keep_state import A, CanKeepState, Namespace, S, Tr
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.resilience import ToolCallDecided
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.batches import key_place
+from agentloop.values.batches import parse_key
 from agentloop.values.points import AroundToolUse
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import Effect
@@ -44,7 +44,7 @@ class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     async def _tell(self, kind: type[ToolCallDecided], point: AroundToolUse, *details: object) -> None:
         if self._events is None or not self._events.due(kind):
             return
-        place = key_place(point.key)
+        place = parse_key(point.key)
         head = self._events.head(point.state, step_number=place[0] if place is not None else None)
         build: Any = kind
         await self._events.emit(build(head, point.key, point.call.name, *details))

@@ -93,7 +93,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     def _asked(self, point: AroundToolUse) -> AroundToolUse:
         name = point.call.name
         found = next((policy for pattern, policy in self.tools.items() if fnmatchcase(name, pattern)), None)
-        return point if found is None else evolve(point, policy=found.over(point.policy))
+        return point if found is None else evolve(point, policy=found.merged_over(point.policy))
 
     def _in_order(self) -> tuple[ResilienceLayer, ...]:
         retry, end = self.retry, self.deadline

@@ -18,7 +18,7 @@ from agentloop.inference.wire_formats.fields import count_of, text_of
 from agentloop.inference.wire_formats.gemini.requests import NAME, SIGNATURE
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
-from agentloop.values.json import MOST_LEVELS, format_json, parse_json
+from agentloop.values.json import MAX_DEPTH, format_json, parse_json
 from agentloop.values.parts import ProviderPart
 
 
@@ -349,7 +349,7 @@ def _steps(path: str) -> list[str | int]:
     steps: list[str | int] = []
     position = 1
     # Deeper arguments could not be stored as a value.
-    while position < len(path) and len(steps) < MOST_LEVELS:
+    while position < len(path) and len(steps) < MAX_DEPTH:
         match = _STEP.match(path, position)
         if match is None:
             break
