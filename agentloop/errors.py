@@ -91,6 +91,13 @@ class InterceptorFailed(AgentLoopError):
         self.interceptor = interceptor
         self.point = point
 
+    @classmethod
+    def from_record(cls, message: str, interceptor: str, point: str) -> InterceptorFailed:
+        """Return the error that a journal describes, without the error that caused it."""
+        failed = cls(interceptor, point, RuntimeError())
+        failed.args = (message,)
+        return failed
+
 
 class NotJson(AgentLoopError, TypeError):
     """A value has no JSON form: an object of an unknown class, a NaN, a key that is not text, a cycle."""

@@ -42,6 +42,7 @@ from agentloop.values.points import AfterInference, AroundInference, BeforeInfer
 from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
+from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import ErrorInfo
 
 
@@ -222,7 +223,9 @@ class InferenceCall:
         try:
             response = await self._send(request)
         except Exception as error:
-            self.log.record_inference(request, RecordedInference(error=ErrorInfo.of(error), usage=draft.usage), render)
+            stop = error.signal if isinstance(error, AgentStop) else None
+            failed = RecordedInference(error=ErrorInfo.of(error), usage=draft.usage, stop=stop)
+            self.log.record_inference(request, failed, render)
             raise
         else:
             self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), render)

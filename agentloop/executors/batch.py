@@ -32,6 +32,7 @@ from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.points import AfterToolUse, BeforeToolUse
+from agentloop.values.records import FAILURE
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
@@ -383,11 +384,20 @@ class Batch:
             except AgentStop as stop:
                 call.outcome = self._stopped(call.admitted, runner.outcome, stop)
             except Exception as error:  # noqa: BLE001  # of an interceptor, of a listener or of the journal
+                self._attach_failure(call.admitted.key, error)
                 self._fail(call, error)
             if call.outcome.stop is not None:
                 self.state = self.state.with_stop_signal(call.outcome.stop)
             self.failure = self.failure or call.outcome.failure
             await self._record(call)
+
+    def _attach_failure(self, key: str, error: Exception) -> None:
+        """Record that a layer around the call failed, and which: the outcome alone could be that of the tool."""
+        if self.settings.scope.log is not None:
+            info, place = ErrorInfo.of(error), {"interceptor": "", "point": ""}
+            if isinstance(error, InterceptorFailed):
+                place = {"interceptor": error.interceptor, "point": error.point}
+            self.settings.scope.log.attach(key, FAILURE, {"type": info.type, "message": info.message, **place})
 
     def _runner(self, admitted: AdmittedCall) -> ToolInvocation | JournaledCall:
         log, tool = self.settings.scope.log, admitted.tool

@@ -35,7 +35,7 @@ class AuditLog(Interceptor):
         priority: where it stands among the interceptors.
     """
 
-    touches_world: bool = True
+    has_side_effects: bool = True
 
     def __init__(
         self,

@@ -43,12 +43,12 @@ class Interceptor(CanIntercept):
     Attributes:
         priority: higher runs first on the way in and last on the way out; equal priorities keep the order of
             registration.
-        touches_world: whether it reads or writes anything outside the run, such as a file or a network. A replay leaves
+        has_side_effects: whether it reads or writes anything outside the run, such as a file or a network. A replay leaves
             such an interceptor out, because it must not do that again.
     """
 
     priority: int = 0
-    touches_world: bool = False
+    has_side_effects: bool = False
     _points: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

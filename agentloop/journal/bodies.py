@@ -39,17 +39,24 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
     # The usage differs from that of the response when layers around the inference sent the request more than once.
     if recorded.response is None or recorded.usage != recorded.response.usage:
         body["usage"] = to_plain(recorded.usage)
+    if recorded.stop is not None:
+        body["stop"] = to_plain(recorded.stop)
     return body
 
 
 def read_inference(body: dict[str, Any]) -> RecordedInference:
     """Return the result of an inference from the body of its record."""
     response = from_plain(body["response"], InferenceResponse) if "response" in body else None
-    error = from_plain(body["error"], ErrorInfo) if "error" in body else None
-    if "usage" in body:
-        return RecordedInference(response=response, error=error, usage=from_plain(body["usage"], Usage))
-    assert response is not None  # noqa: S101  # only a response implies a usage
-    return RecordedInference(response=response, error=error, usage=response.usage)
+    usage = from_plain(body["usage"], Usage) if "usage" in body else None
+    if usage is None:
+        assert response is not None  # noqa: S101  # only a response implies a usage
+        usage = response.usage
+    return RecordedInference(
+        response=response,
+        error=from_plain(body["error"], ErrorInfo) if "error" in body else None,
+        usage=usage,
+        stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
+    )
 
 
 _SAMPLE_TIME = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,8 +1,8 @@
 from agentloop.replay.divergence import NOTHING as NOTHING
 from agentloop.replay.divergence import Difference as Difference
 from agentloop.replay.divergence import Divergence as Divergence
-from agentloop.replay.guard import Touch as Touch
-from agentloop.replay.guard import WorldTouched as WorldTouched
+from agentloop.replay.guard import BlockedOperation as BlockedOperation
+from agentloop.replay.guard import SideEffectBlocked as SideEffectBlocked
 from agentloop.replay.replays import Replay as Replay
 from agentloop.replay.replays import ReplaySummary as ReplaySummary
 from agentloop.replay.replays import replay as replay

@@ -1,10 +1,11 @@
-"""Comparing what today's code does with what is recorded, and naming the first place where they differ."""
+"""Compares a replayed run with the record, and finds the first difference and the interceptor that wrote it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from attrs import evolve, frozen
@@ -12,8 +13,8 @@ from attrs import evolve, frozen
 from agentloop.journal.deltas import is_same_json
 from agentloop.journal.fork_effects import is_same_call
 from agentloop.replay.divergence import NOTHING, Difference, Divergence
-from agentloop.replay.guard import Touch
-from agentloop.replay.timeline import Asked, RecordedStep
+from agentloop.replay.guard import BlockedOperation
+from agentloop.replay.timeline import RecordedRequest, RecordedStep
 from agentloop.values.batches import parse_key
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest
@@ -26,12 +27,16 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, SuspendedTurn
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
-_THEN = datetime(1970, 1, 1, tzinfo=UTC)
-_SHOWN = 12
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Replaces the times, which are not compared."""
+_MAX_DIFFERENCES = 12
 
 
-class Forms:
-    """Makes plain data of values, each message once; what is equal is the same object, so that comparing is quick."""
+class PlainDataCache:
+    """Converts states and requests to plain JSON data.
+
+    Each message is converted once, and equal messages become the same object, so that comparing long conversations is cheap.
+    """
 
     def __init__(self) -> None:
         self._messages: dict[int, tuple[Message, Any]] = {}
@@ -41,25 +46,25 @@ class Forms:
     def state(self, state: AgentState) -> dict[str, Any]:
         """Return a state as plain data."""
         light = evolve(
-            state, context=evolve(state.context, messages=()), execution=None, created_at=_THEN, updated_at=_THEN
+            state, context=evolve(state.context, messages=()), execution=None, created_at=_EPOCH, updated_at=_EPOCH
         )
         plain: dict[str, Any] = to_plain(light)
-        plain = {name: one for name, one in plain.items() if name not in {"created_at", "updated_at"}}
-        context = {**plain.get("context", {}), "messages": [self.message(one) for one in state.messages]}
-        plain["context"] = context
+        plain = {name: value for name, value in plain.items() if name not in {"created_at", "updated_at"}}
+        messages = [self.message(message) for message in state.messages]
+        plain["context"] = {**plain.get("context", {}), "messages": messages}
         execution = state.execution
         if execution is not None:
-            told: dict[str, Any] = to_plain(
-                evolve(execution, steps=(), started_at=_THEN, ended_at=None, waited_seconds=0.0)
+            light_execution: dict[str, Any] = to_plain(
+                evolve(execution, steps=(), started_at=_EPOCH, ended_at=None, waited_seconds=0.0)
             )
-            told.pop("started_at", None)
-            plain["execution"] = {**told, "steps": [self._step(step) for step in execution.steps]}
+            light_execution.pop("started_at", None)
+            plain["execution"] = {**light_execution, "steps": [self._step(step) for step in execution.steps]}
         return plain
 
     def request(self, request: InferenceRequest) -> dict[str, Any]:
         """Return a request as plain data."""
         light: dict[str, Any] = to_plain(evolve(request, messages=()))
-        return {**light, "messages": [self.message(one) for one in request.messages]}
+        return {**light, "messages": [self.message(message) for message in request.messages]}
 
     def message(self, message: Message) -> Any:
         """Return a message as plain data."""
@@ -71,7 +76,7 @@ class Forms:
             ]
             known = self._messages[id(message)] = (
                 message,
-                self._once(_told_form(to_plain(evolve(message, parts=parts)))),
+                self._intern(_without_times(to_plain(evolve(message, parts=parts)))),
             )
         return known[1]
 
@@ -80,43 +85,41 @@ class Forms:
         if known is None:
             turn = step.open_turn
             if turn is not None:
-                slots = [slot if isinstance(slot, PendingCall) else timeless(slot) for slot in turn.slots]
-                turn = SuspendedTurn(turn.parts, tuple([_light(slot) for slot in slots]))
+                turn = SuspendedTurn(turn.parts, tuple([_comparable_slot(slot) for slot in turn.slots]))
             plain: dict[str, Any] = to_plain(
-                evolve(step, id="", message=None, open_turn=turn, started_at=_THEN, ended_at=_THEN)
+                evolve(step, id="", message=None, open_turn=turn, started_at=_EPOCH, ended_at=_EPOCH)
             )
             if step.message is not None:
                 plain["message"] = self.message(step.message)
-            known = self._steps[id(step)] = (step, self._once(_told_form(plain)))
+            known = self._steps[id(step)] = (step, self._intern(_without_times(plain)))
         return known[1]
 
-    def _once(self, plain: Any) -> Any:
+    def _intern(self, plain: Any) -> Any:
         return self._known.setdefault(format_json(plain), plain)
 
 
 def timeless(execution: ToolExecution) -> ToolExecution:
-    """Return an outcome without its id and its times."""
-    return evolve(execution, id="", started_at=_THEN, ended_at=_THEN)
+    """Return an outcome without its id and times."""
+    return evolve(execution, id="", started_at=_EPOCH, ended_at=_EPOCH)
 
 
-def _light(slot: ToolExecution | PendingCall) -> ToolExecution | PendingCall:
-    """Return a slot without what only its tool can read, in which there are times."""
-    return evolve(slot, progress=None) if isinstance(slot, PendingCall) else slot
+def _comparable_slot(slot: ToolExecution | PendingCall) -> ToolExecution | PendingCall:
+    """Return a slot without times; the progress of a pending call can hold some, in a form that only its tool knows."""
+    return evolve(slot, progress=None) if isinstance(slot, PendingCall) else timeless(slot)
 
 
-def _told_form(plain: Any) -> Any:
-    """Leave out the times that are the same everywhere."""
+def _without_times(plain: Any) -> Any:
     if isinstance(plain, dict):
-        return {name: _told_form(one) for name, one in plain.items() if not _is_then(name, one)}
-    return [_told_form(one) for one in plain] if isinstance(plain, list) else plain
+        return {name: _without_times(value) for name, value in plain.items() if not _is_placeholder(name, value)}
+    return [_without_times(value) for value in plain] if isinstance(plain, list) else plain
 
 
-def _is_then(name: str, value: Any) -> bool:
-    return name in {"started_at", "ended_at"} and value == _THEN.isoformat()
+def _is_placeholder(name: str, value: Any) -> bool:
+    return name in {"started_at", "ended_at"} and value == _EPOCH.isoformat()
 
 
 def differences(recorded: Any, replayed: Any, path: str = "") -> Iterator[Difference]:
-    """Yield where two plain JSON values differ, in their order, each with its path."""
+    """Yield the places where two plain JSON values differ, in order."""
     if is_same_json(recorded, replayed):
         return
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
@@ -124,22 +127,17 @@ def differences(recorded: Any, replayed: Any, path: str = "") -> Iterator[Differ
             below = f"{path}.{name}" if path else str(name)
             yield from differences(recorded.get(name, NOTHING), replayed.get(name, NOTHING), below)
     elif _is_list(recorded) and _is_list(replayed):
-        for place in range(max(len(recorded), len(replayed))):
-            one = recorded[place] if place < len(recorded) else NOTHING
-            other = replayed[place] if place < len(replayed) else NOTHING
-            yield from differences(one, other, f"{path}[{place}]")
+        for index in range(max(len(recorded), len(replayed))):
+            then = recorded[index] if index < len(recorded) else NOTHING
+            now = replayed[index] if index < len(replayed) else NOTHING
+            yield from differences(then, now, f"{path}[{index}]")
     else:
         yield Difference(path, recorded, replayed)
 
 
 def first_differences(recorded: Any, replayed: Any, path: str) -> tuple[Difference, ...]:
-    """Return the first dozen places where two values differ."""
-    found: list[Difference] = []
-    for one in differences(recorded, replayed, path):
-        found.append(one)
-        if len(found) == _SHOWN:
-            break
-    return tuple(found)
+    """Return the first 12 places where two plain JSON values differ."""
+    return tuple(islice(differences(recorded, replayed, path), _MAX_DIFFERENCES))
 
 
 def _is_list(value: Any) -> bool:
@@ -147,14 +145,14 @@ def _is_list(value: Any) -> bool:
 
 
 @frozen
-class Trace:
-    """What an interceptor has changed at a point.
+class InterceptorChange:
+    """A point before and after an interceptor changed it.
 
     Attributes:
-        interceptor: its name.
+        interceptor: the name of the interceptor.
         point: the name of the point.
-        before: the point as it was given.
-        after: what it made of it.
+        before: the point that the interceptor received.
+        after: the point that it returned.
     """
 
     interceptor: str
@@ -163,174 +161,179 @@ class Trace:
     after: Point
 
 
-class Traces:
-    """Remembers, for one turn, what interceptors have changed."""
+class InterceptorChanges:
+    """The changes that interceptors made in the current step."""
 
-    def __init__(self, forms: Forms) -> None:
-        self._forms = forms
-        self._traces: list[Trace] = []
+    def __init__(self, cache: PlainDataCache) -> None:
+        self._cache = cache
+        self._changes: list[InterceptorChange] = []
 
     def clear(self) -> None:
-        """Begin the next turn."""
-        self._traces = []
+        """Forget the changes of the step."""
+        self._changes = []
 
-    def note(self, interceptor: str, point: str, before: Point, after: Point) -> None:
-        """Remember what an interceptor made of a point, if it changed anything."""
+    def add(self, interceptor: str, point: str, before: Point, after: Point) -> None:
+        """Add the change of an interceptor, if it changed anything."""
         if not is_same_json(after, before):
-            self._traces.append(Trace(interceptor, point, before, after))
+            self._changes.append(InterceptorChange(interceptor, point, before, after))
 
-    def writer_of(self, difference: Difference) -> Trace | None:
-        """Return who last wrote at a place what is there now; None when no interceptor did."""
-        return next((trace for trace in reversed(self._traces) if self._wrote(trace, difference)), None)
+    def writer_of(self, difference: Difference) -> InterceptorChange | None:
+        """Return the last change that wrote the replayed value of a difference; None when no interceptor did."""
+        return next((change for change in reversed(self._changes) if self._wrote(change, difference)), None)
 
-    def decider_of(self, key: str) -> Trace | None:
-        """Return who last changed a call, or gave a verdict about it, before it ran."""
-        of_call = (
-            trace
-            for trace in reversed(self._traces)
-            if isinstance(trace.after, BeforeToolUse) and trace.after.key == key and _decided(trace)
-        )
-        return next(of_call, None)
+    def decider_of(self, key: str) -> InterceptorChange | None:
+        """Return the last change of a call, or of the verdict about it, before it ran."""
+        for change in reversed(self._changes):
+            if isinstance(change.after, BeforeToolUse) and change.after.key == key and _changes_call(change):
+                return change
+        return None
 
-    def _wrote(self, trace: Trace, difference: Difference) -> bool:
-        return any(_covers(written, difference) for written in self._written(trace))
+    def _wrote(self, change: InterceptorChange, difference: Difference) -> bool:
+        return any(_covers(written, difference) for written in self._written(change))
 
-    def _written(self, trace: Trace) -> Iterator[Difference]:
-        """Yield what an interceptor changed, with the paths that it has in the state or the request."""
-        before, after, forms = trace.before, trace.after, self._forms
+    def _written(self, change: InterceptorChange) -> Iterator[Difference]:
+        """Yield the places that a change wrote, with their paths in the state or the request."""
+        before, after, cache = change.before, change.after, self._cache
         if before.state is not after.state:
-            yield from differences(forms.state(before.state), forms.state(after.state), "state")
+            yield from differences(cache.state(before.state), cache.state(after.state), "state")
         if isinstance(before, BeforeInference) and isinstance(after, BeforeInference):
-            yield from differences(forms.request(before.request), forms.request(after.request), "request")
+            yield from differences(cache.request(before.request), cache.request(after.request), "request")
         if isinstance(before, AfterInference) and isinstance(after, AfterInference):
-            yield from _anywhere(to_plain(before.response), to_plain(after.response))
+            yield from _response_changes(to_plain(before.response), to_plain(after.response))
         if isinstance(before, AfterToolUse) and isinstance(after, AfterToolUse):
-            one, other = to_plain(timeless(before.execution)), to_plain(timeless(after.execution))
-            yield from _of_execution(after.execution.key, one, other)
+            then, now = to_plain(timeless(before.execution)), to_plain(timeless(after.execution))
+            yield from _outcome_changes(after.execution.key, then, now)
 
 
-def _of_execution(key: str, before: Any, after: Any) -> Iterator[Difference]:
-    place = parse_key(key)
-    within = r"state\..*parts\[\d+\]\.execution\." if place is None else r"state\..*\.execution\."
-    for one in differences(before, after):
-        yield Difference(f"~{within}{re.escape(one.path)}", one.recorded, one.replayed)
+def _outcome_changes(key: str, before: Any, after: Any) -> Iterator[Difference]:
+    """Yield the changes of an outcome; their paths are patterns, marked by `~`: an outcome occurs at several places."""
+    within = r"state\..*parts\[\d+\]\.execution\." if parse_key(key) is None else r"state\..*\.execution\."
+    for change in differences(before, after):
+        yield Difference(f"~{within}{re.escape(change.path)}", change.recorded, change.replayed)
 
 
-def _anywhere(before: Any, after: Any) -> Iterator[Difference]:
-    """Yield changes of a response: what is new in it may stand anywhere in the newest message and step."""
-    for one in differences(before, after):
-        yield Difference(r"~state\..*", one.recorded, one.replayed)
+def _response_changes(before: Any, after: Any) -> Iterator[Difference]:
+    """Yield the changes of a response, which can occur anywhere in the newest message and step."""
+    for change in differences(before, after):
+        yield Difference(r"~state\..*", change.recorded, change.replayed)
 
 
 def _covers(written: Difference, difference: Difference) -> bool:
-    """Say whether a change explains a difference: it is of this place, or of one that holds it, and left there what is there now."""
+    """Return whether a change explains a difference: it wrote the place, or one that contains it, with the present value."""
     path = difference.path
     if written.path.startswith("~"):
-        return re.match(written.path[1:], path) is not None and _holds(written.replayed, difference.replayed)
+        return re.match(written.path[1:], path) is not None and _contains(written.replayed, difference.replayed)
     return path == written.path or path.startswith((f"{written.path}.", f"{written.path}["))
 
 
-def _holds(written: Any, value: Any) -> bool:
+def _contains(written: Any, value: Any) -> bool:
     if written is NOTHING or value is NOTHING:
         return True
     return format_json(value) in format_json(written) or format_json(written) in format_json(value)
 
 
-def _decided(trace: Trace) -> bool:
-    before, after = trace.before, trace.after
-    assert isinstance(before, BeforeToolUse)  # noqa: S101  # the stack returns points of the type that they were given
+def _changes_call(change: InterceptorChange) -> bool:
+    before, after = change.before, change.after
+    assert isinstance(before, BeforeToolUse)  # noqa: S101  # an interceptor returns a point of the type that it receives
     assert isinstance(after, BeforeToolUse)  # noqa: S101
     return not is_same_json(before.verdict, after.verdict) or before.call != after.call
 
 
 Mask = Callable[[dict[str, Any]], dict[str, Any]]
-"""Masks in plain data what the journal masks in records."""
+"""Masks plain JSON data as the journal masks records."""
 
 
 class Comparison:
-    """Compares; each method returns the divergence that it finds, or None.
+    """Compares a run with the record; each method returns the divergence that it finds, or None.
+
+    Args:
+        mask: masks replayed data as the record is masked; None without redaction.
+        skipped: returns the names of the interceptors that are left out.
 
     Attributes:
-        traces: what interceptors have changed in this turn.
+        changes: the changes that interceptors made in the current step.
     """
 
-    def __init__(self, mask: Mask | None, left_out: Callable[[], tuple[str, ...]]) -> None:
-        self._forms = Forms()
+    def __init__(self, mask: Mask | None, skipped: Callable[[], tuple[str, ...]]) -> None:
+        self._cache = PlainDataCache()
         self._mask = mask
-        self._left_out = left_out
-        self.traces: Traces = Traces(self._forms)
+        self._skipped = skipped
+        self.changes: InterceptorChanges = InterceptorChanges(self._cache)
 
     def states(self, recorded: AgentState, replayed: AgentState) -> Divergence | None:
         """Compare two states after the same step."""
-        forms = self._forms
-        found = self._differences(forms.state(recorded), forms.state(replayed), "state")
-        return self._named(found, recorded.step_count, None) if found else None
+        cache = self._cache
+        found = self._differences(cache.state(recorded), cache.state(replayed), "state")
+        return self._divergence(found, recorded.step_count, None) if found else None
 
-    def requests(self, asked: Asked, request: InferenceRequest, place: tuple[int, int]) -> Divergence | None:
-        """Compare what was asked with what is asked now."""
-        forms = self._forms
-        found = self._differences(forms.request(asked.request), forms.request(request), "request")
-        return self._named(found, *place) if found else None
+    def requests(
+        self, recorded: RecordedRequest, request: InferenceRequest, place: tuple[int, int]
+    ) -> Divergence | None:
+        """Compare a request with the recorded one; `place` is the number of the step and the index of the inference."""
+        cache = self._cache
+        found = self._differences(cache.request(recorded.request), cache.request(request), "request")
+        return self._divergence(found, *place) if found else None
 
-    def offers(
+    def renderings(
         self, recorded: dict[str, Any] | None, replayed: dict[str, Any] | None, place: tuple[int, int]
     ) -> Divergence | None:
-        """Compare the ways in which a driver puts a request."""
-        found = self._differences(_told(recorded), _told(replayed), "asked")
+        """Compare the forms in which a driver sends its requests."""
+        then, now = (NOTHING if form is None else form for form in (recorded, replayed))
+        found = self._differences(then, now, "rendering")
         if not found:
             return None
-        reason = "the driver asks its model in another way"
-        return evolve(self._named(found, *place), reason=reason)
+        return evolve(self._divergence(found, *place), reason="the driver renders its requests differently")
 
     def calls(self, recorded: RecordedCall, intent: CallIntent) -> Divergence | None:
-        """Compare a call that ran with the one that is to run now."""
-        one, other = recorded.intent.call, intent.call
-        if is_same_call(one, other):
+        """Compare a call with the recorded one."""
+        then, now = recorded.intent.call, intent.call
+        if is_same_call(then, now):
             return None
         step, index = parse_key(intent.key) or (0, 0)
-        at = f"calls[{index}]"
-        found = self._differences(_call(one), _call(other), at)
-        trace = self.traces.decider_of(intent.key)
-        named = self._named(found, step, index)
-        return evolve(named, interceptor=trace.interceptor, point=trace.point) if trace is not None else named
+        found = self._differences(_plain_call(then), _plain_call(now), f"calls[{index}]")
+        divergence = self._divergence(found, step, index)
+        change = self.changes.decider_of(intent.key)
+        if change is None:
+            return divergence
+        return evolve(divergence, interceptor=change.interceptor, point=change.point)
 
     def not_run(self, recorded: RecordedCall, state: AgentState, step: int) -> Divergence:
-        """Name a call that ran and does not run now."""
+        """Return the divergence of a recorded call that the run does not make."""
         key = recorded.intent.key
         index = (parse_key(key) or (0, 0))[1]
         last = state.last_step
-        execution = next((one for one in last.executions if one.key == key), None) if last is not None else None
-        waits = any(call.key == key for call in last.pending) if last is not None else False
-        now = "waits for a decision" if waits else "is not made"
+        executions, pending = (last.executions, last.pending) if last is not None else ((), ())
+        execution = next((execution for execution in executions if execution.key == key), None)
+        now = "waits for a decision" if any(call.key == key for call in pending) else "is not made"
         if execution is not None:
             now = f"is {execution.status.value}" + (f": {execution.error.message}" if execution.error else "")
-        trace = self.traces.decider_of(key)
-        one = Difference(f"calls[{index}]", f"{recorded.intent.call.name} ran", now)
+        change = self.changes.decider_of(key)
+        difference = Difference(f"calls[{index}]", f"{recorded.intent.call.name} ran", now)
         return Divergence(
             step=step,
             index=index,
-            place=one.path,
-            recorded=one.recorded,
-            replayed=one.replayed,
-            interceptor=trace.interceptor if trace is not None else "",
-            point=trace.point if trace is not None else "",
-            differences=(one,),
+            place=difference.path,
+            recorded=difference.recorded,
+            replayed=difference.replayed,
+            interceptor=change.interceptor if change is not None else "",
+            point=change.point if change is not None else "",
+            differences=(difference,),
         )
 
-    def _named(self, found: tuple[Difference, ...], step: int, index: int | None) -> Divergence:
+    def _divergence(self, found: tuple[Difference, ...], step: int, index: int | None) -> Divergence:
         first = found[0]
-        trace = self.traces.writer_of(first)
+        change = self.changes.writer_of(first)
         reason = ""
-        if trace is None and first.path.startswith("state") and (left := self._left_out()):
-            reason = f"{' and '.join(left)}, which may have written it, touches the world and was left out"
+        if change is None and first.path.startswith("state") and (skipped := self._skipped()):
+            reason = f"{' and '.join(skipped)}, which may have written it, has side effects and was left out"
         return Divergence(
             step=step,
             index=index,
             place=first.path,
             recorded=first.recorded,
             replayed=first.replayed,
-            interceptor=trace.interceptor if trace is not None else "",
-            point=trace.point if trace is not None else "",
+            interceptor=change.interceptor if change is not None else "",
+            point=change.point if change is not None else "",
             reason=reason,
             differences=found,
         )
@@ -343,25 +346,24 @@ class Comparison:
         return first_differences(recorded, replayed, path)
 
 
-def touched(touch: Touch, turn: RecordedStep) -> Divergence:
-    """Name what was about to touch the world."""
-    who = f"{touch.interceptor} at {touch.point}" if touch.interceptor else "the driver, its compiler or its tools"
+def blocked_divergence(operation: BlockedOperation, step: RecordedStep) -> Divergence:
+    """Return the divergence of an operation whose side effect was blocked."""
+    source = "the driver, its compiler or its tools"
+    if operation.interceptor:
+        source = f"{operation.interceptor} at {operation.point}"
+    hint = "an interceptor that declares `has_side_effects = True` is left out of replays"
     return Divergence(
-        step=turn.step,
-        place="world",
+        step=step.number,
+        place="side_effect",
         recorded=NOTHING,
-        replayed=str(touch),
-        interceptor=touch.interceptor,
-        point=touch.point,
-        reason=f"{who} was about to touch the world: {touch}; declare it with `touches_world = True`, and it is left out",
+        replayed=str(operation),
+        interceptor=operation.interceptor,
+        point=operation.point,
+        reason=f"{source} was about to have a side effect: {operation}; {hint}",
     )
 
 
-def _told(offered: Mapping[str, Any] | None) -> Any:
-    return NOTHING if offered is None else offered
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
+def _plain_call(call: ToolCall) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(call)
     try:
         plain["arguments"] = to_plain(call.arguments)

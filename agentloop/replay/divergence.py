@@ -1,4 +1,4 @@
-"""What differs between a recorded run and the same run under today's code."""
+"""Where a replayed run differs from the recorded one."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from attrs import field, frozen
 from agentloop.values.json import format_json
 from agentloop.values.value import Value
 
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 class _Nothing:
-    """Stands for what is not there."""
+    """The type of `NOTHING`."""
 
     def __repr__(self) -> str:
         return "nothing"
 
 
 NOTHING: Final = _Nothing()
-"""What stands in a difference for something that is not there."""
+"""The value of a place that does not exist on one side of a difference."""
 
 
 @frozen(eq=False, repr=False)
 class Difference(Value):
-    """One place where plain JSON data differ.
+    """One place where two plain JSON values differ.
 
     Attributes:
-        path: the place, such as `state.context.messages[4].parts[0].text`.
-        recorded: what is recorded there; `NOTHING` when nothing is.
-        replayed: what today's code makes there; `NOTHING` when nothing.
+        path: the path of the place, such as `state.context.messages[4].parts[0].text`.
+        recorded: the recorded value; `NOTHING` when there is none.
+        replayed: the value under today's code; `NOTHING` when there is none.
     """
 
     path: str
@@ -43,20 +43,20 @@ class Difference(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Divergence(Value):
-    """The first place where today's code does something else than is recorded.
+    """The first place where today's code behaves differently from the record.
 
     Attributes:
-        step: the number of the step; 0 for the beginning of the execution.
-        index: which inference of the step, or which call, from 0; None where it is neither.
-        place: what differs: `request…`, `asked…`, `inference`, `calls[…]…`, `state…`, `stop`, `world` or `error`. What follows
-            is the path in it, such as `request.tools[1].description`.
-        recorded: what is recorded there.
-        replayed: what today's code makes there.
-        interceptor: the interceptor that wrote what differs, or that touched the world; empty when none did, or it is not known.
+        step: the 1-based number of the step; 0 before the first step.
+        index: the 0-based index of the inference or call within the step; None for anything else.
+        place: what differs: `request…`, `rendering…`, `inference`, `calls[…]…`, `state…`, `stop`, `side_effect` or `error`,
+            followed by the path within it, such as `request.tools[1].description`.
+        recorded: the recorded value.
+        replayed: the value under today's code.
+        interceptor: the interceptor that wrote the value or had the side effect; empty when it is unknown or there is none.
         point: the point at which it did.
-        reason: what is to be said besides: that an interceptor is not there any more, why the run stopped, what was touched.
-        differences: the first dozen of all places that differ.
-        changes: how the loop is composed otherwise than it was.
+        reason: further explanation: a missing interceptor, why the run stopped, which side effect was blocked.
+        differences: the first 12 places that differ.
+        changes: how the composition of the loop has changed.
     """
 
     step: int
@@ -72,7 +72,7 @@ class Divergence(Value):
 
     @property
     def where(self) -> str:
-        """The step, and what of it, in words."""
+        """The step and the part of it, in words."""
         if self.place.startswith("state"):
             return f"after step {self.step}" if self.step else "at the beginning"
         if self.index is None or not self.step:
@@ -80,27 +80,27 @@ class Divergence(Value):
         return f"step {self.step}, {'call' if self.place.startswith('calls') else 'inference'} {self.index}"
 
     def __str__(self) -> str:
-        told = str(Difference(self.place, self.recorded, self.replayed)) if self.differences else self.reason
+        text = str(Difference(self.place, self.recorded, self.replayed)) if self.differences else self.reason
         wrote = f"; written by {self.interceptor} at {self.point}" if self.interceptor and self.differences else ""
         more = f"; {self.reason}" if self.reason and self.differences else ""
-        return f"{self.where}: {told}{wrote}{more}"
+        return f"{self.where}: {text}{wrote}{more}"
 
     def explain(self) -> str:
-        """Return an account of several lines, for a person to read: all that differs, and how the loop has changed."""
-        others = [f"  {one}" for one in self.differences[1:]]
-        changed = [f"  the loop has changed: {one}" for one in self.changes]
+        """Return a report of several lines: all differences, and how the loop has changed."""
+        others = [f"  {difference}" for difference in self.differences[1:]]
+        changed = [f"  the loop has changed: {change}" for change in self.changes]
         return "\n".join([str(self), *others, *changed])
 
 
 def _shown(value: Any, other: Any) -> str:
-    """Return data as text, shortened around the first place where two texts differ."""
+    """Return a value as JSON, shortened around the first character that differs from the other value."""
     if value is NOTHING:
         return "nothing"
     text = format_json(value).decode()
-    if len(text) <= _SHOWN:
+    if len(text) <= _MAX_SHOWN:
         return text
-    beside = format_json(other).decode() if other is not NOTHING else ""
-    at = next((i for i, (one, two) in enumerate(zip(text, beside, strict=False)) if one != two), 0)
-    start = max(min(at - _SHOWN // 2, len(text) - _SHOWN), 0)
-    end = start + _SHOWN
+    other_text = format_json(other).decode() if other is not NOTHING else ""
+    at = next((i for i, (one, two) in enumerate(zip(text, other_text, strict=False)) if one != two), 0)
+    start = max(min(at - _MAX_SHOWN // 2, len(text) - _MAX_SHOWN), 0)
+    end = start + _MAX_SHOWN
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"

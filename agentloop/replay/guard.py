@@ -1,4 +1,4 @@
-"""What proves that a replay touches nothing: no socket, no program, no file that is written."""
+"""Blocks side effects during a replay: no sockets, no processes, no files opened for writing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -54,86 +53,87 @@ _EVENTS: Final = frozenset(
     }
 )
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_SHOWN = 120
+_THREAD_STARTS: Final = frozenset({"_thread.start_new_thread", "_thread.start_joinable_thread"})
+_MAX_DETAILS = 120
 
 
-class WorldTouched(JournalError):
-    """Something in a replay was about to touch the world, and was kept from it.
+class SideEffectBlocked(JournalError):
+    """Code under replay was about to have a side effect.
 
     Attributes:
-        touch: what it was.
+        operation: what it was about to do.
     """
 
-    def __init__(self, touch: Touch) -> None:
-        super().__init__(f"a replay touches nothing, and this was about to: {touch}")
-        self.touch = touch
+    def __init__(self, operation: BlockedOperation) -> None:
+        super().__init__(f"a replay has no side effects, and this was about to have one: {operation}")
+        self.operation = operation
 
 
 @frozen(eq=False, repr=False)
-class Touch(Value):
-    """Something that would have touched the world.
+class BlockedOperation(Value):
+    """An operation with a side effect that a replay did not let happen.
 
     Attributes:
-        what: the name of Python's audit event, such as `socket.connect`.
-        details: what it was about.
-        interceptor: the interceptor that did it; empty when none did.
-        point: the point at which it did.
+        event: the name of Python's audit event, such as `socket.connect`.
+        details: its arguments, shortened.
+        interceptor: the name of the interceptor that was running; empty when none was.
+        point: the point at which it was running.
     """
 
-    what: str
+    event: str
     details: str
     interceptor: str = ""
     point: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what} {self.details}".strip()
+        return f"{self.event} {self.details}".strip()
 
 
 @define(eq=False)
 class Guard:
-    """Keeps the tasks and threads of one replay from touching the world.
+    """Blocks side effects of the tasks and threads of one replay.
 
     Attributes:
-        touches: what was about to.
-        interceptor: the interceptor that is at work, and the point.
-        is_over: whether the replay has ended; threads that it has started may do what they like then.
+        blocked: the operations that were blocked, in order.
+        interceptor: the name of the interceptor that is running, and its point.
+        is_over: whether the replay has ended; threads that it started are free from then on.
     """
 
-    touches: list[Touch] = field(factory=list)
+    blocked: list[BlockedOperation] = field(factory=list)
     interceptor: tuple[str, str] = ("", "")
     is_over: bool = False
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
-        """Refuse what touches the world.
+        """Block an audit event that announces a side effect.
 
         Raises:
-            WorldTouched: in the code that does it.
+            SideEffectBlocked: in the code that has the side effect.
         """
         if _is_harmless(event, args):
             return
-        touch = Touch(event, _details(args), *self.interceptor)
-        self.touches.append(touch)
-        raise WorldTouched(touch)
+        operation = BlockedOperation(event, _details(args), *self.interceptor)
+        self.blocked.append(operation)
+        raise SideEffectBlocked(operation)
 
 
 _GUARD: ContextVar[Guard | None] = ContextVar("agentloop_replay_guard", default=None)
-_IN_THREAD: ContextVar[bool] = ContextVar("agentloop_replay_thread", default=False)
-_installed: list[bool] = []
-_patched: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+_thread_guards: WeakKeyDictionary[threading.Thread, Guard] = WeakKeyDictionary()
+_patched_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+_hook_installed: list[bool] = []
 
 
 @contextmanager
 def guarded(guard: Guard) -> Iterator[None]:
-    """Guard what runs inside, with the tasks and the threads that it starts, and the functions that the event loop has run in others.
+    """Guard the code inside, the tasks and threads that it starts, and the functions that it runs in executor threads.
 
-    Threads that are there already, and do what they are told by a queue of their own, are not seen.
+    Threads that exist already and take work from a queue of their own are not guarded.
     """
-    if not _installed:
-        _installed.append(True)
+    if not _hook_installed:  # audit hooks cannot be removed: one serves all replays
+        _hook_installed.append(True)
         sys.addaudithook(_audit)
     token = _GUARD.set(guard)
     try:
-        with _executors_guarded(asyncio.get_running_loop()), _threads_guarded():
+        with _guarded_executors(asyncio.get_running_loop()), _guarded_threads():
             yield
     finally:
         guard.is_over = True
@@ -141,23 +141,69 @@ def guarded(guard: Guard) -> Iterator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _EVENTS:
-        return
+    if event in _THREAD_STARTS:
+        _inherit(getattr(args[0], "__self__", None))
+    elif event in _EVENTS:
+        guard = _current_guard()
+        if guard is not None:
+            guard.check(event, args)
+
+
+def _current_guard() -> Guard | None:
     guard = _GUARD.get()
-    if guard is not None and not (guard.is_over and _IN_THREAD.get()):
-        guard.check(event, args)
+    if guard is not None:
+        return guard
+    if not _thread_guards:
+        return None
+    guard = _thread_guards.get(threading.current_thread())
+    return None if guard is None or guard.is_over else guard
+
+
+def _inherit(thread: object) -> None:
+    """Guard a thread that guarded code starts: a new thread does not inherit the context of its starter."""
+    guard = _current_guard()
+    if guard is not None and isinstance(thread, threading.Thread):
+        _thread_guards[thread] = guard
+
+
+if sys.version_info >= (3, 12):
+
+    def _guarded_threads() -> AbstractContextManager[None]:
+        return nullcontext()  # the audit hook sees each start of a thread
+else:
+    _lock = threading.Lock()
+    _replays: list[bool] = []
+    _plain_start = threading.Thread.start
+
+    def _guarded_start(thread: threading.Thread) -> None:
+        _inherit(thread)
+        _plain_start(thread)
+
+    @contextmanager
+    def _guarded_threads() -> Iterator[None]:
+        """Replace `Thread.start` while replays run: this Python has no audit event for the start of a thread."""
+        with _lock:
+            _replays.append(True)
+            threading.Thread.start = _guarded_start  # type: ignore[assignment,method-assign]  # undone below
+        try:
+            yield
+        finally:
+            with _lock:
+                _replays.pop()
+                if not _replays:
+                    threading.Thread.start = _plain_start  # type: ignore[method-assign]  # as it was
 
 
 @contextmanager
-def _executors_guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let functions that the event loop has run in threads keep the context, and so the guard, of who has them run."""
-    _patched[loop] = _patched.get(loop, 0) + 1
-    if _patched[loop] == 1:
+def _guarded_executors(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Run functions of `run_in_executor` in the context, and so under the guard, of their caller."""
+    _patched_loops[loop] = _patched_loops.get(loop, 0) + 1
+    if _patched_loops[loop] == 1:
         plain = loop.run_in_executor
 
         def run_in_executor(executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             context = copy_context()
-            token = _GUARD.set(None)  # a thread that is started for it lives on
+            token = _GUARD.set(None)  # a thread that the pool starts now outlives the replay
             try:
                 return plain(executor, lambda: context.run(function, *args))
             finally:
@@ -167,38 +213,9 @@ def _executors_guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     try:
         yield
     finally:
-        _patched[loop] -= 1
-        if not _patched[loop]:
+        _patched_loops[loop] -= 1
+        if not _patched_loops[loop]:
             del loop.run_in_executor
-
-
-@contextmanager
-def _threads_guarded() -> Iterator[None]:
-    """Let threads keep the context, and so the guard, of who starts them, as long as a replay is under way."""
-    with _lock:
-        _replays.append(True)
-        if len(_replays) == 1:
-            threading.Thread.start = _start  # type: ignore[assignment,method-assign]  # undone below
-    try:
-        yield
-    finally:
-        with _lock:
-            _replays.pop()
-            if not _replays:
-                threading.Thread.start = _plain_start  # type: ignore[method-assign]  # what it was
-
-
-_lock = threading.Lock()
-_replays: list[bool] = []
-_plain_start = threading.Thread.start
-
-
-def _start(thread: threading.Thread) -> None:
-    if _GUARD.get() is not None:
-        context = copy_context()
-        context.run(_IN_THREAD.set, True)  # noqa: FBT003  # a variable is set to it
-        thread.run = partial(context.run, thread.run)  # type: ignore[method-assign]  # of this thread alone
-    _plain_start(thread)
 
 
 def _is_harmless(event: str, args: tuple[Any, ...]) -> bool:
@@ -218,5 +235,5 @@ def _writes(args: tuple[Any, ...]) -> bool:
 
 
 def _details(args: tuple[Any, ...]) -> str:
-    told = [str(one) for one in args if isinstance(one, str | int | tuple | list | os.PathLike) and one is not None]
-    return ", ".join(told)[:_SHOWN]
+    texts = [str(arg) for arg in args if isinstance(arg, str | int | tuple | list | os.PathLike)]
+    return ", ".join(texts)[:_MAX_DETAILS]

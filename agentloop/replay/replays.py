@@ -1,4 +1,4 @@
-"""Running today's code against a recorded execution."""
+"""Replays: run today's code against recorded executions, and report the first difference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentloop.loop.binding import composition_of
 from agentloop.loop.recovery import ReplayContext, run_recorded
 from agentloop.replay.comparison import Mask
 from agentloop.replay.divergence import Divergence
-from agentloop.replay.guard import Guard, Touch, WorldTouched, guarded
+from agentloop.replay.guard import BlockedOperation, Guard, SideEffectBlocked, guarded
 from agentloop.replay.timeline import Timeline
 from agentloop.replay.verifier import ReplayEnded, ReplayVerifier
 from agentloop.values.batches import apply_decisions
@@ -33,71 +33,71 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Replay(Value):
-    """What a replay comes to.
+    """The result of a replay.
 
     Attributes:
-        execution_id: the execution.
-        divergence: the first place where today's code does something else; None when there is none.
-        complete: whether the replay came to the end of an execution that has ended, or to where it is suspended.
-        ended: why nothing more could be compared, although nothing differs: the record ends, or the execution was stopped from
-            outside; empty when all was compared.
-        steps: how many steps were compared and are equal.
-        inferences: how many inferences were compared.
-        calls: how many tool calls were.
-        left_out: interceptors that were left out, because they say that they touch the world.
-        touches: what was about to touch the world, and was kept from it.
-        changes: how the loop is composed otherwise than it was, whether anything differs by it or not.
+        execution_id: the id of the execution.
+        divergence: the first place where today's code behaves differently; None when there is none.
+        is_complete: whether the replay reached the end of an execution that has ended or is suspended.
+        end_reason: why nothing more could be compared although nothing differs: the record ends, or the execution was stopped
+            from outside; empty when everything was compared.
+        steps: the number of steps that are equal.
+        inferences: the number of inferences that were compared.
+        calls: the number of tool calls that were compared.
+        skipped: the names of the interceptors that were left out because they declare side effects.
+        blocked: the operations with side effects that were blocked.
+        changes: how the composition of the loop has changed, whether or not it makes a difference.
     """
 
     execution_id: str
     divergence: Divergence | None = None
-    complete: bool = False
-    ended: str = ""
+    is_complete: bool = False
+    end_reason: str = ""
     steps: int = 0
     inferences: int = 0
     calls: int = 0
-    left_out: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
-    touches: tuple[Touch, ...] = field(default=(), converter=tuple[Touch, ...])
+    skipped: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
+    blocked: tuple[BlockedOperation, ...] = field(default=(), converter=tuple[BlockedOperation, ...])
     changes: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs, as far as could be compared."""
+        """Whether nothing differs, as far as the record goes."""
         return self.divergence is None
 
     def __str__(self) -> str:
         compared = f"{self.steps} steps, {self.inferences} inferences, {self.calls} calls"
         if self.divergence is not None:
             return f"{self.execution_id}: diverges after {compared}: {self.divergence}"
-        return f"{self.execution_id}: equal over {compared}{f'; {self.ended}' if self.ended else ''}"
+        return f"{self.execution_id}: equal over {compared}{f'; {self.end_reason}' if self.end_reason else ''}"
 
     def explain(self) -> str:
-        """Return an account of several lines, for a person to read."""
+        """Return a report of several lines."""
         lines = [str(self)] if self.divergence is None else [self.execution_id, self.divergence.explain()]
-        lines += [f"  left out, since it touches the world: {name}" for name in self.left_out]
+        lines += [f"  left out because of its side effects: {name}" for name in self.skipped]
         if self.divergence is None:
             lines += [f"  the loop has changed: {change}" for change in self.changes]
         return "\n".join(lines)
 
 
 async def replay(journal: CanJournal, execution_id: str, loop: AgentLoop, *, dependencies: Any = None) -> Replay:
-    """Run today's code against a recorded execution, without touching the world, and name the first place where they differ.
+    """Run today's code against a recorded execution, without side effects, and return the first difference.
 
-    Models and tools are not used: each inference and each call is compared with the recorded one and gets what came of that.
-    Driver, compiler and interceptors do their work, but for what stands around an inference or a call, since what is recorded
-    came through that. Ids, times, and the order in which concurrent calls end, are not compared. Interceptors that say that
-    they touch the world are left out; one that does not say so, and is about to, is kept from it and named. Listeners of the
-    loop are told nothing.
+    No model is called and no tool runs: each request and each call is compared with the recorded one, and gets the recorded
+    result. Driver, compiler and interceptors run, except for the layers around inferences and calls, which the recorded results
+    have passed already. Ids, times, and the order in which concurrent calls end are not compared. Interceptors that declare
+    side effects are left out; a side effect of any other code is blocked and reported. The listeners of the loop receive no
+    events.
 
     Args:
         journal: where the execution is recorded; it is only read.
-        execution_id: the execution; one that was interrupted, or has not ended, is compared as far as it went.
+        execution_id: the id of the execution; one that was interrupted or is still running is compared as far as it is recorded.
         loop: today's code.
-        dependencies: as for `AgentLoop.execute`, for interceptors that ask for them.
+        dependencies: as for `AgentLoop.execute`, for interceptors that use them.
 
     Raises:
-        UnknownExecution: when no execution of this id is recorded.
-        JournalCorrupt: when its records are not as they were written.
+        UnknownExecution: no execution with this id is recorded.
+        JournalCorrupt: the records are damaged.
     """
     records = verify_records(await journal.read(execution_id), execution_id)
     if not records:
@@ -105,38 +105,38 @@ async def replay(journal: CanJournal, execution_id: str, loop: AgentLoop, *, dep
     mask: Mask | None = journal.redact if isinstance(journal, CanRedactRecords) else None
     timeline, guard = Timeline(records), Guard()
     log = ReplayVerifier(timeline, guard, mask)
-    run = _Replaying(timeline, loop, log, dependencies)
+    run = _ReplayRun(timeline, loop, log, dependencies)
     with guarded(guard):
-        failure = await run.to_its_end()
+        failure = await run.run()
     return run.result(guard, failure)
 
 
 @frozen(eq=False)
-class _Replaying:
-    """A replay on its way."""
+class _ReplayRun:
+    """One replay while it runs."""
 
     timeline: Timeline
     loop: AgentLoop
     log: ReplayVerifier
     dependencies: Any
 
-    async def to_its_end(self) -> Exception | None:
-        """Run until something differs or the record ends; return what went wrong where nothing did in the record."""
-        why = _cannot(self.loop)
-        if why:
-            self.log.ended = why
+    async def run(self) -> Exception | None:
+        """Run until something differs or the record ends; return an error that the recorded run did not have."""
+        obstacle = _obstacle(self.loop)
+        if obstacle:
+            self.log.end_reason = obstacle
             return None
         try:
-            with suppress(ReplayEnded, WorldTouched):
+            with suppress(ReplayEnded, SideEffectBlocked):
                 await self._run()
-        except Exception as error:  # noqa: BLE001  # what today's code raises is what is looked for
-            return None if self.log.divergence is not None or self.log.ended else error
+        except Exception as error:  # noqa: BLE001  # an error of today's code is a result of the replay
+            return None if self.log.divergence is not None or self.log.end_reason else error
         return None
 
     def result(self, guard: Guard, failure: Exception | None) -> Replay:
-        """Return what it comes to."""
+        """Return the result of the replay."""
         log, changes = self.log, tuple(_changes(self.timeline.origin.get("loop"), self._composition))
-        divergence = log.settled()
+        divergence = log.final_divergence()
         if failure is not None and divergence is None:
             divergence = Divergence(
                 step=log.step, place="error", replayed=str(failure), reason=f"{type(failure).__name__}: {failure}"
@@ -150,13 +150,13 @@ class _Replaying:
         return Replay(
             execution_id=self.timeline.start.execution_id,
             divergence=divergence,
-            complete=log.complete and divergence is None,
-            ended=log.ended if divergence is None else "",
+            is_complete=log.is_complete and divergence is None,
+            end_reason=log.end_reason if divergence is None else "",
             steps=log.steps,
             inferences=log.inferences,
             calls=log.calls,
-            left_out=log.left_out,
-            touches=tuple(guard.touches),
+            skipped=log.skipped,
+            blocked=tuple(guard.blocked),
             changes=changes,
         )
 
@@ -165,18 +165,20 @@ class _Replaying:
         return composition_of(self.loop, self.timeline.start)
 
     async def _run(self) -> None:
-        state = self._begun()
+        state = self._initial_state()
         if state.status is not ExecutionStatus.SUSPENDED:
-            state = await self._went(state, resumed=False, at_start=state.step_count == 0)
+            state = await self._run_from(state, resumed=False, at_start=state.step_count == 0)
         else:
             await self.log.start(state)
         while (decisions := self.log.resumed_with()) is not None:
-            going = apply_decisions(state, decisions) if decisions else self.log.resumed_state
-            state = await self._went(going.with_execution_resumed(self.log.clock.now()), resumed=True, at_start=False)
+            resumed = apply_decisions(state, decisions) if decisions else self.log.resumed_state
+            state = await self._run_from(
+                resumed.with_execution_resumed(self.log.clock.now()), resumed=True, at_start=False
+            )
 
-    async def _went(self, state: AgentState, *, resumed: bool, at_start: bool) -> AgentState:
+    async def _run_from(self, state: AgentState, *, resumed: bool, at_start: bool) -> AgentState:
         log = self.log
-        guidance = ReplayContext(
+        context = ReplayContext(
             log=log,
             clock=log.clock,
             ids=log.ids,
@@ -184,33 +186,33 @@ class _Replaying:
             inboxes=log.inboxes,
             dependencies=self.dependencies,
         )
-        states: AsyncIterator[AgentState] = run_recorded(self.loop, state, guidance, resumed=resumed, at_start=at_start)
-        async for made in states:
-            state = made
+        states: AsyncIterator[AgentState] = run_recorded(self.loop, state, context, resumed=resumed, at_start=at_start)
+        async for latest in states:
+            state = latest
         return state
 
-    def _begun(self) -> AgentState:
-        """Return the state with which the execution would begin today: with the instructions and the form of this loop."""
-        start, told = self.timeline.start, self.timeline.origin.get("loop", {})
+    def _initial_state(self) -> AgentState:
+        """Return the state with which the execution would start today: with the prompt and output form of today's loop."""
+        start, composition = self.timeline.start, self.timeline.origin.get("loop", {})
         if "fork" in self.timeline.origin:
             return start
-        if told.get("own_prompt") and start.step_count == 0:
+        if composition.get("own_prompt") and start.step_count == 0:
             start = start.with_system_prompt(self.loop.system_prompt)
         output = self.loop.output_form
         if output is not None and start.step_count == 0:
             return start.with_response_format(output.response_format)
-        return start.with_response_format(None) if told.get("typed") and start.step_count == 0 else start
+        return start.with_response_format(None) if composition.get("typed") and start.step_count == 0 else start
 
 
-def _cannot(loop: AgentLoop) -> str:
-    """Say why a loop cannot be replayed; empty when it can."""
+def _obstacle(loop: AgentLoop) -> str:
+    """Return why a loop cannot be replayed; empty when it can."""
     if isinstance(loop.executor, ToolExecutor):
         return ""
-    return f"its executor, {type(loop.executor).__name__}, is none that asks the record: it would run tools"
+    return f"its executor, {type(loop.executor).__name__}, does not read recorded calls: it would run tools"
 
 
 def _changes(recorded: Any, today: Mapping[str, Any]) -> Iterator[str]:
-    """Say how a loop is composed otherwise than it was."""
+    """Yield how the composition of a loop has changed."""
     if not isinstance(recorded, Mapping):
         return
     for name in ("driver", "mode", "compiler", "executor", "tools", "interceptors"):
@@ -218,41 +220,41 @@ def _changes(recorded: Any, today: Mapping[str, Any]) -> Iterator[str]:
         if then == now:
             continue
         if isinstance(then, list) and isinstance(now, list):
-            yield f"{name}: {_listed(then)} → {_listed(now)}"
+            yield f"{name}: {_join(then)} → {_join(now)}"
         else:
             yield f"{name}: {then} → {now}"
 
 
-def _listed(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
 def _reason(divergence: Divergence, recorded: Any, today: Mapping[str, Any]) -> str:
-    """Say of a difference in the state that nobody of today wrote, which interceptors are gone or stand elsewhere."""
+    """Explain a difference that no interceptor wrote by interceptors that are missing or reordered."""
     if divergence.interceptor or not isinstance(recorded, Mapping) or not divergence.differences:
         return divergence.reason
     then, now = list(recorded.get("interceptors", ())), list(today["interceptors"])
     gone = [name for name in then if then.count(name) > now.count(name)]
     if gone:
-        return f"{_listed(list(dict.fromkeys(gone)))} was there when it was recorded, and is not now"
+        return f"{_join(list(dict.fromkeys(gone)))} was part of the recorded loop, and is missing now"
     if divergence.reason or then == now:
         return divergence.reason
-    return "the interceptors stand in another order" if sorted(then) == sorted(now) else divergence.reason
+    return "the order of the interceptors has changed" if sorted(then) == sorted(now) else divergence.reason
 
 
 LoopFor: TypeAlias = AgentLoop | Callable[[ExecutionHead], AgentLoop | None]
-"""The loop that all executions are replayed with, or a function that gives it for each; None for none."""
+"""The loop for all executions, or a function that returns the loop for each; None when there is none."""
 OnProgress: TypeAlias = Callable[[int, int, Replay | None], object]
-"""Is told, plain or async, after each execution: how many are done, how many there are, and what it came to."""
+"""Called after each execution, plain or async: with how many are done, how many there are, and the result, if there is one."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class ReplaySummary(Value):
-    """What the replays of many executions come to.
+    """The results of replaying many executions.
 
     Attributes:
-        replays: those that were replayed, in order.
-        not_replayed: the others by their ids, and why.
+        replays: the results, in order.
+        not_replayed: the ids of executions that could not be replayed, with the reasons.
     """
 
     replays: tuple[Replay, ...] = field(default=(), converter=tuple[Replay, ...])
@@ -260,26 +262,27 @@ class ReplaySummary(Value):
 
     @property
     def equal(self) -> tuple[Replay, ...]:
-        """Those in which nothing differs, as far as could be compared."""
-        return tuple([one for one in self.replays if one.is_equal])
+        """The replays without a difference."""
+        return tuple([result for result in self.replays if result.is_equal])
 
     @property
     def diverged(self) -> tuple[Replay, ...]:
-        """Those in which something differs."""
-        return tuple([one for one in self.replays if not one.is_equal])
+        """The replays with a difference."""
+        return tuple([result for result in self.replays if not result.is_equal])
 
     @property
     def places(self) -> Mapping[str, int]:
-        """How many first differ at each place, the most frequent first."""
-        return dict(Counter(one.divergence.place for one in self.replays if one.divergence is not None).most_common())
+        """How many replays first differ at each place, most frequent first."""
+        divergences = [result.divergence for result in self.replays if result.divergence is not None]
+        return dict(Counter(divergence.place for divergence in divergences).most_common())
 
     def __str__(self) -> str:
         lines = [
             f"{len(self.equal)} equal, {len(self.diverged)} differ, {len(self.not_replayed)} could not be replayed"
         ]
         lines += [f"  {count} at {place}" for place, count in self.places.items()]
-        lines += [f"  {one}" for one in self.diverged]
-        lines += [f"  {execution_id}: not replayed: {why}" for execution_id, why in self.not_replayed.items()]
+        lines += [f"  {result}" for result in self.diverged]
+        lines += [f"  {execution_id}: not replayed: {reason}" for execution_id, reason in self.not_replayed.items()]
         return "\n".join(lines)
 
 
@@ -291,29 +294,29 @@ async def replay_all(
     on_progress: OnProgress | None = None,
     dependencies: Any = None,
 ) -> ReplaySummary:
-    """Replay many executions, one after the other.
+    """Replay many executions, one after another.
 
     Args:
         journal: where they are recorded; it is only read.
-        loop: today's code, or a function that gives it for what is known of an execution. A single loop is used for the
-            executions that are nobody's sub-agent.
-        executions: their ids; all that are recorded, the oldest first, when left out.
-        on_progress: is told after each.
+        loop: today's code, or a function from the head of an execution to its loop. A single loop is used only for executions
+            that are not those of sub-agents.
+        executions: the ids; None for all recorded executions, oldest first.
+        on_progress: called after each execution.
         dependencies: as for `replay`.
     """
     heads = await _heads(journal, executions)
     replays: list[Replay] = []
     not_replayed: dict[str, str] = {}
     for done, (execution_id, head) in enumerate(heads.items(), 1):
-        made = await _one(journal, execution_id, head, loop, dependencies)
-        if isinstance(made, Replay):
-            replays.append(made)
+        result = await _replay_one(journal, execution_id, head, loop, dependencies)
+        if isinstance(result, Replay):
+            replays.append(result)
         else:
-            not_replayed[execution_id] = made
+            not_replayed[execution_id] = result
         if on_progress is not None:
-            told = on_progress(done, len(heads), made if isinstance(made, Replay) else None)
-            if isawaitable(told):
-                await told
+            reported = on_progress(done, len(heads), result if isinstance(result, Replay) else None)
+            if isawaitable(reported):
+                await reported
     return ReplaySummary(replays=replays, not_replayed=not_replayed)
 
 
@@ -323,14 +326,14 @@ async def _heads(journal: CanJournal, executions: Iterable[str] | None) -> dict[
     return {execution_id: await journal.head(execution_id) for execution_id in executions}
 
 
-async def _one(
+async def _replay_one(
     journal: CanJournal, execution_id: str, head: ExecutionHead | None, loop: LoopFor, dependencies: Any
 ) -> Replay | str:
     if head is None:
         return "it is not recorded"
     if isinstance(loop, AgentLoop):
         if head.parent_agent_id is not None:
-            return "it is a sub-agent's; give a function that returns the loop of each execution"
+            return "it is the execution of a sub-agent; pass a function that returns the loop of each execution"
         chosen: AgentLoop | None = loop
     else:
         chosen = loop(head)

@@ -1,8 +1,7 @@
-"""A recorded execution, turn by turn."""
+"""Reads a recorded execution step by step."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,90 +16,117 @@ from agentloop.values.decisions import Decision
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
-from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.records import FAILURE, JournalRecord, RecordedCall, RecordedInference, RecordKind
 from agentloop.values.secrets import MASK
 from agentloop.values.serialization import from_plain
 from agentloop.values.state import AgentState
-from agentloop.values.stop import AgentStop, StopReason, StopSignal
+from agentloop.values.stop import AgentStop, StopReason
 
 
 @define(eq=False, kw_only=True)
-class Asked:
-    """An inference as it was recorded.
+class RecordedRequest:
+    """A recorded inference with its request.
 
     Attributes:
-        request: what was asked.
-        recorded: what came of it.
-        offered: how the model got it, as plain JSON data; None when as it is.
-        at: when it was written down.
-        redacted: whether something secret was masked in it.
-        is_reused: whether it was used again after an interruption for a request that has messages more, and was not recorded.
+        request: the request.
+        inference: the result.
+        rendering: the form in which the model received it, as plain JSON data; None when it received it unchanged.
+        at: when it was recorded.
+        redacted: whether a secret in it is masked.
+        is_reused: whether an interrupted execution reused the result for a request with further messages, which is not recorded.
     """
 
     request: InferenceRequest
-    recorded: RecordedInference
-    offered: dict[str, Any] | None
+    inference: RecordedInference
+    rendering: dict[str, Any] | None
     at: datetime
     redacted: bool = False
     is_reused: bool = False
 
     @property
     def has_masked_calls(self) -> bool:
-        """Whether something secret was masked in a call that was made, so that it is not the call that was made."""
-        response = self.recorded.response
-        return self.redacted and response is not None and any(MASK in one.arguments_json for one in response.tool_calls)
+        """Whether a tool call of the response is masked, so that it is not the call that the model made."""
+        response = self.inference.response
+        calls = response.tool_calls if self.redacted and response is not None else ()
+        return any(MASK in call.arguments_json for call in calls)
+
+    @property
+    def stop(self) -> AgentStop | None:
+        """The stop with which a layer around the inference ended it."""
+        signal = self.inference.stop
+        if signal is None:
+            return None
+        return AgentStop(signal.message, reason=signal.reason, source=signal.source, context=signal.context)
 
 
 @define(eq=False)
 class RecordedStep:
-    """What was recorded between two states: a step, what came before the end, or the decisions before it went on.
+    """Everything recorded between two states: a step, the end of the execution, or the decisions that resumed it.
 
     Attributes:
         before: the state before it.
-        closing: what the record tells that closes it; None when there is none, because the execution was interrupted or
-            has not come further.
-        state: the state after it; None when there is none.
-        at: when it was closed, or its last record was made, without the time that its program was down.
-        down: how long its program was down until then.
-        inferences: those that count, in order: of what was repeated after an interruption, the last.
+        closing: the kind of the record that closes it; None when the execution was interrupted or is still running.
+        state: the state after it; None when no record closes it.
+        at: when it was closed, or when its last record was made, less the downtime.
+        downtime: how long the program was down until then.
+        requests: the inferences in order; of those repeated after an interruption, the last.
         calls: the calls, by key.
-        taken: the messages that were taken when it began.
-        taken_late: those that were taken when it was cut off.
-        decisions: what was decided about calls that waited, by key.
+        messages: the messages that the step took.
+        late_messages: the messages that were taken when the execution ended in the middle of the step.
+        decisions: the decisions about suspended calls, by key.
     """
 
     before: AgentState
     closing: RecordKind | None = None
     state: AgentState | None = None
     at: datetime | None = None
-    down: timedelta = timedelta()
-    inferences: list[Asked] = field(factory=list)
+    downtime: timedelta = timedelta()
+    requests: list[RecordedRequest] = field(factory=list)
     calls: dict[str, RecordedCall] = field(factory=dict)
-    taken: list[Message] = field(factory=list)
-    taken_late: list[Message] = field(factory=list)
+    messages: list[Message] = field(factory=list)
+    late_messages: list[Message] = field(factory=list)
     decisions: dict[str, Decision] = field(factory=dict)
 
     @property
-    def step(self) -> int:
-        """The number of the step that it is of."""
+    def number(self) -> int:
+        """The 1-based number of the step."""
         return self.before.step_count + (0 if self.before.open_turn is not None else 1)
 
     @property
-    def takes_step(self) -> bool:
-        """Whether a step was taken in it, or one that waited was settled."""
+    def has_step(self) -> bool:
+        """Whether it adds a step to the state or settles a suspended one."""
         after = self.state
         return after is not None and (
             after.step_count > self.before.step_count or after.last_step != self.before.last_step
         )
 
+    @property
+    def external_stop(self) -> str:
+        """Why its user, a time limit or a call in doubt cut it short, which a replay cannot repeat; empty when nothing did."""
+        state = self.state
+        if state is None or state.execution is None:
+            return ""
+        known = self.before.execution.continuation.signals if self.before.execution is not None else ()
+        for signal in state.execution.continuation.signals:
+            if signal.reason in _EXTERNAL and signal not in known:
+                return f"{signal.reason.value}: {signal.message}"
+        errors = state.last_step.errors if state.last_step is not None else ()
+        return next((error.message for error in errors if error.type == ToolInDoubt.__name__), "")
+
+
+_EXTERNAL = frozenset({StopReason.USER_REQUESTED, StopReason.TIME_LIMIT})
+
 
 class Timeline:
-    """Reads a recorded execution turn by turn.
+    """The steps of a recorded execution.
 
     Attributes:
-        start: the state with which it began.
-        origin: what its first record tells besides.
-        started_at: when it began to be recorded.
+        start: the state with which it started.
+        origin: the other data of its first record, such as the composition of its loop.
+        started_at: when its first record was made.
+
+    Raises:
+        JournalCorrupt: a record cannot be read.
     """
 
     def __init__(self, records: Iterable[JournalRecord]) -> None:
@@ -112,129 +138,86 @@ class Timeline:
         self.origin: Mapping[str, Any] = self._execution.origin
         self.started_at: datetime = first.at
         self._last_at: datetime = first.at
-        self._down = timedelta()
-        self._begun_anew = True
+        self._downtime = timedelta()
+        self._is_restarting = True
 
     @property
     def _state(self) -> AgentState:
         state = self._execution.state
-        assert state is not None  # noqa: S101  # the first record tells one
+        assert state is not None  # noqa: S101  # the first record holds a state
         return state
 
-    def next_turn(self) -> RecordedStep:
-        """Return what was recorded next; a turn that nothing closes is the last.
+    def next_step(self) -> RecordedStep:
+        """Return the next step; one without a closing record is the last.
 
         Raises:
-            JournalCorrupt: when a record cannot be read.
+            JournalCorrupt: a record cannot be read.
         """
-        turn = RecordedStep(self._state)
+        step = RecordedStep(self._state)
         for record in self._records:
             body = parse_json(record.body)
-            self._note_time(record, turn)
-            if "delta" in body:
-                self._execution.apply(record)
-                turn.closing, turn.state = record.kind, self._state
-                break
+            self._note_time(record, step)
             self._execution.apply(record)
-            self._read(turn, record, body)
-        return turn
+            if "delta" in body:
+                step.closing, step.state = record.kind, self._state
+                break
+            self._add(step, record, body)
+        return step
 
-    def _note_time(self, record: JournalRecord, turn: RecordedStep) -> None:
-        """Note when a record was made; between its last one and its recovery, an execution stood still."""
+    def _note_time(self, record: JournalRecord, step: RecordedStep) -> None:
+        """Count the time between the last record and a recovery as downtime: the run did not see it pass."""
         if record.kind is RecordKind.EXECUTION_RECOVERED:
-            self._down += max(record.at - self._last_at, timedelta())
-            self._begun_anew = True
+            self._downtime += max(record.at - self._last_at, timedelta())
+            self._is_restarting = True
         elif record.kind not in {RecordKind.MESSAGES_TAKEN, RecordKind.MESSAGES_SENT}:
-            self._begun_anew = False
+            self._is_restarting = False
         self._last_at = record.at
-        turn.at, turn.down = record.at - self._down, self._down
+        step.at, step.downtime = record.at - self._downtime, self._downtime
 
-    def _read(self, turn: RecordedStep, record: JournalRecord, body: dict[str, Any]) -> None:
+    def _add(self, step: RecordedStep, record: JournalRecord, body: dict[str, Any]) -> None:
         match record.kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-                request = self._execution.request
-                assert request is not None  # noqa: S101  # the record tells one
-                del turn.inferences[body["index"] :]
-                turn.inferences.append(
-                    Asked(
-                        request=request,
-                        recorded=bodies.read_inference(body),
-                        offered=self._execution.rendering,
-                        at=record.at - self._down,
-                        redacted=REDACTED in body,
-                    )
-                )
+                # A recovery sends a request again when calls of its response had not started: the last result counts.
+                del step.requests[body["index"] :]
+                step.requests.append(self._request(record, body))
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
-                turn.calls = dict(self._execution.calls)
+                step.calls = dict(self._execution.calls)
             case RecordKind.MESSAGES_TAKEN:
-                taken = [from_plain(data, Message) for data in body["messages"]]
-                if (turn.inferences or turn.calls) and not self._begun_anew:
-                    turn.taken_late += taken
-                    return
-                turn.taken += taken
-                for asked in turn.inferences:
-                    asked.is_reused = True
+                self._take(step, [from_plain(data, Message) for data in body["messages"]])
             case RecordKind.DECISION_USED:
-                turn.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
+                step.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
             case _:
-                pass  # what was sent is told again when it is taken
+                pass  # a sent message occurs again in the record of the step that takes it
+
+    def _request(self, record: JournalRecord, body: dict[str, Any]) -> RecordedRequest:
+        request = self._execution.request
+        assert request is not None  # noqa: S101  # the record holds one
+        return RecordedRequest(
+            request=request,
+            inference=bodies.read_inference(body),
+            rendering=self._execution.rendering,
+            at=record.at - self._downtime,
+            redacted=REDACTED in body,
+        )
+
+    def _take(self, step: RecordedStep, messages: list[Message]) -> None:
+        if (step.requests or step.calls) and not self._is_restarting:
+            step.late_messages += messages
+            return
+        step.messages += messages
+        for request in step.requests:
+            request.is_reused = True
 
 
-_EXTERNAL = frozenset({StopReason.USER_REQUESTED, StopReason.TIME_LIMIT})
-
-
-def stopped_from_outside(turn: RecordedStep) -> str:
-    """Say why a turn was cut short by its user, by the time, or by a crash that left a call in doubt; empty when it was not."""
-    state = turn.state
-    if state is None or state.execution is None:
-        return ""
-    known = turn.before.execution.continuation.signals if turn.before.execution is not None else ()
-    signal = next(
-        (one for one in state.execution.continuation.signals if one.reason in _EXTERNAL and one not in known), None
-    )
-    if signal is not None:
-        return f"{signal.reason.value}: {signal.message}"
-    errors = state.last_step.errors if state.last_step is not None else ()
-    doubt = next((one for one in errors if one.type == ToolInDoubt.__name__), None)
-    return "" if doubt is None else doubt.message
-
-
-def recorded_stop(asked: Asked, turn: RecordedStep) -> AgentStop | None:
-    """Return the wish to stop with which an inference ended; None when it ended otherwise.
-
-    What is recorded of an inference tells its error alone; the signal stands in the state after it.
-    """
-    error, state = asked.recorded.error, turn.state
-    if error is None or state is None or state.execution is None:
+def layer_failure(call: RecordedCall) -> Exception | None:
+    """Return the error of an interceptor or listener around a recorded call; None when only the tool can have failed."""
+    failure = call.attachments.get(FAILURE)
+    if not isinstance(failure, Mapping):
         return None
-    signals = [one for one in state.execution.continuation.signals if one.reason is not StopReason.ERROR]
-    signal = next((one for one in signals if _tells(one, error.message)), None)
-    if signal is None:
-        return None
-    return AgentStop(signal.message, reason=signal.reason, source=signal.source, context=signal.context)
-
-
-def recorded_failure(recorded: RecordedCall, turn: RecordedStep) -> Exception | None:
-    """Return the error of what stood around a call, with which its step failed; None when nothing around it failed.
-
-    A tool's own error is an outcome; one that the step has too is that of an interceptor or a listener.
-    """
-    error = recorded.execution.error if recorded.execution is not None else None
-    step = turn.state.last_step if turn.state is not None else None
-    if error is None or step is None or error not in step.errors:
-        return None
-    found = _FAILED.match(error.message)
-    if error.type == InterceptorFailed.__name__ and found is not None:
-        failed = InterceptorFailed.__new__(InterceptorFailed, error.message)
-        failed.interceptor, failed.point = found["interceptor"], found["point"]
-        failed.args = (error.message,)
-        return failed
-    like_it: type[AgentLoopError] = type(error.type, (AgentLoopError,), {})
-    return like_it(error.message)
-
-
-_FAILED = re.compile(r"the interceptor (?P<interceptor>.+?) failed at (?P<point>\w+): ", re.DOTALL)
-
-
-def _tells(signal: StopSignal, message: str) -> bool:
-    return message in {signal.message, f"stop: {signal.reason.value}"}
+    if failure["type"] == InterceptorFailed.__name__:
+        return InterceptorFailed.from_record(
+            str(failure["message"]), str(failure["interceptor"]), str(failure["point"])
+        )
+    # The class may belong to a program that is not installed here: one of the same name stands in for it.
+    error_type: type[AgentLoopError] = type(str(failure["type"]), (AgentLoopError,), {})
+    return error_type(str(failure["message"]))

@@ -21,6 +21,9 @@ from agentloop.values.value import Value
 RECORD_SCHEMA_VERSION = 2
 """The version of the bodies of records that are written now."""
 
+FAILURE = "failure"
+"""The name of the attachment that describes the error of an interceptor or listener around a recorded call."""
+
 FIRST_HASH = ""
 """What stands in the first record of an execution in place of the hash of the one before."""
 
@@ -110,11 +113,13 @@ class RecordedInference(Value):
         response: the response, as the layers around the inference let it through; None when it failed.
         error: why it failed; None when it did not.
         usage: tokens of all the times that the model was asked for it.
+        stop: the stop with which a layer around the inference ended it; None otherwise.
     """
 
     response: InferenceResponse | None = None
     error: ErrorInfo | None = None
     usage: Usage = NO_USAGE
+    stop: StopSignal | None = None
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -153,7 +153,7 @@ CHANGES: Sequence[tuple[str, Parts, Parts, tuple[int, int | None, str, str]]] = 
     ("the limit, higher", {"max_steps": 2}, {}, (2, None, "stop", "")),
     ("a driver's options", {}, {"driver": driver(options=InferenceOptions(temperature=0.5))}, (1, 0, "request.options", "")),
     ("a driver's tool choice", {}, {"driver": driver(tool_choice=ToolChoice.required())}, (1, 0, "request.tool_choice", "")),
-    ("a driver's mode", {}, {"driver": driver(mode="parsed")}, (1, 0, "asked", "")),
+    ("a driver's mode", {}, {"driver": driver(mode="parsed")}, (1, 0, "rendering", "")),
     ("an interceptor's word", {"interceptors": [Seal()]}, {"interceptors": [Seal("stamped")]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
     ("an interceptor is new", {}, {"interceptors": [Seal()]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
     ("an interceptor is gone", {"interceptors": [Seal()]}, {}, (1, None, "state.context.messages[1].parts[0].execution.value", "")),
@@ -198,7 +198,7 @@ async def test_an_interceptor_that_is_gone_is_named() -> None:
     journal = await recorded(interceptors=[Seal()])
     found = (await replay(journal, "run", loop_of())).divergence
     assert found is not None
-    assert found.reason == "Seal was there when it was recorded, and is not now"
+    assert found.reason == "Seal was part of the recorded loop, and is missing now"
     assert found.changes == ("interceptors: StepLimit, Seal → StepLimit",)
 
 
@@ -224,7 +224,7 @@ async def test_a_drivers_prompt_is_compared() -> None:
     assert (await replay(journal, "run", loop())).is_equal
     found = (await replay(journal, "run", loop("Think, then act."))).divergence
     assert found is not None
-    assert (found.step, found.index, found.place) == (1, 0, "asked.system_prompt"), found.explain()
+    assert (found.step, found.index, found.place) == (1, 0, "rendering.system_prompt"), found.explain()
     assert found.recorded is not NOTHING
 
 

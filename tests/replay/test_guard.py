@@ -21,7 +21,7 @@ from agentloop.compilers import WholeConversation
 from agentloop.contracts import CanExecuteToolCalls, CanInfer
 from agentloop.interception import AfterStep, AuditLog, BeforeStep
 from agentloop.journal import MemoryJournal
-from agentloop.replay import WorldTouched, replay
+from agentloop.replay import SideEffectBlocked, replay
 from agentloop.values import (
     AgentState,
     InferenceDelta,
@@ -70,7 +70,7 @@ def _database(folder: Path) -> None:
 
 def _thread(folder: Path) -> None:
     def write() -> None:
-        with suppress(WorldTouched):
+        with suppress(SideEffectBlocked):
             _write(folder)
 
     thread = threading.Thread(target=write)
@@ -142,11 +142,11 @@ async def test_who_touches_the_world_is_kept_from_it_and_named(
     touching = Touches(WAYS[what], tmp_path, threaded, swallows)
     found = await replay(journal, "run", loop_of(interceptors=[touching]))
     assert _names(tmp_path) == ["kept"]
-    assert [touch.what for touch in found.touches][:1] == [what.strip()]
+    assert [operation.event for operation in found.blocked][:1] == [what.strip()]
     assert found.divergence is not None
-    assert (found.divergence.step, found.divergence.place) == (2, "world"), found.explain()
+    assert (found.divergence.step, found.divergence.place) == (2, "side_effect"), found.explain()
     assert (found.divergence.interceptor, found.divergence.point) == ("Touches", "after_step")
-    assert "touches_world = True" in str(found.divergence)
+    assert "has_side_effects = True" in str(found.divergence)
 
 
 async def test_outside_of_a_replay_nothing_is_guarded(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ async def test_who_says_that_it_touches_the_world_is_left_out(tmp_path: Path) ->
     lines = path.read_text()
     found = await replay(journal, "run", loop_of(interceptors=[AuditLog(path)]))
     assert found.is_equal, found.explain()
-    assert found.left_out == ("AuditLog",)
-    assert "left out, since it touches the world: AuditLog" in found.explain()
+    assert found.skipped == ("AuditLog",)
+    assert "left out because of its side effects: AuditLog" in found.explain()
     assert path.read_text() == lines
 
 
@@ -198,7 +198,7 @@ async def test_what_only_one_that_was_left_out_has_written_is_told_as_such() -> 
     """It is no riddle."""
 
     class Asks(Interceptor):
-        touches_world = True
+        has_side_effects = True
 
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(weather="rain"))
@@ -207,7 +207,7 @@ async def test_what_only_one_that_was_left_out_has_written_is_told_as_such() -> 
     found = (await replay(journal, "run", loop_of(interceptors=[Asks()]))).divergence
     assert found is not None
     assert found.place == "state.context.metadata"
-    assert found.reason == "Asks, which may have written it, touches the world and was left out"
+    assert found.reason == "Asks, which may have written it, has side effects and was left out"
 
 
 async def test_a_compiler_that_touches_the_world_is_kept_from_it() -> None:
@@ -221,7 +221,7 @@ async def test_a_compiler_that_touches_the_world_is_kept_from_it() -> None:
     journal = await recorded(compiler=WholeConversation())
     found = (await replay(journal, "run", loop_of(compiler=Asks()))).divergence
     assert found is not None
-    assert (found.step, found.place, found.interceptor) == (1, "world", "")
+    assert (found.step, found.place, found.interceptor) == (1, "side_effect", "")
 
 
 async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
@@ -241,8 +241,8 @@ async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
 
     found = await replay(await recorded(), "run", loop_of(driver=Hasty(Wire())))
     assert found.divergence is not None
-    assert found.divergence.place == "world"
-    assert found.touches[0].what == "socket.__new__"
+    assert found.divergence.place == "side_effect"
+    assert found.blocked[0].event == "socket.__new__"
 
 
 async def test_an_executor_that_does_not_ask_the_record_is_not_used() -> None:
@@ -254,7 +254,7 @@ async def test_an_executor_that_does_not_ask_the_record_is_not_used() -> None:
             raise AssertionError(tool_calls)
 
     found = await replay(await recorded(), "run", loop_of(executor=Own(), ledger=ledger))
-    assert (found.steps, found.complete) == (0, False)
-    assert found.ended.startswith("its executor, Own, is none that asks the record")
+    assert (found.steps, found.is_complete) == (0, False)
+    assert found.end_reason.startswith("its executor, Own, does not read recorded calls")
     assert isinstance(loop_of(journal=MemoryJournal()), AgentLoop)
     assert ledger.done == []

@@ -44,8 +44,8 @@ SCENARIO = Scenario(
 async def _equal(journal: Any, execution_id: str, loop: AgentLoop, *, complete: bool = True) -> None:
     found = await replay(journal, execution_id, loop)
     assert found.is_equal, found.explain()
-    assert found.complete is complete, found
-    assert found.touches == ()
+    assert found.is_complete is complete, found
+    assert found.blocked == ()
 
 
 def _driver(notation: str, *, streaming: bool) -> CanUseTools:
@@ -229,7 +229,7 @@ async def test_a_run_that_its_user_stopped_is_compared_up_to_there() -> None:
     found = await replay(journal, "run", loop_of())
     assert found.is_equal, found.explain()
     assert found.steps == 2
-    assert found.ended == "it was stopped from outside, user_requested: the user went home"
+    assert found.end_reason == "the recorded execution was stopped from outside, user_requested: the user went home"
     changed = await replay(journal, "run", loop_of(given=tools(Done(), pay="Pay!")))
     assert changed.divergence is not None
 
@@ -252,7 +252,7 @@ async def test_a_run_whose_task_was_cancelled_is_compared_up_to_there() -> None:
         await run
     found = await replay(journal, "run", loop_of(given=[stuck]))
     assert found.is_equal, found.explain()
-    assert found.ended.startswith("it was stopped from outside")
+    assert found.end_reason.startswith("the recorded execution was stopped from outside")
 
 
 async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None:
@@ -263,7 +263,7 @@ async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None
         left = await journal.crashed_after(count)
         cut = await replay(left, "run", loop_of())
         assert cut.is_equal, cut.explain()
-        assert cut.ended == "the record ends here: the execution was interrupted, or goes on"
+        assert cut.end_reason == "the record ends here: the execution was interrupted, or is still running"
         state = await loop_of(journal=left).recover("run")
         assert state.status is ExecutionStatus.COMPLETED
         await _equal(left, "run", loop_of())
@@ -297,7 +297,7 @@ async def test_what_is_masked_in_the_record_is_compared_as_masked() -> None:
         found = await replay(journal, "run", loop_of(system_prompt="The word is hunter22."))
         assert found.is_equal, found.explain()
         assert found.steps == steps
-    assert "masked in a call" in found.ended
+    assert "tool call of the model is masked" in found.end_reason
 
 
 async def test_runs_in_a_file(tmp_path: Path) -> None:

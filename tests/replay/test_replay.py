@@ -34,7 +34,7 @@ async def test_unchanged_code_shows_no_divergence() -> None:
     before = await journal.read("run")
     found = await replay(journal, "run", loop_of(driver=ToolCallingDriver(Untouchable()), ledger=ledger))
     assert found.divergence is None, found.explain()
-    assert (found.complete, found.ended, found.steps, found.inferences, found.calls) == (True, "", 4, 4, 4)
+    assert (found.is_complete, found.end_reason, found.steps, found.inferences, found.calls) == (True, "", 4, 4, 4)
     assert ledger.done == []
     assert await journal.read("run") == before
 
