@@ -215,7 +215,7 @@ async def test_agents_below_each_other_are_bounded() -> None:
     loop.wiretap(lambda event: told.append(getattr(getattr(event, "execution", None), "error_message", "")))
     state = await loop.execute("go")
     assert state.status is ExecutionStatus.COMPLETED
-    assert any("down to depth 2" in text for text in told)
+    assert any("a max_depth of 2" in text for text in told)
 
 
 async def test_an_agent_has_the_tools_that_it_may_use() -> None:
