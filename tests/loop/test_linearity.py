@@ -130,7 +130,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     counting(monkeypatch, counts, requests, "_tool")
     counting(monkeypatch, counts, SchemaValidator, "validate")
     counting(monkeypatch, counts, tool_conversion, "structure")
-    counting(monkeypatch, counts, conversation, "_without_trace")
+    counting(monkeypatch, counts, conversation, "_without_exchanges")
     counting(monkeypatch, counts, serialization, "to_json")
     final, _ = driven(steps)
     calls = steps * CALLS_PER_STEP
@@ -139,7 +139,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
     assert counts["validate"] == calls
     assert counts["structure"] == calls * 2  # each of the two parameters
-    assert counts["_without_trace"] == 1
+    assert counts["_without_exchanges"] == 1
     assert counts["to_json"] == 0
 
 
@@ -147,10 +147,10 @@ def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
     """What earlier executions left in the conversation is compiled and encoded once in the next, however long it is."""
     earlier, _ = driven(10)
     counts: Counter[str] = Counter()
-    counting(monkeypatch, counts, conversation, "_without_trace")
+    counting(monkeypatch, counts, conversation, "_without_exchanges")
     counting(monkeypatch, counts, requests, "encode_message")
     driven(20, earlier.with_message(Message.user("Again.")))
-    assert counts["_without_trace"] == 1
+    assert counts["_without_exchanges"] == 1
     assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
