@@ -229,7 +229,7 @@ class OpenResponse:
         size = 0
         body = self._response.aiter_bytes()
         try:
-            # The decompressed size is limited too, so that a small compressed body cannot exhaust the memory.
+            # The limit applies to the decompressed body.
             async for chunk in body:
                 size += len(chunk)
                 if size > self._config.max_response_bytes:
