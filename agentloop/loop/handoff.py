@@ -167,7 +167,7 @@ class Handoffs:
         return None
 
     def _bind(self, loop: LoopParts) -> BoundParts:
-        stack = self._stack_for(loop).bound(self.events, self.scope)
+        stack = self._stack_for(loop).bind(self.events, self.scope)
         return bind(loop, stack, self.events, self.scope)
 
     def _stack_for(self, loop: LoopParts) -> InterceptorStack:
