@@ -15,7 +15,7 @@ from agentloop.values import Event, ExecutionStatus, InDoubt, RecordKind, ToolSt
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import parse_json
 from tests.durability.world import RUN, MortalJournal, World, make_loop
-from tests.loop.recovery_bench import cut
+from tests.loop.recovery_bench import truncate
 
 CALLS = [[("effect", "a"), ("idempotent", "b"), ("effect", "c")]]
 
@@ -56,7 +56,7 @@ async def interrupt(world: World, outcomes: int) -> MemoryJournal:
     journal = MemoryJournal()
     await make_loop(world, CALLS, (), journal).execute("go", execution_id=RUN)
     kinds = [record.kind for record in await journal.read(RUN)]
-    return await cut(journal, RUN, kinds.index(RecordKind.CALL_INTENT) + 3 + outcomes)
+    return await truncate(journal, RUN, kinds.index(RecordKind.CALL_INTENT) + 3 + outcomes)
 
 
 async def recover_until(loop: AgentLoop, end: EndAtPoint) -> AgentState:
@@ -117,7 +117,7 @@ async def test_an_approved_call_that_had_started_is_in_doubt(point: str) -> None
     state = await loop.execute("go", execution_id=RUN)
     await loop.resume(state, {"run/1/0": approve()})
     kinds = [record.kind for record in await source.read(RUN)]
-    journal = await cut(source, RUN, kinds.index(RecordKind.CALL_INTENT) + 1)
+    journal = await truncate(source, RUN, kinds.index(RecordKind.CALL_INTENT) + 1)
     end = EndAtPoint(point)
     state = await recover_until(make_loop(world, [], (), journal, end), end)
     started, waiting = state.steps[-1].executions
@@ -190,7 +190,7 @@ async def test_a_recorded_doubt_fails_the_execution_after_an_interrupted_recover
     loop = make_loop(world, CALLS, (), journal, in_doubt=InDoubt.FAIL)
     assert (await loop.recover(RUN)).status is ExecutionStatus.FAILED
     for count in range(5, len(await journal.read(RUN)) + 1):
-        again = make_loop(world, CALLS, (), await cut(journal, RUN, count), in_doubt=InDoubt.FAIL)
+        again = make_loop(world, CALLS, (), await truncate(journal, RUN, count), in_doubt=InDoubt.FAIL)
         state = await again.recover(RUN)
         assert state.status is ExecutionStatus.FAILED, count
         assert "in doubt" in state.errors[-1].message
