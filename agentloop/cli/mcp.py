@@ -21,7 +21,7 @@ from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.mcp.session import Offer, Progress
+from agentloop.mcp.session import ProgressCallback, ServedTool
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
 
@@ -35,7 +35,7 @@ _TASK = {
 
 
 @asynccontextmanager
-async def offers_of(tools: Tools) -> AsyncIterator[list[Offer]]:
+async def offers_of(tools: Tools) -> AsyncIterator[list[ServedTool]]:
     """Hold the groups of tools, and return an offer for each tool."""
     async with AgentLoop(ScriptedDriver(), tools, max_steps=1) as loop:
         asked = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
@@ -45,18 +45,18 @@ async def offers_of(tools: Tools) -> AsyncIterator[list[Offer]]:
 
 
 @asynccontextmanager
-async def offer_of_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[Offer]:
+async def offer_of_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
     """Enter a loop, and return an offer to let it do a task."""
     async with loop:
-        yield Offer(name, description, _TASK, Effect.EFFECT, partial(_done, loop))
+        yield ServedTool(name, description, _TASK, Effect.EFFECT, partial(_done, loop))
 
 
-def _of_tool(loop: AgentLoop, tool: Tool) -> Offer:
+def _of_tool(loop: AgentLoop, tool: Tool) -> ServedTool:
     spec = tool.spec
-    return Offer(spec.name, spec.description, spec.parameters, spec.effect, partial(_called, loop, spec.name))
+    return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, partial(_called, loop, spec.name))
 
 
-async def _called(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: Progress) -> ToolResult:
+async def _called(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
     """Call one tool, through all that stands around it in a loop."""
     tell = _counting(report)
     scripted = loop.with_driver(ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
@@ -76,7 +76,7 @@ async def _called(loop: AgentLoop, name: str, arguments: Mapping[str, Any], repo
     return ToolResult(execution.value, execution.content)
 
 
-async def _done(loop: AgentLoop, arguments: Mapping[str, Any], report: Progress) -> ToolResult:
+async def _done(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
     """Have an agent do a task; its steps and calls are the progress."""
     task = arguments.get("task")
     if not isinstance(task, str) or not task.strip():
@@ -94,7 +94,7 @@ async def _done(loop: AgentLoop, arguments: Mapping[str, Any], report: Progress)
     return ToolResult(state.final_text)
 
 
-def _counting(report: Progress) -> Callable[[object], None]:
+def _counting(report: ProgressCallback) -> Callable[[object], None]:
     """Return what tells updates of any form: those of the protocol's as they are, others as messages that are counted."""
     told = 0
 
@@ -127,7 +127,7 @@ Examples:
 
 @click.group()
 def mcp() -> None:
-    """Offer tools, or an agent, as a server of the Model Context Protocol."""
+    """ServedTool tools, or an agent, as a server of the Model Context Protocol."""
 
 
 @mcp.command(epilog=_EPILOG)
@@ -164,7 +164,7 @@ def serve(  # an option each
     host: str,
     port: int,
 ) -> None:
-    """Offer the tools of FILEs, Python or TOML, until the client goes away or Ctrl-C."""
+    """ServedTool the tools of FILEs, Python or TOML, until the client goes away or Ctrl-C."""
     with told_as_bad_usage():
         tools = tools_from(places, allow).plus(*servers_from(mcp))
         loop = None if agent is None else loop_of(agent)
@@ -188,4 +188,4 @@ async def _served(
         if address is None:
             await serve_stdio(name, offers)
         else:
-            await serve_http(name, offers, *address, ready=lambda url: click.echo(f"serving at {url}", err=True))
+            await serve_http(name, offers, *address, on_ready=lambda url: click.echo(f"serving at {url}", err=True))

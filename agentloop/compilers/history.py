@@ -1,4 +1,4 @@
-"""What compilers that show the conversation from its beginning, or from its summary, have in common."""
+"""Compilers that show the conversation from its beginning, or from a summary of its beginning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.retained import RetainedMessages, without_stale_results
+from agentloop.compilers.retained import RetainedMessages, stub_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -18,135 +18,82 @@ from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 
 
-@frozen(eq=False)
-class View:
-    """What was compiled when an epoch began; within the epoch all that comes after is shown as it is.
-
-    Attributes:
-        settled: the messages of the state when the epoch began.
-        history_length: how many of them are of earlier executions, or the input of this one.
-        summary: what stands for the first of them.
-        head: what the model is shown of them.
-        epoch: the epoch.
-    """
-
-    settled: tuple[Message, ...]
-    history_length: int
-    summary: Summary | None
-    head: tuple[Message, ...]
-    epoch: Epoch
-
-
-@define(eq=False)
-class Kept:
-    """What a bound compiler has compiled last, and how far the summarized messages were looked at."""
-
-    messages: tuple[Message, ...] = ()
-    view: View | None = None
-    passed: RetainedMessages = field(factory=RetainedMessages)
-    covered: tuple[Message, ...] = ()
-
-    def serves(self, messages: tuple[Message, ...], history_length: int, summary: Summary | None) -> View | None:
-        """Return the view if it is of this conversation; the same objects in a row are compared by identity."""
-        view = self.view
-        if view is None or view.history_length != history_length or view.summary != summary:
-            return None
-        if messages is not self.messages and messages[: len(view.settled)] != view.settled:
-            return None
-        self.messages = messages
-        return view
-
-
 @frozen
 class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
-    """Shows the conversation from its beginning, or a summary of its beginning and the rest.
+    """The base class of compilers that show the conversation, or a summary of its beginning and the rest.
 
-    A new epoch begins with an execution that leaves something out, and with a summary; then, and at no other time, stale
-    results are replaced by notices. A subclass says what is left out of earlier executions.
+    A new epoch begins with an execution for which something is left out, and with a summary. Only then are stale results
+    replaced by notices; within an epoch, requests extend each other. A subclass selects what is shown of earlier executions.
     """
 
     _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
-    _kept: Kept | None = field(default=None, repr=False, eq=False)
+    _cache: _Cache | None = field(default=None, repr=False, eq=False)
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that knows which results of these tools later calls make stale."""
         return evolve(self, tools=tools)
 
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # only the lifetime is needed
-        """Return a copy that keeps what it compiled of the history for the length of one execution."""
-        return evolve(self, kept=Kept())
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # only the lifetime matters
+        """Return a copy that caches the compiled history for one execution."""
+        return evolve(self, cache=_Cache())
 
     def compile(self, state: AgentState) -> Sequence[Message]:
-        """Return what the model is shown of the conversation."""
-        view = self._view(state)
-        return view.head + state.messages[len(view.settled) :]
+        """Return the messages that the model sees."""
+        compiled = self._compiled(state)
+        return compiled.shown + state.messages[len(compiled.source) :]
 
     def epoch(self, state: AgentState) -> Epoch:
-        """Return the epoch that this state stands in."""
-        return self._view(state).epoch
+        """Return the epoch of this state."""
+        return self._compiled(state).epoch
 
     @abstractmethod
     def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return those messages of earlier executions that are shown."""
 
-    def _view(self, state: AgentState) -> View:
+    def _compiled(self, state: AgentState) -> _CompiledHistory:
         messages, summary = state.messages, Summary.of(state)
-        length = state.execution.history_length if state.execution is not None else len(messages)
-        length = min(length, len(messages))
-        kept = self._kept if self._kept is not None else Kept()
-        view = kept.serves(messages, length, summary)
-        if view is None:
-            view = kept.view = self._made(messages, length, summary, kept)
-            kept.messages = messages
-        return view
+        history_length = state.execution.history_length if state.execution is not None else len(messages)
+        history_length = min(history_length, len(messages))
+        cache = self._cache if self._cache is not None else _Cache()
+        compiled = cache.get(messages, history_length, summary)
+        if compiled is None:
+            compiled = cache.compiled = self._compile(messages, history_length, summary, cache)
+            cache.messages = messages
+        return compiled
 
-    def _made(self, messages: tuple[Message, ...], length: int, summary: Summary | None, kept: Kept) -> View:
-        covers, at = (summary.covers, summary.at) if summary is not None else (0, 0)
-        end = max(length, at)
-        settled = messages[:end]
-        shown = (*self.of_history(messages[covers:length]), *messages[max(covers, length) : end])
-        stubs = without_stale_results(shown, self._tools)
+    def _compile(
+        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None, cache: _Cache
+    ) -> _CompiledHistory:
+        covered, summarized_at = (summary.covers, summary.at) if summary is not None else (0, 0)
+        end = max(history_length, summarized_at)
+        source = messages[:end]
+        shown = (*self.of_history(messages[covered:history_length]), *messages[max(covered, history_length) : end])
+        stubs = stub_stale_results(shown, self._tools)
         if stubs:
-            shown = tuple([stubs.get(place, message) for place, message in enumerate(shown)])
+            shown = tuple([stubs.get(index, message) for index, message in enumerate(shown)])
         if summary is None:
-            return View(settled, length, None, shown, _epoch("another execution has begun", settled, shown, stubs))
-        lead = _remains(settled, covers, kept)
-        head = (*lead[0], summary.message, *lead[1], *shown)
-        reason = "the conversation was summarized" if at >= length else "another execution has begun"
-        return View(settled, length, summary, head, _epoch(reason, settled, head[1:], stubs))
-
-
-def _epoch(reason: str, settled: tuple[Message, ...], shown: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:
-    dropped = len(settled) - len(shown)
-    return Epoch(reason, dropped, len(shown), len(stubs)) if dropped or stubs else NO_EPOCH
-
-
-def _remains(settled: tuple[Message, ...], covers: int, kept: Kept) -> tuple[list[Message], list[Message]]:
-    """Return what stays of the messages that a summary covers: before the summary, and after it."""
-    if kept.passed.place > covers or settled[: len(kept.covered)] != kept.covered:
-        kept.passed = RetainedMessages()
-    passed, kept.covered = kept.passed, settled[:covers]
-    while passed.place < covers:
-        passed.move(settled)
-    whole = passed.kept(settled)
-    return whole[: passed.leading], whole[passed.leading :]
+            epoch = _epoch("another execution has begun", source, shown, stubs)
+            return _CompiledHistory(source, history_length, None, shown, epoch)
+        leading, pinned = cache.retained_messages(source, covered)
+        shown = (*leading, summary.message, *pinned, *shown)
+        summarizes = summarized_at >= history_length
+        reason = "the conversation was summarized" if summarizes else "another execution has begun"
+        # The message of the summary is not one of the conversation.
+        epoch = _epoch(reason, source, shown[1:], stubs)
+        return _CompiledHistory(source, history_length, summary, shown, epoch)
 
 
 @frozen
 class ConversationWithCurrentToolTrace(HistoryCompiler):
     """Shows the whole conversation, with the tool calls of the current execution and without those of earlier ones.
 
-    Messages of earlier executions that hold tool exchanges are left out whole; questions and answers stay. A new epoch
-    begins with each execution and with each summary, at no other time.
+    Messages of earlier executions that contain tool calls are left out as a whole; questions and answers stay. A new epoch
+    begins with each execution and with each summary.
     """
 
     def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Return the messages of earlier executions that hold no tool exchanges."""
-        return _without_trace(history)
-
-
-def _without_trace(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return tuple([message for message in messages if not message.exchanges])
+        """Return the messages of earlier executions without tool calls."""
+        return _without_exchanges(history)
 
 
 @frozen
@@ -160,3 +107,67 @@ class WholeConversation(HistoryCompiler):
     def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return all messages of earlier executions."""
         return history
+
+
+# --- details ----------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class _CompiledHistory:
+    """What was compiled when an epoch began; later messages of the epoch are shown unchanged after it.
+
+    Attributes:
+        source: the messages of the state that were compiled.
+        history_length: how many of them are of earlier executions, or the input of this one.
+        summary: the summary of the first of them.
+        shown: what the model sees of them.
+        epoch: the epoch.
+    """
+
+    source: tuple[Message, ...]
+    history_length: int
+    summary: Summary | None
+    shown: tuple[Message, ...]
+    epoch: Epoch
+
+
+@define(eq=False)
+class _Cache:
+    """The last compiled history of one execution, and how far the summarized messages were read."""
+
+    messages: tuple[Message, ...] = ()
+    compiled: _CompiledHistory | None = None
+    _retained: RetainedMessages = field(factory=RetainedMessages)
+    _summarized: tuple[Message, ...] = ()
+
+    def get(
+        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None
+    ) -> _CompiledHistory | None:
+        """Return the compiled history if it is of this conversation."""
+        compiled = self.compiled
+        if compiled is None or compiled.history_length != history_length or compiled.summary != summary:
+            return None
+        # Tuples compare their items by identity first, so this is fast while a state only grows.
+        if messages is not self.messages and messages[: len(compiled.source)] != compiled.source:
+            return None
+        self.messages = messages
+        return compiled
+
+    def retained_messages(self, source: tuple[Message, ...], covered: int) -> tuple[list[Message], list[Message]]:
+        """Return the summarized messages that are still shown: those before the summary, and those after it."""
+        if self._retained.position > covered or source[: len(self._summarized)] != self._summarized:
+            self._retained = RetainedMessages()
+        retained, self._summarized = self._retained, source[:covered]
+        while retained.position < covered:
+            retained.advance(source)
+        messages = retained.select(source)
+        return messages[: retained.leading], messages[retained.leading :]
+
+
+def _without_exchanges(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return tuple([message for message in messages if not message.exchanges])
+
+
+def _epoch(reason: str, source: tuple[Message, ...], shown: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:
+    dropped = len(source) - len(shown)
+    return Epoch(reason, dropped, len(shown), len(stubs)) if dropped or stubs else NO_EPOCH

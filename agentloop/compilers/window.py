@@ -1,4 +1,4 @@
-"""A window over a conversation, whose beginning moves in leaps."""
+"""Compilers that show a window of the newest messages, by number or by tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from attrs import define, evolve, field, frozen
 
 from agentloop.compilers.history import ConversationWithCurrentToolTrace
-from agentloop.compilers.retained import RetainedMessages, without_stale_results
+from agentloop.compilers.retained import RetainedMessages, stub_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -21,222 +21,101 @@ from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 
 
-@frozen
-class Measure:
-    """How much a window holds.
-
-    Attributes:
-        weigh: what one message takes.
-        most: what all that is shown may take.
-        keep: what is left of it, at most, when the window was full.
-        base: what is taken already, whatever is shown.
-        reason: why an epoch begins when the window is full, in words.
-    """
-
-    weigh: Callable[[Message], int]
-    most: int
-    keep: int
-    base: int
-    reason: str
-
-
-@define(eq=False)
-class Window:
-    """A window over one conversation, as far as it was read; each message is weighed once, and again as a notice.
-
-    When a message makes it too full, stale results become notices, and messages are dropped from its beginning until no more
-    is left than is to be kept: so there are many steps between two such breaks, and in between what is shown only grows.
-    The newest message is never dropped, nor what `Passed` says stays. A window depends on nothing but the conversation.
-
-    Attributes:
-        measure: how much it holds.
-        tools: the tools, which know what is stale.
-        read: the conversation so far.
-        since: how much of it was there when the epoch began.
-        head: what is shown of that.
-        stubs: the messages among these that have notices in place of stale results, by place.
-    """
-
-    measure: Measure
-    tools: Tools
-    read: tuple[Message, ...] = ()
-    since: int = 0
-    head: tuple[Message, ...] = ()
-    stubs: dict[int, Message] = field(factory=dict)
-    _weights: list[int] = field(factory=list)
-    _taken: int = field(init=False)
-    _leading: int = 0
-    _passed: RetainedMessages = field(factory=RetainedMessages)
-
-    def __attrs_post_init__(self) -> None:
-        self._taken = self.measure.base
-
-    def read_on(self, messages: tuple[Message, ...]) -> None:
-        """Read the rest of a conversation that begins with what was read."""
-        for place in range(len(self.read), len(messages)):
-            weight = self.measure.weigh(messages[place])
-            self._weights.append(weight)
-            self._taken += weight
-            if self._taken > self.measure.most:
-                self._break(messages, place + 1)
-        self.read = messages
-
-    @property
-    def shown(self) -> tuple[Message, ...]:
-        """What is shown of the conversation."""
-        return self.head + self.read[self.since :]
-
-    def epoch(self, before: Epoch) -> Epoch:
-        """Return the epoch that the window stands in.
-
-        Args:
-            before: the epoch of what the window looks at.
-        """
-        if not self.since:
-            return before
-        kept, superseded = len(self.head), len(self.stubs) + before.superseded
-        return Epoch(self.measure.reason, before.dropped + self.since - kept, kept, superseded)
-
-    def _break(self, messages: tuple[Message, ...], end: int) -> None:
-        passed, weights, keep = self._passed, self._weights, self.measure.keep
-        for place, stub in without_stale_results(messages[passed.place : end], self.tools).items():
-            at = passed.place + place
-            self.stubs[at], weights[at] = stub, self.measure.weigh(stub)
-        tail = sum(weights[passed.place : end])
-        while self._always(messages) + tail > keep and passed.place < end - 1:
-            tail -= weights[passed.place]
-            self.stubs.pop(passed.place, None)
-            leading = passed.leading
-            passed.move(messages)
-            self._leading += sum(weights[leading : passed.leading])
-        rest = [self.stubs.get(place, messages[place]) for place in range(passed.place, end)]
-        self._taken = self._always(messages) + tail
-        self.since, self.head = end, (*passed.kept(messages), *rest)
-
-    def _always(self, messages: tuple[Message, ...]) -> int:
-        """What is taken by all that stands before the rest of the conversation."""
-        return (
-            self.measure.base + self._leading + sum([self._weights[place] for place in self._passed.pinned(messages)])
-        )
-
-
-@define(eq=False)
-class WindowCache:
-    """The window of one execution, and the state that it was moved to last."""
-
-    window: Window | None = None
-    state: AgentState | None = None
-
-
 @frozen(kw_only=True)
 class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
-    """Shows a window of what another compiler shows. A subclass says how the window is measured.
+    """The base class of compilers that show a window of what another compiler shows.
+
+    A subclass defines how messages are measured.
 
     Attributes:
-        of: shows what the window is over.
+        inner: the other compiler.
     """
 
-    of: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace)
+    inner: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace)
     _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
-    _kept: WindowCache | None = field(default=None, repr=False, eq=False)
+    _cache: _WindowCache | None = field(default=None, repr=False, eq=False)
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that knows which results of these tools later calls make stale."""
-        of = self.of.with_tools(tools) if isinstance(self.of, CanAcceptTools) else self.of
-        return evolve(self, of=of, tools=tools)
+        inner = self.inner.with_tools(tools) if isinstance(self.inner, CanAcceptTools) else self.inner
+        return evolve(self, inner=inner, tools=tools)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that keeps its window for the length of one execution, and reads new messages only."""
-        of = self.of.with_execution_scope(scope) if isinstance(self.of, CanAcceptExecutionScope) else self.of
-        return evolve(self, of=of, kept=WindowCache())
+        """Return a copy that caches its window for one execution, and then reads new messages only."""
+        inner = self.inner
+        if isinstance(inner, CanAcceptExecutionScope):
+            inner = inner.with_execution_scope(scope)
+        return evolve(self, inner=inner, cache=_WindowCache())
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the newest part of the conversation."""
         return self._window(state).shown
 
     def epoch(self, state: AgentState) -> Epoch:
-        """Return the epoch that this state stands in."""
-        before = self.of.epoch(state) if isinstance(self.of, CanMarkEpoch) else NO_EPOCH
-        return self._window(state).epoch(before)
+        """Return the epoch of this state."""
+        inner_epoch = self.inner.epoch(state) if isinstance(self.inner, CanMarkEpoch) else NO_EPOCH
+        return self._window(state).epoch(inner_epoch)
 
     @abstractmethod
-    def measure(self, state: AgentState) -> Measure:
+    def capacity(self, state: AgentState) -> WindowCapacity:
         """Return how much the window holds."""
 
-    def _window(self, state: AgentState) -> Window:
-        kept = self._kept if self._kept is not None else WindowCache()
-        window = kept.window
-        if window is not None and kept.state is state:
+    def _window(self, state: AgentState) -> _Window:
+        cache = self._cache if self._cache is not None else _WindowCache()
+        window = cache.window
+        if window is not None and cache.state is state:
             return window
-        messages, measure = tuple(self.of.compile(state)), self.measure(state)
-        if window is None or window.measure != measure or messages[: len(window.read)] != window.read:
-            window = Window(measure, self._tools)
-        window.read_on(messages)
-        kept.window, kept.state = window, state
+        messages, capacity = tuple(self.inner.compile(state)), self.capacity(state)
+        # A window is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
+        if window is None or window.capacity != capacity or messages[: len(window.messages)] != window.messages:
+            window = _Window(capacity, self._tools)
+        window.extend(messages)
+        cache.window, cache.state = window, state
         return window
-
-
-def kept_of(most: int, keep: int | None, unit: str) -> int:
-    """Return how much a full window keeps: as much as is said, or half.
-
-    Raises:
-        ConfigurationError: when it cannot hold or keep that much.
-    """
-    if most < 1:
-        raise ConfigurationError(f"a window holds at least 1 of the {unit}, not {most}")
-    kept = max(1, most // 2) if keep is None else keep
-    if not 1 <= kept <= most:
-        raise ConfigurationError(
-            f"a window of {most} {unit} keeps between 1 and {most} of them when it is full, not {kept}"
-        )
-    return kept
-
-
-def _one(_: Message) -> int:
-    return 1
 
 
 @frozen
 class SlidingWindow(WindowCompiler):
-    """Shows the newest messages, at most so many; what was left out stays in the state.
+    """Shows the newest messages, up to a maximum number; messages that are left out stay in the state.
 
-    When there are too many, the oldest are dropped until `keep` are left, and an epoch begins; then requests only grow until
-    there are too many again. Kept in any case: system messages and a summary at the beginning, the question that the rest
-    belongs to, the last message before the window that is the user's, and the newest message, although these be more.
+    When there are too many, the oldest are dropped until `keep` remain, and a new epoch begins; from then on requests extend
+    each other until there are too many again. These messages always stay, even beyond the maximum: system messages and a
+    summary at the beginning, the question that the rest belongs to, the last user's message before the window, and the newest
+    message.
 
     Attributes:
-        messages: the most messages that are shown.
-        keep: how many are left when there are too many; half when left out. The more, the more is seen and the more often the
-            provider's cache is lost.
-        of: shows what the window is over; without the tool trace of earlier executions when left out.
+        messages: the maximum number of messages.
+        keep: how many remain when there are too many; by default half. With more of them, the model sees more and the
+            provider's prompt cache is invalidated more often.
+        inner: the compiler whose messages are shown; by default without the tool trace of earlier executions.
     """
 
     messages: int = field(kw_only=False)
     keep: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        kept_of(self.messages, self.keep, "messages")
+        _validate_keep(self.messages, self.keep, "messages")
 
-    def measure(self, state: AgentState) -> Measure:  # noqa: ARG002  # the same for every state
+    def capacity(self, state: AgentState) -> WindowCapacity:  # noqa: ARG002  # the same for every state
         """Count messages."""
-        keep = kept_of(self.messages, self.keep, "messages")
-        return Measure(_one, self.messages, keep, 0, f"the window of {self.messages} messages was full")
+        keep = _validate_keep(self.messages, self.keep, "messages")
+        return WindowCapacity(_count_one, self.messages, keep, 0, f"the window of {self.messages} messages was full")
 
 
 @frozen
 class TokenWindow(WindowCompiler):
-    """Shows the newest messages, as many as fit into so many tokens; what was left out stays in the state.
+    """Shows the newest messages, up to a maximum of tokens; messages that are left out stay in the state.
 
-    When they do not fit any more, stale results become notices, the oldest messages are dropped until `keep` tokens are left,
-    and an epoch begins; then requests only grow until the budget is spent again. Kept in any case: system messages and a
-    summary at the beginning, the question that the rest belongs to, the last message before the window that is the user's,
-    and the newest message, although these be more.
+    When they exceed the maximum, stale results are replaced by notices, the oldest messages are dropped until `keep` tokens
+    remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. These messages
+    always stay, even beyond the maximum: system messages and a summary at the beginning, the question that the rest belongs
+    to, the last user's message before the window, and the newest message.
 
     Attributes:
-        tokens: the most tokens of system prompt and messages together. The tools on offer and the answer are not among them.
-        keep: how many tokens are left when there are too many; half when left out.
-        estimate: says how many tokens a message takes; by its length when left out. It is asked once for each message.
-        of: shows what the window is over; without the tool trace of earlier executions when left out.
+        tokens: the maximum of tokens of system prompt and messages together, without offered tools and the answer.
+        keep: how many tokens remain when there are too many; by default half.
+        estimate: estimates the tokens of a message, once for each message; by default by its length.
+        inner: the compiler whose messages are shown; by default without the tool trace of earlier executions.
     """
 
     tokens: int = field(kw_only=False)
@@ -244,11 +123,142 @@ class TokenWindow(WindowCompiler):
     estimate: Callable[[Message], int] = field(default=message_tokens, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        kept_of(self.tokens, self.keep, "tokens")
+        _validate_keep(self.tokens, self.keep, "tokens")
 
-    def measure(self, state: AgentState) -> Measure:
-        """Count tokens, those of the system prompt first."""
-        keep = kept_of(self.tokens, self.keep, "tokens")
+    def capacity(self, state: AgentState) -> WindowCapacity:
+        """Count tokens; those of the system prompt are not available to messages."""
+        keep = _validate_keep(self.tokens, self.keep, "tokens")
         prompt = state.context.system_prompt
-        base = self.estimate(Message.system(prompt)) if prompt else 0
-        return Measure(self.estimate, self.tokens, keep, base, f"the budget of {self.tokens} tokens was spent")
+        reserved = self.estimate(Message.system(prompt)) if prompt else 0
+        reason = f"the budget of {self.tokens} tokens was spent"
+        return WindowCapacity(self.estimate, self.tokens, keep, reserved, reason)
+
+
+def _count_one(_: Message) -> int:
+    return 1
+
+
+def _validate_keep(maximum: int, keep: int | None, unit: str) -> int:
+    """Return how much remains of a full window: `keep`, or half.
+
+    Raises:
+        ConfigurationError: when the maximum is below 1, or `keep` is not between 1 and the maximum.
+    """
+    if maximum < 1:
+        raise ConfigurationError(f"a window holds at least 1 of the {unit}, not {maximum}")
+    keep = max(1, maximum // 2) if keep is None else keep
+    if not 1 <= keep <= maximum:
+        raise ConfigurationError(
+            f"a window of {maximum} {unit} keeps between 1 and {maximum} of them when it is full, not {keep}"
+        )
+    return keep
+
+
+# --- the window -------------------------------------------------------------------------------------------------
+
+
+@frozen
+class WindowCapacity:
+    """How much a window holds.
+
+    Attributes:
+        measure: returns the size of one message.
+        maximum: the maximum size of everything that is shown.
+        keep: the size that remains when the window was full.
+        reserved: the size that is not available to messages.
+        reason: why an epoch begins when the window is full, in words.
+    """
+
+    measure: Callable[[Message], int]
+    maximum: int
+    keep: int
+    reserved: int
+    reason: str
+
+
+@define(eq=False)
+class _Window:
+    """A window over one conversation; each message is measured once, and again if its results are replaced by notices.
+
+    A message that exceeds the maximum shrinks the window to `keep`, not only by one message: so there are many steps between
+    two epochs, and the provider's prompt cache serves the requests in between. The newest message is never dropped, nor are
+    the retained messages.
+
+    Attributes:
+        capacity: how much it holds.
+        tools: the tools, which define what is stale.
+        messages: the conversation so far.
+        epoch_start: how many messages there were when the epoch began.
+        head: what is shown of those.
+        stubs: the messages among these with notices in place of stale results, by index.
+    """
+
+    capacity: WindowCapacity
+    tools: Tools
+    messages: tuple[Message, ...] = ()
+    epoch_start: int = 0
+    head: tuple[Message, ...] = ()
+    stubs: dict[int, Message] = field(factory=dict)
+    _sizes: list[int] = field(factory=list)
+    _size: int = field(init=False)
+    _leading_size: int = 0
+    _retained: RetainedMessages = field(factory=RetainedMessages)
+
+    def __attrs_post_init__(self) -> None:
+        self._size = self.capacity.reserved
+
+    def extend(self, messages: tuple[Message, ...]) -> None:
+        """Read the rest of a conversation of which the first messages were read before."""
+        for index in range(len(self.messages), len(messages)):
+            size = self.capacity.measure(messages[index])
+            self._sizes.append(size)
+            self._size += size
+            if self._size > self.capacity.maximum:
+                self._shrink(messages, index + 1)
+        self.messages = messages
+
+    @property
+    def shown(self) -> tuple[Message, ...]:
+        """What is shown of the conversation."""
+        return self.head + self.messages[self.epoch_start :]
+
+    def epoch(self, inner: Epoch) -> Epoch:
+        """Return the epoch of the window.
+
+        Args:
+            inner: the epoch of the inner compiler.
+        """
+        if not self.epoch_start:
+            return inner
+        kept, superseded = len(self.head), len(self.stubs) + inner.superseded
+        return Epoch(self.capacity.reason, inner.dropped + self.epoch_start - kept, kept, superseded)
+
+    def _shrink(self, messages: tuple[Message, ...], end: int) -> None:
+        """Begin an epoch before message `end`: first replace stale results, then drop the oldest messages."""
+        retained, sizes = self._retained, self._sizes
+        start = retained.position
+        for offset, stub in stub_stale_results(messages[start:end], self.tools).items():
+            self.stubs[start + offset], sizes[start + offset] = stub, self.capacity.measure(stub)
+        rest_size = sum(sizes[start:end])
+        while self._retained_size(messages) + rest_size > self.capacity.keep and retained.position < end - 1:
+            rest_size -= sizes[retained.position]
+            self.stubs.pop(retained.position, None)
+            leading = retained.leading
+            retained.advance(messages)
+            self._leading_size += sum(sizes[leading : retained.leading])
+        rest = [self.stubs.get(index, messages[index]) for index in range(retained.position, end)]
+        self._size = self._retained_size(messages) + rest_size
+        self.epoch_start, self.head = end, (*retained.select(messages), *rest)
+
+    def _retained_size(self, messages: tuple[Message, ...]) -> int:
+        """Return the size of the messages that stay, with what is reserved."""
+        pinned = sum([self._sizes[index] for index in self._retained.pinned(messages)])
+        return self.capacity.reserved + self._leading_size + pinned
+
+
+@define(eq=False)
+class _WindowCache:
+    """The window of one execution, and the state that it was extended to."""
+
+    window: _Window | None = None
+    state: AgentState | None = None

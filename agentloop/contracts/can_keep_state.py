@@ -1,4 +1,4 @@
-"""The contract of stores for what interceptors remember between calls."""
+"""The contract of stores for the state that interceptors keep between calls."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from attrs import frozen
 from agentloop.values.value import Value
 
 S = TypeVar("S", bound=Value)
-A = TypeVar("A")
+R = TypeVar("R")
 
 
 @frozen(eq=False, repr=False)
 class Namespace(Value):
-    """A place in a store for states of one kind.
+    """A part of a store for states of one kind.
 
     Attributes:
-        name: the name of the place; the same name is the same place for everyone who shares the store.
-        most: how many states it holds, the one not used for longest going first; None for no bound.
+        name: the name; users of a store that use the same name share the states.
+        max_entries: the maximum number of states, of which the least recently used is evicted first; None for no limit.
     """
 
     name: str
-    most: int | None = None
+    max_entries: int | None = None
 
 
 @frozen(eq=False, repr=False)
-class Update(Value, Generic[S, A]):
-    """What is to become of a state.
+class Update(Value, Generic[S, R]):
+    """A state after a transition, and what the caller of the transition gets.
 
     Attributes:
-        state: the state to keep; None for none.
-        until: the moment up to which it is kept, in seconds of the clock that `now` was read from.
-        answer: what `update` returns.
+        state: the new state; None to delete it.
+        expires_at: when the state expires, in seconds of the clock that `now` was read from.
+        result: what `CanKeepState.update` returns.
     """
 
     state: S | None
-    until: float
-    answer: A
+    expires_at: float
+    result: R
 
 
-Transition: TypeAlias = Callable[[S | None], Update[S, A]]
-"""A pure function from the state that is kept, or None, to what becomes of it."""
+Transition: TypeAlias = Callable[[S | None], Update[S, R]]
+"""A pure function from the stored state, or None, to its update."""
 
 
 class CanKeepState(ABC):
-    """Keeps small immutable states by name, such as the tokens of a bucket, for one execution or for many.
+    """Stores small immutable states by name, such as the level of a token bucket, for one execution or for many.
 
     An implementer keeps these laws:
 
-    - One update of a state at a time: what an update is given is what the last one before it left.
-    - A state is not given out at or after the moment up to which it is kept.
-    - Before that it is forgotten only when its shelf is full.
+    - Updates of one state are serialized: each transition receives what the previous one returned.
+    - A state that has expired is never passed to a transition.
+    - Before it expires, a state is deleted only when its namespace is full.
     """
 
     @abstractmethod
-    async def update(self, shelf: Namespace, key: str, now: float, transition: Transition[S, A]) -> A:
-        """Replace one state by what the transition makes of it.
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Transition[S, R]) -> R:
+        """Replace one state by what the transition returns.
 
-        A store that others write to as well may call the transition more than once.
+        A store that other processes write to may call the transition more than once.
 
         Args:
-            shelf: where the state is.
-            key: which one it is.
-            now: the present moment, in seconds of the loop's clock.
-            transition: makes the new state of the old one.
+            namespace: the part of the store.
+            key: the name of the state in the namespace.
+            now: the current time, in seconds of the loop's clock.
+            transition: returns the new state for the old one.
 
         Returns:
-            The answer of the transition that took effect.
+            The result of the transition that took effect.
         """

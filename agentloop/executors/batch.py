@@ -272,7 +272,7 @@ class Batch:
             admitted.key,
             admitted.index,
             decision=decision,
-            decided=admitted.call if decision is not None else None,
+            decided_call=admitted.call if decision is not None else None,
             ensemble=self.toolbox.group_name(admitted.call.name),
         )
 

@@ -14,45 +14,34 @@ from typing import Any
 _JOIN_SECONDS = 1.0
 
 
-class _Work:
-    """One function to run, and who waits for it."""
-
-    __slots__ = ("begun", "call", "context", "dropped", "future", "loop")
-
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.call: Callable[[], Any] = call
-        self.loop: asyncio.AbstractEventLoop = loop
-        self.future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-        self.context: Context = copy_context()
-        self.begun: bool = False
-        self.dropped: bool = False
-
-
-class ThreadAbandoned(Exception):  # it is not an error of the function
-    """The wait for a function was cancelled while the function was running; it goes on in its thread."""
+class ThreadAbandoned(Exception):  # not an error of the function, and not one that leaves this room
+    """The wait for a function was cancelled while the function ran. The function continues in its thread."""
 
 
 class ThreadPool:
-    """Runs plain functions in daemon threads of its own, as many as there are functions at one time.
+    """Runs plain functions in daemon threads, as many as there are functions at one time.
 
-    A thread is made when none is idle. Where the system gives no more of them, functions wait for a busy one. A thread whose
-    function is no longer waited for leaves the pool when the function ends.
+    A thread is started when none is idle. If the system refuses to start one, functions wait for a busy thread. A thread whose
+    function was abandoned leaves the pool when the function ends.
     """
+
+    # The standard executor is not used: it joins its threads when the interpreter exits, so that one function that never
+    # returns would keep the program from ending.
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._backlog: deque[_Work] = deque()
         self._lock = threading.Lock()
-        self._idle = 0
-        self._threads: set[_Worker] = set()
-        self._closed = False
+        self._idle_count = 0
+        self._workers: set[_Worker] = set()
+        self._is_closed = False
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """Run a function in a thread, with a copy of the current context variables.
 
         Raises:
-            ThreadAbandoned: when this is cancelled while the function runs, chained to the `CancelledError`.
-            RuntimeError: when the system does not give a single thread.
+            ThreadAbandoned: the task was cancelled while the function ran; raised from the `CancelledError`.
+            RuntimeError: the system does not start a single thread.
             BaseException: whatever the function raises.
         """
         work = _Work(call, asyncio.get_running_loop())
@@ -61,9 +50,9 @@ class ThreadPool:
             result, error = await work.future
         except asyncio.CancelledError as cancelled:
             with self._lock:
-                work.dropped = True
-                begun = work.begun
-            if begun:
+                work.is_abandoned = True
+                has_started = work.has_started
+            if has_started:
                 raise ThreadAbandoned from cancelled
             raise
         if error is not None:
@@ -71,88 +60,111 @@ class ThreadPool:
         return result
 
     def close(self) -> None:
-        """Let idle threads end, and wait until they have; busy ones end with their function."""
+        """End the idle threads and wait for them; busy threads end with their functions."""
         with self._lock:
-            self._closed = True
-            ending = [thread for thread in self._threads if not thread.busy]
-            for _ in range(self._idle):
+            self._is_closed = True
+            idle = [worker for worker in self._workers if not worker.is_busy]
+            for _ in range(self._idle_count):
                 self._queue.put(None)
-            self._idle = 0
-        for thread in ending:
-            thread.join(_JOIN_SECONDS)
+            self._idle_count = 0
+        for worker in idle:
+            worker.join(_JOIN_SECONDS)
 
     def _submit(self, work: _Work) -> None:
         with self._lock:
-            if self._given_to_idle(work):
+            if self._hand_to_idle_worker(work):
                 return
-            thread = _Worker(self, work)
-            self._threads.add(thread)
+            worker = _Worker(self, work)
+            self._workers.add(worker)
         try:
-            thread.start()
+            worker.start()
         except RuntimeError:
+            # The system has no more threads: wait for one of the pool, if it has any.
             with self._lock:
-                self._threads.discard(thread)
-                if self._given_to_idle(work):
+                self._workers.discard(worker)
+                if self._hand_to_idle_worker(work):
                     return
-                if not self._threads:
+                if not self._workers:
                     raise
                 self._backlog.append(work)
 
-    def _given_to_idle(self, work: _Work) -> bool:
-        """Give a function to an idle thread, if there is one."""
-        if not self._idle:
+    def _hand_to_idle_worker(self, work: _Work) -> bool:
+        """Queue the work if a thread is idle, and return whether one is. The lock must be held."""
+        if not self._idle_count:
             return False
-        self._idle -= 1
+        # The count is lowered here and not by the thread, so that one idle thread is not promised to two functions.
+        self._idle_count -= 1
         self._queue.put(work)
         return True
 
-    def worker_began(self, thread: _Worker, work: _Work) -> bool:
-        """Note that a thread begins a function; False when nobody waits for it any more."""
-        with self._lock:
-            thread.busy = not work.dropped
-            work.begun = not work.dropped
-            return work.begun
+    # --- called by the threads ----------------------------------------------------------------------------------
 
-    def worker_idles(self, thread: _Worker, work: _Work) -> _Work | None:
-        """Note that a thread has nothing to do, and give it its next function; None lets it end."""
+    def start_work(self, worker: _Worker, work: _Work) -> bool:
+        """Mark the work as started, unless it was abandoned before; return whether it has to run."""
         with self._lock:
-            if self._backlog and not self._closed:
+            worker.is_busy = not work.is_abandoned
+            work.has_started = not work.is_abandoned
+            return work.has_started
+
+    def next_work(self, worker: _Worker, work: _Work) -> _Work | None:
+        """Wait for the next function of a thread; None ends the thread.
+
+        Args:
+            worker: the thread.
+            work: the function that has ended in it.
+        """
+        with self._lock:
+            if self._backlog and not self._is_closed:
                 return self._backlog.popleft()
-            if self._closed or work.dropped:
-                self._threads.discard(thread)
+            if self._is_closed or work.is_abandoned:
+                self._workers.discard(worker)
                 return None
-            self._idle += 1
+            self._idle_count += 1
         following = self._queue.get()
         if following is None:
             with self._lock:
-                self._threads.discard(thread)
+                self._workers.discard(worker)
         return following
+
+
+class _Work:
+    """One function, and the future that waits for it."""
+
+    __slots__ = ("call", "context", "future", "has_started", "is_abandoned", "loop")
+
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.call: Callable[[], Any] = call
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        self.context: Context = copy_context()
+        self.has_started: bool = False
+        self.is_abandoned: bool = False
 
 
 class _Worker(threading.Thread):
     """A thread of the pool."""
 
-    def __init__(self, pool: ThreadPool, first: _Work) -> None:
+    def __init__(self, pool: ThreadPool, work: _Work) -> None:
         super().__init__(name="agentloop-tool", daemon=True)
-        self.busy: bool = True
+        self.is_busy: bool = True
         self._pool = pool
-        self._first = first
+        self._first_work = work
 
     def run(self) -> None:
-        work: _Work | None = self._first
+        work: _Work | None = self._first_work
         while work is not None:
-            if self._pool.worker_began(self, work):
-                outcome = _outcome(work)
-                self.busy = False
-                with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody can be told
+            if self._pool.start_work(self, work):
+                outcome = _run(work)
+                self.is_busy = False
+                with contextlib.suppress(RuntimeError):  # the event loop is closed: nothing waits for the result
                     work.loop.call_soon_threadsafe(_deliver, work, outcome)
-            work = self._pool.worker_idles(self, work)
+            work = self._pool.next_work(self, work)
 
 
-def _outcome(work: _Work) -> tuple[Any, BaseException | None]:
+def _run(work: _Work) -> tuple[Any, BaseException | None]:
     try:
         return work.context.run(work.call), None
-    except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+    except BaseException as error:  # noqa: BLE001  # raised again in the task that waits for it
         return None, error
 
 

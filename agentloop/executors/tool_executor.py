@@ -33,21 +33,22 @@ _NO_INTERCEPTORS = InterceptorStack.of(())
 
 @frozen
 class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope):
-    """Runs a batch of calls in three phases, so that order is the same whatever finishes first.
+    """Runs a batch of calls in three phases, so that the order of outcomes and events does not depend on which call ends first.
 
-    Calls are admitted in call order (found, validated, shown to `before_tool_use`), run side by side (plain functions in
-    threads of their own), and settled in call order as soon as all before them are (`after_tool_use`, then the event that
-    says what is final). A tool that declares itself `sequential` runs alone; calls of one ordering key run one after the
-    other.
+    Calls are admitted in call order: looked up, validated, and passed through `before_tool_use`. Admitted calls run
+    concurrently; plain functions run in threads. Calls are settled in call order: each passes `after_tool_use`, and then the
+    event with its final outcome is emitted. A call of a `sequential` tool runs alone; calls with the same ordering key run one
+    after the other.
 
     Attributes:
-        raise_on_tool_failure: settle the whole batch and then raise it, interrupted by a `BatchFailed`, when a tool failed or timed out.
-        stop_on_tool_block: do not admit the calls after a blocked one; those admitted run.
-        max_concurrency: the most calls that run at once; None for all.
-        default_timeout: seconds for tools that name no timeout; None for no limit.
-        max_result_bytes: the most bytes of a result that the model is shown, for tools that name no limit; the value
-            itself is kept whole.
-        cancel_grace: seconds that calls get to end, and outcomes to be settled, when the execution is cancelled.
+        raise_on_tool_failure: whether a failed or timed out tool interrupts the step with a `BatchFailed`, after the whole batch
+            is settled.
+        stop_on_tool_block: whether the calls after a blocked call are cancelled; calls that were admitted before it run.
+        max_concurrency: the maximum number of calls that run at once; None for all.
+        default_timeout: timeout in seconds for tools without one; None for no limit.
+        max_result_bytes: the maximum size of a result in a request, in bytes, for tools without a limit. The value of the
+            execution is kept whole.
+        cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
     """
 
     raise_on_tool_failure: bool = field(default=False, kw_only=True)
@@ -65,27 +66,27 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         """Return a copy that runs these tools.
 
         Raises:
-            ToolDefinitionError: when the parameters of one are not a valid JSON Schema.
+            ToolDefinitionError: the parameters of a tool are not a valid JSON Schema.
         """
         toolbox = Toolbox(tools)
         toolbox.check_schemas()
         return evolve(self, toolbox=toolbox)
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
-        """Return a copy whose calls pass these points, and that emits to this bus."""
+        """Return a copy with these interceptors and this bus."""
         return evolve(self, interceptor=InterceptorStack.of(interceptor), events=events)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that takes times, ids and dependencies from this scope, and has its threads end with it."""
+        """Return a copy with this clock, these ids and these dependencies; its threads end with the scope."""
         return evolve(self, scope=scope)
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         """Execute a batch.
 
         Raises:
-            BatchInterrupted: after every call was settled. Its cause is the `InterceptorFailed` of an interceptor, the
-                `JournalError` of the journal or, under `raise_on_tool_failure`, a `BatchFailed`.
-            asyncio.CancelledError: after the open calls were settled; raised from a `BatchInterrupted`.
+            BatchInterrupted: an interceptor or the journal failed or, with `raise_on_tool_failure`, a tool did. Every call is
+                settled before.
+            asyncio.CancelledError: the task was cancelled; raised from a `BatchInterrupted`. Every call is settled before.
         """
         if self._scope is not None:
             return await self._execute(tool_calls, state, self._scope)
@@ -102,7 +103,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         except asyncio.CancelledError as cancelled:
             reason = "the execution was cancelled"
             await run_shielded(batch.abandon(reason), self.cancel_grace)
-            batch.close(reason)
+            batch.close(reason)  # calls that did not end in time get an outcome nevertheless
             raise cancelled from BatchInterrupted(batch.executions())
         executions = batch.executions()
         if batch.failure is not None:

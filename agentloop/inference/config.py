@@ -67,7 +67,7 @@ def _as_headers(headers: Mapping[str, str]) -> JsonObject:
     return freeze_object(lowered)
 
 
-def _masked_headers(headers: Mapping[str, str]) -> str:
+def _mask_headers(headers: Mapping[str, str]) -> str:
     # Any header may contain a secret, whatever its name.
     return repr(dict.fromkeys(headers, "***"))
 
@@ -104,7 +104,7 @@ class LLMConfig(Value):
     api_key: Secret | None = field(default=None, converter=as_secret)
     provider: str = ""
     auth: Auth = field(default="bearer", validator=in_(get_args(Auth)))
-    headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_masked_headers)
+    headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
     timeout: float = field(default=600.0, validator=gt(0))

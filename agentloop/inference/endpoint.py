@@ -90,7 +90,7 @@ class Endpoint:
         seconds = self.config.deadline
         end = None if seconds is None else asyncio.get_running_loop().time() + seconds
         # Retries end with the first delta: after that, a consumer has seen part of the response.
-        started = self._with_retries(lambda: self._started(encoded), jitter, report)
+        started = self._with_retries(lambda: self._start_stream(encoded), jitter, report)
         response = await (started if end is None else self._within_deadline(end, started))
         # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
         batches = response.deltas()
@@ -117,7 +117,7 @@ class Endpoint:
             raise self._redacted(error) from error.__cause__
         return _with_original_names(response, encoded.tool_names)
 
-    async def _started(self, encoded: EncodedRequest) -> StreamedResponse:
+    async def _start_stream(self, encoded: EncodedRequest) -> StreamedResponse:
         """Make an attempt up to the first delta."""
         try:
             opened = await self.http.open(encoded.path, encoded.headers, encoded.body)

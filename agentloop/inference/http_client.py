@@ -47,7 +47,7 @@ class HttpClient:
         self._client = client
         self._package = _package_of(client)
         self._urls: dict[str, Any] = {}
-        self._host = self._parsed_url("").netloc.decode("ascii")
+        self._host = self._parse_url("").netloc.decode("ascii")
         self._headers = {**_HEADERS, **config.auth_headers()}
         timeouts = {"connect": config.connect_timeout, "read": config.timeout, "write": config.timeout, "pool": None}
         self._extensions = {"timeout": timeouts}
@@ -96,7 +96,7 @@ class HttpClient:
             response = await client.send(request, stream=True, follow_redirects=False)
         except self._package.HTTPError as error:
             error.request = None  # it contains the key
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         return OpenResponse(response, self._config, self._package)
 
     async def aclose(self) -> None:
@@ -114,7 +114,7 @@ class HttpClient:
             raise
         return OpenResponse(response, self._config, self._package, partial(pool.release, connection))
 
-    def _parsed_url(self, path: str) -> Any:
+    def _parse_url(self, path: str) -> Any:
         try:
             return self._package.URL(self._config.url(path))
         except self._package.InvalidURL as error:
@@ -125,7 +125,7 @@ class HttpClient:
         # Parsing a URL costs more than the rest of this function, and there are few paths.
         url = self._urls.get(path)
         if url is None:
-            url = self._urls[path] = self._parsed_url(path)
+            url = self._urls[path] = self._parse_url(path)
         return httpx.Request(
             "POST",
             url,
@@ -134,7 +134,7 @@ class HttpClient:
             extensions=self._extensions,
         )
 
-    def _translated(self, error: Exception) -> InferenceError:
+    def _translate(self, error: Exception) -> InferenceError:
         """Return the error for a request without a response."""
         package, address, message = self._package, self._config.address, _message_of(error)
         if isinstance(error, package.ConnectTimeout):
@@ -229,7 +229,7 @@ class OpenResponse:
         size = 0
         body = self._response.aiter_bytes()
         try:
-            # The decompressed size is limited too, so that a small compressed body cannot exhaust the memory.
+            # The limit applies to the decompressed body.
             async for chunk in body:
                 size += len(chunk)
                 if size > self._config.max_response_bytes:
@@ -237,7 +237,7 @@ class OpenResponse:
                 yield chunk
         except self._package.HTTPError as error:
             error.request = None  # it contains the key
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         else:
             # Only a connection whose response was read completely can be reused.
             self._is_complete = True
@@ -273,7 +273,7 @@ class OpenResponse:
             request_id=request_id(self.headers),
         )
 
-    def _translated(self, error: Exception) -> InferenceError:
+    def _translate(self, error: Exception) -> InferenceError:
         """Return the error for an incomplete body."""
         address, status, id_ = self._config.address, self.status, request_id(self.headers)
         if isinstance(error, self._package.TimeoutException):

@@ -67,13 +67,13 @@ def model_names(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _spellings(provider: str, model: str) -> Iterator[str]:
-    for spelling in dict.fromkeys((model, *_normalized(model))):
+    for spelling in dict.fromkeys((model, *_normalize(model))):
         yield spelling
         if provider:
             yield f"{provider}:{spelling}"
 
 
-def _normalized(model: str) -> tuple[str, str]:
+def _normalize(model: str) -> tuple[str, str]:
     """Return a model without its prefixes, with its tag and without."""
     base_name = model.removeprefix("ft:").rpartition("/")[2].replace("_", "-")
     base_name = _VERSION_POINT.sub(".", _VENDOR_PREFIX.sub("", base_name))

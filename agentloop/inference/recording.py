@@ -104,12 +104,12 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     def _record(self, request: InferenceRequest, response: InferenceResponse) -> None:
         names = {"model": self.model_name, "wire_format": self.wire_format_name}
         header = {name: value for name, value in names.items() if value}
-        exchange = {"request": _comparable(request), "response": parse_json(to_json(response))}
+        exchange = {"request": _comparable_form(request), "response": parse_json(to_json(response))}
         secrets = [secret for secret in (*self.secrets, *_keys_of(self.inference)) if secret]
         # A short secret, such as the "x" that local servers accept, can occur anywhere in the file: it is masked in values
         # only. A long one is masked wherever it occurs, also when it is part of a key.
         short = [secret for secret in secrets if len(secret) < _MIN_LONG_SECRET]
-        text = json.dumps({**header, **_masked(exchange, short)}, ensure_ascii=False, indent=2)
+        text = json.dumps({**header, **_mask(exchange, short)}, ensure_ascii=False, indent=2)
         for secret in secrets:
             if len(secret) >= _MIN_LONG_SECRET:
                 text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _MASK)
@@ -157,7 +157,7 @@ class ReplayInference(CanInfer, CanNameModel):
             ContractViolation: when no recorded response remains for this request; names the first difference from the next
                 recorded request.
         """
-        requested = _comparable(request)
+        requested = _comparable_form(request)
         for index, (recorded, response) in enumerate(self._remaining):
             # Responses are consumed, since equal requests may have had different responses.
             if self._in_order or recorded == requested:
@@ -186,7 +186,7 @@ class ReplayInference(CanInfer, CanNameModel):
         return f"no response in {self._path} matches this request; the next recorded request differs at {difference}"
 
 
-def _comparable(request: InferenceRequest) -> Any:
+def _comparable_form(request: InferenceRequest) -> Any:
     """Return a request as JSON, without the ids and times of executions, which differ between runs and no model sees."""
     # The JSON form is compared instead of the request, because the recording contains the JSON form.
     return _without_run_data(parse_json(to_json(request))["value"])
@@ -202,17 +202,17 @@ def _without_run_data(value: Any) -> Any:
     return {name: _without_run_data(item) for name, item in value.items() if name not in removed}
 
 
-def _masked(value: Any, secrets: Sequence[str]) -> Any:
+def _mask(value: Any, secrets: Sequence[str]) -> Any:
     """Return JSON whose texts do not contain the secrets; keys and structural values are unchanged."""
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, _MASK)
         return value
     if isinstance(value, list):
-        return [_masked(item, secrets) for item in value]
+        return [_mask(item, secrets) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: item if name in _STRUCTURAL_KEYS else _masked(item, secrets) for name, item in value.items()}
+    return {name: item if name in _STRUCTURAL_KEYS else _mask(item, secrets) for name, item in value.items()}
 
 
 def _keys_of(inference: CanInfer) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A line per tool call."""
+"""A log with one line per tool call."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Sink: TypeAlias = Callable[[Mapping[str, Any]], object] | str | Path | TextIO
 class AuditLog(Interceptor):
     """Writes a line per settled call: time, caller, tool, arguments, outcome, duration_ms, success.
 
-    It stands outside of other interceptors, so a line says what the model and the state get. A line that cannot be
-    written is an error of the execution: what must be audited does not go on unaudited.
+    By default it is outside of other interceptors, so a line has what the model and the state get. A line that cannot be
+    written fails the execution: no call goes unaudited.
 
     Args:
-        to: where lines go: a path that JSON lines are appended to, an open text file, or a function of the entry. When
-            left out, the logger `agentloop.audit` at level INFO.
-        secrets: fields that are masked in arguments, results and errors: by their name wherever they stand, as `password`,
-            or by a path from the top, as `card.number`. What they hold is masked in the other texts of the line as well.
-            Arguments that cannot be read are masked whole.
-        results: write what the calls returned, too.
-        priority: where it stands among the interceptors.
+        to: the destination: a path to which JSON lines are appended, an open text file, or a function of the entry. By
+            default, the logger `agentloop.audit` at level INFO.
+        secrets: fields to mask in arguments, results and errors: by name at any depth, such as `password`, or by path from the
+            top, such as `card.number`. Their values are also masked in the other texts of the line. Arguments that cannot be
+            parsed are masked completely.
+        results: whether to write the results of the calls as well.
+        priority: the position among other interceptors.
     """
 
     has_side_effects: bool = True
@@ -48,12 +48,12 @@ class AuditLog(Interceptor):
         self.priority = priority
         self.secrets: SecretFields = SecretFields(secrets)
         self.results = results
-        self._write = _writer(to)
+        self._write = _create_writer(to)
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Write the line."""
         execution = point.execution
-        told = self._masked(execution) if self.secrets.paths else self._plain(execution)
+        content = self._masked_content(execution) if self.secrets.paths else self._content(execution)
         self._write(
             {
                 "time": execution.ended_at.isoformat(),
@@ -64,32 +64,33 @@ class AuditLog(Interceptor):
                 "outcome": execution.status.value,
                 "duration_ms": round(execution.duration_ms, 3),
                 "success": execution.succeeded,
-                **told,
+                **content,
             }
         )
         return point
 
-    def _plain(self, execution: ToolExecution) -> dict[str, Any]:
-        told = {"arguments": execution.call.arguments_json, "error": execution.error_message}
-        return {**told, "result": thaw(execution.value)} if self.results else told
+    def _content(self, execution: ToolExecution) -> dict[str, Any]:
+        content = {"arguments": execution.call.arguments_json, "error": execution.error_message}
+        return {**content, "result": thaw(execution.value)} if self.results else content
 
-    def _masked(self, execution: ToolExecution) -> dict[str, Any]:
-        told, found = self._plain(execution), set[str]()
+    def _masked_content(self, execution: ToolExecution) -> dict[str, Any]:
+        content, secret_texts = self._content(execution), set[str]()
         try:
-            execution.call.arguments  # noqa: B018  # to know whether they can be read
+            execution.call.arguments  # noqa: B018  # parses them
         except MalformedArguments as error:
-            told["arguments"] = MASK
-            told["error"] = type(error).__name__ if execution.has_error else ""
+            content["arguments"] = MASK
+            content["error"] = type(error).__name__ if execution.has_error else ""
         else:
-            told["arguments"] = self.secrets.mask_text(told["arguments"], found)
-        if isinstance(told.get("result"), str):
-            told["result"] = self.secrets.mask_text(told["result"], found)
-        elif "result" in told:
-            told["result"] = self.secrets.mask(told["result"], found)
-        return {name: mask_texts(one, found) for name, one in told.items()}
+            content["arguments"] = self.secrets.mask_text(content["arguments"], secret_texts)
+        if isinstance(content.get("result"), str):
+            content["result"] = self.secrets.mask_text(content["result"], secret_texts)
+        elif "result" in content:
+            content["result"] = self.secrets.mask(content["result"], secret_texts)
+        # An error message may repeat an argument: what was masked in one text is masked in all of them.
+        return {name: mask_texts(value, secret_texts) for name, value in content.items()}
 
 
-def _writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:
+def _create_writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:
     if to is None:
         return lambda entry: logger.info("%s", format_json(entry).decode())
     if isinstance(to, str | Path):

@@ -1,4 +1,4 @@
-"""Cancelling an execution from outside, so that it ends with a state."""
+"""Cancellation of an execution from outside, which ends with a state."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ S = TypeVar("S", bound=StatePoint)
 
 
 class CancellationToken(Interceptor):
-    """A token that stops every execution it is given to, and lets each end with its state.
+    """Stops every execution that it is an interceptor of; each of them ends with its state.
 
-        token = Cancellation()
+        token = CancellationToken()
         run = asyncio.create_task(loop.with_interceptors(token).execute("…"))
         token.cancel("the user closed the window")
         state = await run       # status stopped, reason user_requested
 
-    Running calls are cancelled, calls not yet begun are not begun, the inference under way is given up.
+    Running calls and the running inference are cancelled, and no further call starts.
 
     Args:
-        priority: where it stands among the interceptors.
+        priority: the position among other interceptors.
     """
 
     def __init__(self, *, priority: int = 3000) -> None:
@@ -52,7 +52,7 @@ class CancellationToken(Interceptor):
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Stop what carries this token; from any thread, and any number of times: the first reason counts."""
+        """Stop the executions. Thread-safe and idempotent: the first reason counts."""
         with self._lock:
             if self.reason is not None:
                 return
@@ -63,20 +63,20 @@ class CancellationToken(Interceptor):
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop before the step."""
-        return self._stopped(point)
+        return self._stop(point)
 
     async def around_inference(self, _point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
-        """Give the inference up when cancelled."""
+        """Cancel the inference."""
         response = await self._race(proceed)
         if response is None:
             raise AgentStop(self.reason or "", reason=StopReason.USER_REQUESTED)
         return response
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Do not begin a call."""
+        """Block the call."""
         if self.reason is None:
             return point
-        return self._stopped(point).block(f"cancelled before it ran: {self.reason}")
+        return self._stop(point).block(f"cancelled before it ran: {self.reason}")
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the call."""
@@ -87,47 +87,49 @@ class CancellationToken(Interceptor):
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Stop after the call."""
-        return self._stopped(point)
+        return self._stop(point)
 
-    def _stopped(self, point: S) -> S:
-        if self.reason is None or _has_stopped(point):
+    def _stop(self, point: S) -> S:
+        if self.reason is None or _is_stopped_by_user(point):
             return point
         return point.stop(self.reason, reason=StopReason.USER_REQUESTED)
 
     async def _race(self, proceed: Callable[[], Awaitable[T]]) -> T | None:
-        """Await `proceed()`, or return None when the token is cancelled first."""
+        """Await `proceed()`; return None if the token is cancelled first."""
         loop = asyncio.get_running_loop()
-        woken = loop.create_future()
+        cancelled = loop.create_future()
+        # Registered under the lock of `cancel`, so that a concurrent cancellation is never missed.
         with self._lock:
             if self.reason is not None:
                 return None
-            self._waiting[woken] = loop
-        work = asyncio.ensure_future(proceed())
+            self._waiting[cancelled] = loop
+        task = asyncio.ensure_future(proceed())
         try:
-            await asyncio.wait((work, woken), return_when=asyncio.FIRST_COMPLETED)
-            if work.done() or not woken.done():
-                return await work
-            work.cancel()
-            await asyncio.wait((work,))
-            finished = not work.cancelled() and work.exception() is None
-            return work.result() if finished else None
+            await asyncio.wait((task, cancelled), return_when=asyncio.FIRST_COMPLETED)
+            if task.done() or not cancelled.done():
+                return await task
+            task.cancel()
+            await asyncio.wait((task,))
+            # The operation may have ended at the same moment, or have refused to be cancelled: its result counts.
+            has_result = not task.cancelled() and task.exception() is None
+            return task.result() if has_result else None
         except asyncio.CancelledError:
-            work.cancel()
-            await asyncio.wait((work,))
+            task.cancel()
+            await asyncio.wait((task,))
             raise
         finally:
             with self._lock:
-                self._waiting.pop(woken, None)
-            woken.cancel()
+                self._waiting.pop(cancelled, None)
+            cancelled.cancel()
 
     def __repr__(self) -> str:
         return f"CancellationToken(cancelled={self.reason!r})" if self.cancelled else "CancellationToken()"
 
 
-def _has_stopped(point: StatePoint) -> bool:
+def _is_stopped_by_user(point: StatePoint) -> bool:
     execution = point.state.execution
     if execution is None:
-        return True
+        return True  # there is no execution to stop
     return any(signal.reason is StopReason.USER_REQUESTED for signal in execution.continuation.signals)
 
 

@@ -71,23 +71,22 @@ class InterceptorStack(CanIntercept):
         layers = tuple(sorted(registered, key=lambda layer: -layer.priority))
         return cls(layers, _compile(layers))
 
-    def bound(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
+    def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution; layers that accept its scope or its events receive them."""
         log = scope.log
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
-        layers = tuple([self._bind(layer, events, scope) for layer in admitted])
-        unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))
-        compiled = self._compiled if unchanged else _compile(layers)
+        layers = tuple([self._bind_layer(layer, events, scope) for layer in admitted])
+        is_unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))
+        compiled = self._compiled if is_unchanged else _compile(layers)
         return evolve(self, layers=layers, compiled=compiled, events=events, replay=replay)
 
-    def _bind(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
-        bound = layer
-        if isinstance(bound, CanAcceptExecutionScope):
-            bound = bound.with_execution_scope(scope)
-        if isinstance(bound, CanAcceptLifecycle):
-            bound = bound.with_lifecycle(self, events)
-        return bound
+    def _bind_layer(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
+        if isinstance(layer, CanAcceptExecutionScope):
+            layer = layer.with_execution_scope(scope)
+        if isinstance(layer, CanAcceptLifecycle):
+            layer = layer.with_lifecycle(self, events)
+        return layer
 
     @points.default
     def _handled_points(self) -> frozenset[str]:

@@ -1,10 +1,11 @@
-"""Many tools, of which a model is offered those that it has searched for."""
+"""A large number of tools, of which a model is offered those that it has searched for."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cached_property
 from math import log
 from typing import Any
@@ -17,165 +18,72 @@ from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.tool_selection import with_tools_offered
+from agentloop.interception.tool_selection import offer_tools
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.points import BeforeInference
 from agentloop.values.tool_calls import Effect, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-"""The words of a text, also where a name writes several together: `readFile`, `read_file`, `HTTPStatus`."""
-_SAYS_NOTHING = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "do",
-        "for",
-        "from",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "not",
-        "of",
-        "on",
-        "or",
-        "please",
-        "so",
-        "some",
-        "that",
-        "the",
-        "them",
-        "then",
-        "these",
-        "this",
-        "those",
-        "to",
-        "tool",
-        "use",
-        "used",
-        "uses",
-        "using",
-        "want",
-        "was",
-        "what",
-        "when",
-        "which",
-        "with",
-        "you",
-        "your",
-    ]
-)
-_ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
-_SHORTEST_STEM = 3
-_NAME, _DESCRIPTION, _PARAMETER = 3.0, 1.0, 0.5
-"""What a word counts where it stands in a tool's name, its description, the name or description of a parameter."""
-_SATURATION, _LENGTH_SHARE = 1.2, 0.75
-"""The constants k1 and b of BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009)."""
+
+def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
+    return Tools.of(tools)
 
 
-@frozen
-class ToolRanking:
-    """Tools, made ready to be searched by words, with the weights of BM25.
+@frozen(eq=False)
+class ToolSearch(ToolGroup):
+    """Tools that a model finds by searching, so that a request contains few of many.
+
+        AgentLoop(driver, [read_file, ToolSearch([*two_hundred_tools, an_ensemble])])
+
+    It takes the place of its tools in a list of tools, and adds one by which the model searches. A discovered tool is offered
+    from the next step on, for as long as the conversation contains the search. As with `ToolSelection`, a call of a tool that
+    was not discovered runs.
 
     Attributes:
-        specs: the tools.
-        words: what each word of each tool counts.
-        rarity: what each word tells, by how few tools have it.
-        length: how much the tools say on average.
+        tools: the tools to search: single tools, and groups, which are started and stopped as usual.
+        max_results: the maximum number of tools that one search returns.
+        name: the name of the tool that searches, and of this group.
+
+    Raises:
+        ToolDefinitionError: when two tools have the same name.
+        TypeError: when something is not a tool.
+        ValueError: when `max_results` is less than one, or the name is empty.
     """
 
-    specs: tuple[ToolSpec, ...]
-    words: tuple[Mapping[str, float], ...]
-    rarity: Mapping[str, float]
-    length: float
+    tools: Tools = field(converter=_as_tools, repr=lambda tools: f"<{len(tools)} tools>")
+    max_results: int = field(default=5, kw_only=True, validator=ge(1))
+    name: str = field(default="search_tools", kw_only=True, validator=min_len(1))
 
-    @classmethod
-    def of(cls, specs: Iterable[ToolSpec]) -> ToolRanking:
-        """Read what tools say of themselves."""
-        kept = tuple(specs)
-        words = tuple([_weighted(spec) for spec in kept])
-        having = Counter(word for one in words for word in one)
-        rarity = {word: log(1 + (len(kept) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
-        length = sum(sum(one.values()) for one in words) / len(kept) if kept else 0.0
-        return cls(kept, words, rarity, length)
+    def __attrs_post_init__(self) -> None:
+        if self.name in self.tools:
+            raise ToolDefinitionError(
+                f"a tool that can be searched has the name {self.name!r} of the tool that searches; pass another name=…"
+            )
 
-    def best(self, query: str, most: int) -> list[ToolSpec]:
-        """Return the tools that fit best, the best first; those that fit equally well in their own order.
+    @cached_property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tool that searches, and the tools that it searches."""
+        return (SearchTool(self.name, self.tools.specs, self.max_results), *self.tools)
 
-        Args:
-            query: words, in any order; a tool's whole name finds that tool first.
-            most: how many to return at most.
-        """
-        wanted = sorted(set(_stems(query)))
-        called = query.strip()
-        scores = [
-            float("inf") if spec.name == called else self._score(words, wanted)
-            for spec, words in zip(self.specs, self.words, strict=True)
-        ]
-        fitting = [place for place, score in enumerate(scores) if score > 0]
-        return [self.specs[place] for place in sorted(fitting, key=lambda place: -scores[place])[:most]]
+    @cached_property
+    def interceptors(self) -> tuple[CanIntercept, ...]:
+        """The interceptor that offers discovered tools, and those of the groups."""
+        of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
+        return (OfferDiscoveredTools(self.name, frozenset(self.tools.names)), *of_groups)
 
-    def _score(self, words: Mapping[str, float], wanted: Iterable[str]) -> float:
-        length = sum(words.values()) / self.length if self.length else 1.0
-        damping = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length)
-        return sum(
-            self.rarity[word] * words[word] * (_SATURATION + 1) / (words[word] + damping)
-            for word in wanted
-            if word in words
-        )
+    async def hold(self) -> None:
+        """Hold the groups until `release`."""
+        async with AsyncExitStack() as held:
+            for group in self.tools.groups:
+                await group.hold()
+                held.push_async_callback(group.release)
+            held.pop_all()  # all groups have started, so none is released
 
-
-def _weighted(spec: ToolSpec) -> Mapping[str, float]:
-    counted: Counter[str] = Counter()
-    for weight, text in _texts(spec):
-        for stem in _stems(text):
-            counted[stem] += weight  # type: ignore[assignment]  # typeshed knows whole counts only
-    return counted
-
-
-def _texts(spec: ToolSpec) -> Iterator[tuple[float, str]]:
-    yield _NAME, spec.name
-    yield _DESCRIPTION, spec.description
-    properties = spec.parameters.get("properties")
-    if isinstance(properties, Mapping):
-        for name, schema in properties.items():
-            yield _PARAMETER, name
-            told = schema.get("description") if isinstance(schema, Mapping) else None
-            if isinstance(told, str):
-                yield _PARAMETER, told
-
-
-def _stems(text: str) -> Iterator[str]:
-    for found in _WORDS.findall(text):
-        word = found.lower()
-        if word not in _SAYS_NOTHING:
-            yield _stem(word)
-
-
-def _stem(word: str) -> str:
-    """Take off an ending, so that `files` finds `file` and `searching` finds `search`."""
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
-            return word.removesuffix(ending)
-    return word
+    async def release(self) -> None:
+        """Release the groups, in reverse order."""
+        for group in reversed(self.tools.groups):
+            await group.release()
 
 
 _PARAMETERS = freeze_object(
@@ -191,22 +99,22 @@ _PARAMETERS = freeze_object(
 
 
 @frozen(eq=False)
-class SearchTools(Tool):
+class SearchTool(Tool):
     """The tool by which a model searches.
 
     Attributes:
-        name: the name by which a model calls it.
-        specs: what is searched.
-        most: how many tools are found at most.
+        name: its name.
+        specs: the tools that it searches.
+        max_results: the maximum number of tools that it returns.
     """
 
     name: str
     specs: tuple[ToolSpec, ...] = field(repr=lambda specs: f"<{len(specs)} tools>")
-    most: int
+    max_results: int
 
     @property
     def description(self) -> str:
-        """What it does, for the model."""
+        """The description for the model."""
         return (
             f"Search {len(self.specs)} more tools that are not listed here, by what they do. The tools that are found can be "
             "called from your next answer on. Search before you say that something cannot be done."
@@ -214,12 +122,12 @@ class SearchTools(Tool):
 
     @property
     def parameters(self) -> JsonObject:
-        """A JSON Schema of what a model gives."""
+        """The JSON Schema of its arguments."""
         return _PARAMETERS
 
     @property
     def effect(self) -> Effect:
-        """It changes nothing."""
+        """Pure."""
         return Effect.PURE
 
     @cached_property
@@ -227,115 +135,160 @@ class SearchTools(Tool):
         return ToolRanking.of(self.specs)
 
     async def use(self, *_: Any, query: str, **__: Any) -> dict[str, Any]:
-        """Return the tools that fit best, by name and description."""
-        found = self._ranking.best(query, self.most)
-        if not found:
-            return {"tools": [], "note": "No tool says anything of this. Try other words for it, or more general ones."}
-        return {"tools": [{"name": spec.name, "description": spec.description} for spec in found]}
+        """Return the names and descriptions of the tools that match best."""
+        matches = self._ranking.search(query, self.max_results)
+        if not matches:
+            return {"tools": [], "note": "No tool matches the query. Try other words, or more general ones."}
+        return {"tools": [{"name": spec.name, "description": spec.description} for spec in matches]}
 
 
 @frozen(eq=False)
-class OfferFoundTools(Interceptor):
-    """Offers, of the tools that can be searched, those that the conversation has found or called.
+class OfferDiscoveredTools(Interceptor):
+    """Offers, of the tools that can be searched, those that the conversation has discovered or called.
 
-    What is offered follows from the messages of the state alone, so it is the same after the state was stored, in another
-    process, in a replay.
+    The offer depends only on the messages of the state, so it is the same in a stored state, another process or a replay.
 
     Attributes:
-        search: the name of the tool that searches.
+        search_name: the name of the tool that searches.
         names: the names of the tools that can be searched.
-        priority: where it stands among the interceptors.
+        priority: the position among other interceptors.
     """
 
-    search: str
+    search_name: str
     names: frozenset[str] = field(repr=lambda names: f"<{len(names)} names>")
     priority: int = field(default=500, kw_only=True)
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Take the tools that were not found from the request, and put those that were behind the others."""
+        """Remove tools that were not discovered from the request, and put the discovered ones last."""
         tools = point.request.tools
-        mine = {spec.name: spec for spec in tools if spec.name in self.names}
-        if not mine:
+        searchable = {spec.name: spec for spec in tools if spec.name in self.names}
+        if not searchable:
             return point
-        known = encode_each(point.state.messages, (OfferFoundTools, self.search), self._known)
-        found = dict.fromkeys(name for names in known for name in names if name in mine)
-        others = [spec for spec in tools if spec.name not in mine]
-        return with_tools_offered(point, [*others, *[mine[name] for name in found]])
+        # Discovered tools come last, in order of discovery, so that each request extends the tools of the previous one.
+        fingerprint = (OfferDiscoveredTools, self.search_name)
+        names_by_message = encode_each(point.state.messages, fingerprint, self._names_in_message)
+        discovered = dict.fromkeys(name for names in names_by_message for name in names if name in searchable)
+        others = [spec for spec in tools if spec.name not in searchable]
+        return offer_tools(point, [*others, *[searchable[name] for name in discovered]])
 
-    def _known(self, message: Message) -> tuple[str, ...]:
-        return tuple([name for exchange in message.exchanges for name in _names(exchange, self.search)])
+    def _names_in_message(self, message: Message) -> tuple[str, ...]:
+        return tuple([name for exchange in message.exchanges for name in _names_in(exchange, self.search_name)])
 
 
-def _names(exchange: ToolExchange, search: str) -> Iterable[str]:
-    """Return the tools that an exchange makes known: the one that was called, or those that a search found."""
+def _names_in(exchange: ToolExchange, search_name: str) -> Iterable[str]:
+    """Return the tools that an exchange discovers: the one that was called, or those that a search returned."""
     execution = exchange.execution
-    if execution.name != search:
+    if execution.name != search_name:
         return (execution.name,)
-    found = execution.value.get("tools") if isinstance(execution.value, Mapping) else None
-    listed = found if isinstance(found, Sequence) and not isinstance(found, str) else ()
-    told = [one.get("name") for one in listed if isinstance(one, Mapping)]
-    return [name for name in told if isinstance(name, str)]
+    # An interceptor may have replaced the result by anything.
+    tools = execution.value.get("tools") if isinstance(execution.value, Mapping) else None
+    entries = tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ()
+    names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
+    return [name for name in names if isinstance(name, str)]
 
 
-def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
-    return Tools.of(tools)
+# --- the ranking ------------------------------------------------------------------------------------------------
+
+_NAME_WEIGHT, _DESCRIPTION_WEIGHT, _PARAMETER_WEIGHT = 3.0, 1.0, 0.5
+"""The weight of a word in a tool's name, in its description, and in the name or description of a parameter."""
+_K1, _B = 1.2, 0.75
+"""The constants of BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009)."""
 
 
-@frozen(eq=False)
-class ToolSearch(ToolGroup):
-    """Tools that a model finds by searching, so that a request carries few of many.
-
-    It stands in a list of tools in place of those it is made of, and adds one to them by which the model searches. A tool that
-    was found is offered from the next step on, and stays so for as long as the conversation tells of it. As with
-    `ToolSelection`, a call of a tool that was not found is run all the same.
-
-        AgentLoop(driver, [read_file, ToolSearch([*two_hundred_tools, an_ensemble])])
+@frozen
+class ToolRanking:
+    """An index of tools that ranks them for a query with the weights of BM25.
 
     Attributes:
-        tools: what can be searched: single tools, and groups, which are started and stopped as usual.
-        most: how many tools one search finds at most.
-        name: the name of the tool that searches, and of this group.
-
-    Raises:
-        ToolDefinitionError: when two tools have the same name.
-        TypeError: when something is not a tool.
-        ValueError: when `most` is less than one, or the name is empty.
+        specs: the tools.
+        term_weights: the weight of each term for each tool.
+        idf: the inverse document frequency of each term.
+        average_length: the average of the summed weights of a tool.
     """
 
-    tools: Tools = field(converter=_as_tools, repr=lambda tools: f"<{len(tools)} tools>")
-    most: int = field(default=5, kw_only=True, validator=ge(1))
-    name: str = field(default="search_tools", kw_only=True, validator=min_len(1))
+    specs: tuple[ToolSpec, ...]
+    term_weights: tuple[Mapping[str, float], ...]
+    idf: Mapping[str, float]
+    average_length: float
 
-    def __attrs_post_init__(self) -> None:
-        if self.name in self.tools:
-            raise ToolDefinitionError(
-                f"a tool that can be searched is named {self.name!r} as the one that searches; pass another name=…"
-            )
+    @classmethod
+    def of(cls, specs: Iterable[ToolSpec]) -> ToolRanking:
+        """Build the index."""
+        specs = tuple(specs)
+        term_weights = tuple([_weigh_terms(spec) for spec in specs])
+        frequency = Counter(term for weights in term_weights for term in weights)
+        idf = {term: log(1 + (len(specs) - count + 0.5) / (count + 0.5)) for term, count in frequency.items()}
+        length = sum(sum(weights.values()) for weights in term_weights) / len(specs) if specs else 0.0
+        return cls(specs, term_weights, idf, length)
 
-    @cached_property
-    def offered(self) -> tuple[Tool, ...]:
-        """The tool that searches, and those that can be searched."""
-        return (SearchTools(self.name, self.tools.specs, self.most), *self.tools)
+    def search(self, query: str, max_results: int) -> list[ToolSpec]:
+        """Return the tools that match, best first; equally good ones in their own order.
 
-    @cached_property
-    def interceptors(self) -> tuple[CanIntercept, ...]:
-        """What offers the tools that were found, and what the groups that can be searched do besides."""
-        theirs = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        return (OfferFoundTools(self.name, frozenset(self.tools.names)), *theirs)
+        Args:
+            query: words in any order; a tool's whole name returns that tool first.
+            max_results: the maximum number of tools.
+        """
+        terms = sorted(set(_stems(query)))
+        name = query.strip()
+        scores = [
+            float("inf") if spec.name == name else self._score(weights, terms)
+            for spec, weights in zip(self.specs, self.term_weights, strict=True)
+        ]
+        matches = [index for index, score in enumerate(scores) if score > 0]
+        return [self.specs[index] for index in sorted(matches, key=lambda index: -scores[index])[:max_results]]
 
-    async def hold(self) -> None:
-        """Have the groups started until `release`."""
-        held: list[ToolGroup] = []
-        try:
-            for group in self.tools.groups:
-                await group.hold()
-                held.append(group)
-        except BaseException:
-            for group in reversed(held):
-                await group.release()
-            raise
+    def _score(self, weights: Mapping[str, float], terms: Iterable[str]) -> float:
+        length = sum(weights.values()) / self.average_length if self.average_length else 1.0
+        damping = _K1 * (1 - _B + _B * length)
+        return sum(
+            self.idf[term] * weights[term] * (_K1 + 1) / (weights[term] + damping) for term in terms if term in weights
+        )
 
-    async def release(self) -> None:
-        """Need them no more."""
-        for group in reversed(self.tools.groups):
-            await group.release()
+
+def _weigh_terms(spec: ToolSpec) -> Mapping[str, float]:
+    weights: Counter[str] = Counter()
+    for weight, text in _weighted_texts(spec):
+        for stem in _stems(text):
+            weights[stem] += weight  # type: ignore[assignment]  # typeshed knows whole counts only
+    return weights
+
+
+def _weighted_texts(spec: ToolSpec) -> Iterator[tuple[float, str]]:
+    yield _NAME_WEIGHT, spec.name
+    yield _DESCRIPTION_WEIGHT, spec.description
+    properties = spec.parameters.get("properties")
+    if isinstance(properties, Mapping):
+        for name, schema in properties.items():
+            yield _PARAMETER_WEIGHT, name
+            description = schema.get("description") if isinstance(schema, Mapping) else None
+            if isinstance(description, str):
+                yield _PARAMETER_WEIGHT, description
+
+
+# --- words ------------------------------------------------------------------------------------------------------
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+"""The words of a text, also inside of a name: `readFile`, `read_file`, `HTTPStatus`."""
+_STOP_WORDS = frozenset(
+    _WORDS.findall(
+        "a an and any are as at be by can do for from has have how i if in into is it its me my not of on or please so some "
+        "that the them then these this those to tool use used uses using want was what when which with you your"
+    )
+)
+_ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
+_MIN_STEM_LENGTH = 3
+
+
+def _stems(text: str) -> Iterator[str]:
+    for match in _WORDS.findall(text):
+        word = match.lower()
+        if word not in _STOP_WORDS:
+            yield _stem(word)
+
+
+def _stem(word: str) -> str:
+    """Remove an ending, so that `files` matches `file` and `searching` matches `search`."""
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM_LENGTH:
+            return word.removesuffix(ending)
+    return word

@@ -1,4 +1,4 @@
-"""Which of the tools a model is offered in a step."""
+"""The tools that a model is offered in a step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ToolPredicate: TypeAlias = Callable[[ToolSpec, AgentState], bool]
 
 @frozen
 class ToolCriterion:
-    """Tells the tools that are meant; what is left out means none.
+    """Matches tools by name or by a predicate; a tool has to match one of the fields.
 
     Attributes:
-        pattern: a tool's name, or a pattern of names as in `read_*`.
-        names: names.
+        pattern: a tool's name, or a pattern such as `read_*`.
+        names: names of tools.
         when: a function of the tool's spec and the state.
     """
 
@@ -33,7 +33,7 @@ class ToolCriterion:
     when: ToolPredicate | None = None
 
     def matches(self, spec: ToolSpec, state: AgentState) -> bool:
-        """Say whether this tool is meant."""
+        """Return whether this tool matches."""
         return (
             spec.name in self.names
             or fnmatchcase(spec.name, self.pattern)
@@ -42,50 +42,51 @@ class ToolCriterion:
 
 
 CriterionLike: TypeAlias = ToolCriterion | str | Tool | ToolSpec | ToolGroup | ToolPredicate
-"""What tells tools: a name or a pattern of names, a tool or its spec, a group and so its tools, a function."""
+"""What selects tools: a name or a pattern, a tool or its spec, a group for all its tools, or a function."""
 
 
-def _as_criteria(given: CriterionLike | Iterable[CriterionLike]) -> tuple[ToolCriterion, ...]:
-    if isinstance(given, ToolCriterion | str | Tool | ToolSpec | ToolGroup) or not isinstance(given, Iterable):
-        return (_as_criterion(given),)
-    return tuple([_as_criterion(one) for one in given])
+def _as_criteria(criteria: CriterionLike | Iterable[CriterionLike]) -> tuple[ToolCriterion, ...]:
+    # A group may be iterable and still be one criterion.
+    if isinstance(criteria, ToolCriterion | str | Tool | ToolSpec | ToolGroup) or not isinstance(criteria, Iterable):
+        return (_as_criterion(criteria),)
+    return tuple([_as_criterion(criterion) for criterion in criteria])
 
 
-def _as_criterion(given: CriterionLike) -> ToolCriterion:
-    if isinstance(given, ToolCriterion):
-        return given
-    if isinstance(given, str):
-        return ToolCriterion(pattern=given)
-    if isinstance(given, Tool | ToolSpec):
-        return ToolCriterion(names=frozenset({given.name}))
-    if isinstance(given, ToolGroup):
-        return ToolCriterion(names=frozenset(tool.name for tool in given.offered))
-    if callable(given):
-        return ToolCriterion(when=given)
+def _as_criterion(criterion: CriterionLike) -> ToolCriterion:
+    if isinstance(criterion, ToolCriterion):
+        return criterion
+    if isinstance(criterion, str):
+        return ToolCriterion(pattern=criterion)
+    if isinstance(criterion, Tool | ToolSpec):
+        return ToolCriterion(names=frozenset({criterion.name}))
+    if isinstance(criterion, ToolGroup):
+        return ToolCriterion(names=frozenset(tool.name for tool in criterion.offered))
+    if callable(criterion):
+        return ToolCriterion(when=criterion)
     raise TypeError(
         "tools are selected by a name or pattern, a tool, a group of tools, or a function of spec and state; "
-        f"not by {given!r}"
+        f"not by {criterion!r}"
     )
 
 
 @frozen
 class ToolSelection(Interceptor):
-    """Offers some of the tools in each step, and says nothing of the others to the model.
+    """Offers some of the tools in each step; requests do not contain the others.
 
-    What is hidden wins. Several of these in a loop leave what all of them offer, in the order of the loop's tools. A tool
-    that the tool choice names is always offered, since a provider refuses a request that names a tool it lacks.
+    Hidden tools are not offered even if `offer` matches them. Several selections in a loop offer the tools that all of them
+    offer, in the order of the loop's tools. A tool that the tool choice names is always offered, because a provider rejects a
+    request that names a missing tool.
 
-    To offer is advice to the model and no permission: a call of a tool that the loop has is run also where the tool was not
-    offered, as when the conversation tells of it. `Permissions` keeps calls from running.
+    A selection is not a permission: a call of a tool that was not offered runs, for example when the model knows the tool
+    from the conversation. `Permissions` blocks calls.
 
-    Each other selection makes the provider read the whole prompt again, which has the tools at its beginning: a function
-    that changes its mind in every step costs the prompt cache.
+    A prompt begins with its tools, so every change of the selection invalidates the provider's prompt cache.
 
     Attributes:
-        offer: what is offered: tool names, patterns as in `read_*`, tools, groups, or functions of a `ToolSpec` and the
-            state. When None, all that is not hidden; an empty list offers nothing.
-        hide: what is not.
-        priority: where it stands among the interceptors.
+        offer: the tools to offer: names, patterns such as `read_*`, tools, groups, or functions of a `ToolSpec` and the
+            state. None offers every tool that is not hidden; an empty list offers none.
+        hide: the tools to hide, in the same forms.
+        priority: the position among other interceptors.
     """
 
     offer: tuple[ToolCriterion, ...] | None = field(default=None, converter=optional(_as_criteria))
@@ -93,22 +94,22 @@ class ToolSelection(Interceptor):
     priority: int = field(default=500, kw_only=True)
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Take from the request what is hidden, and what is not offered."""
+        """Remove hidden tools from the request, and tools that are not offered."""
         state = point.state
-        return with_tools_offered(point, [spec for spec in point.request.tools if self._offers(spec, state)])
+        return offer_tools(point, [spec for spec in point.request.tools if self._is_offered(spec, state)])
 
-    def _offers(self, spec: ToolSpec, state: AgentState) -> bool:
+    def _is_offered(self, spec: ToolSpec, state: AgentState) -> bool:
         if any(criterion.matches(spec, state) for criterion in self.hide):
             return False
         return self.offer is None or any(criterion.matches(spec, state) for criterion in self.offer)
 
 
-def with_tools_offered(point: BeforeInference, offered: Iterable[ToolSpec]) -> BeforeInference:
-    """Return the point with these tools on offer, and the one that the tool choice names."""
+def offer_tools(point: BeforeInference, specs: Iterable[ToolSpec]) -> BeforeInference:
+    """Return the point with these tools in its request, and the one that the tool choice names."""
     request = point.request
-    kept = tuple(offered)
+    offered = tuple(specs)
     if request.tool_choice.kind == "specific":
-        named = request.tool_choice.name
-        if all(spec.name != named for spec in kept):
-            kept = (*kept, *[spec for spec in request.tools if spec.name == named])
-    return point if kept == request.tools else point.with_request(request.with_tools(*kept))
+        required = request.tool_choice.name
+        if all(spec.name != required for spec in offered):
+            offered = (*offered, *[spec for spec in request.tools if spec.name == required])
+    return point if offered == request.tools else point.with_request(request.with_tools(*offered))

@@ -1,4 +1,4 @@
-"""Runs written down: what a journal holds, where it is kept, and how an execution goes on from it."""
+"""Journals: recording executions, storing and verifying the records, and resuming, forking or exporting from them."""
 
 from __future__ import annotations
 

@@ -112,6 +112,7 @@ def outcome_body(execution: ToolExecution, stop: StopSignal | None, intended: To
         intended: the call in the recorded intent, which is not stored again; None without an intent.
     """
     body: dict[str, Any] = {"execution": to_plain(execution)}
+    # The intent precedes the outcome in the chain, so an unchanged call is stored once.
     if execution.call == intended:
         body["execution"].pop("call")
     if stop is not None:
@@ -131,6 +132,7 @@ def read_outcome(body: dict[str, Any], started: RecordedCall | None) -> Recorded
         data.setdefault("call", to_plain(started.intent.call))
     execution = from_plain(data, ToolExecution)
     if started is None:
+        # The effect of the tool is not recorded without an intent; this one is never repeated unasked.
         intent = CallIntent(
             key=execution.key, id=execution.id, call=execution.call, effect="effect", at=execution.started_at
         )

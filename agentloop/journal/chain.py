@@ -84,6 +84,7 @@ def verify_records(records: Iterable[JournalRecord], execution_id: str) -> list[
         if problem:
             message = f"the journal of execution {execution_id} is damaged: its record {sequence} {problem}"
             raise JournalCorrupt(message, execution_id=execution_id, sequence=sequence)
+        # After the hash: a version number that was changed is damage, not a newer version.
         check_schema_version(record.schema_version)
         previous_hash = record.hash
     return checked
@@ -110,6 +111,7 @@ def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None
         ContractViolation: they do not.
         JournalError: an id in the head cannot be encoded.
     """
+    # Journals store and lock by id; bodies, in contrast, may hold lone surrogates.
     for name in (head.execution_id, head.agent_id, head.parent_agent_id, head.forked_from):
         check_id(name or "")
     if not records:
@@ -237,6 +239,7 @@ def find_damage(
         before: its head, read before the records.
         after: its head, read after them: a different one when the execution is running, None when it was deleted.
     """
+    # It was deleted while it was read: missing records are no damage.
     if before is not None and after is None:
         return
     sequence, previous_hash = 1, FIRST_HASH

@@ -48,6 +48,7 @@ def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
     if after.execution is not None:
         delta |= _execution_delta(None if before is None else before.execution, after.execution, after.messages)
     elif before is not None and before.execution is not None:
+        # None is a removed execution; a missing key is an unchanged one.
         delta["execution"] = None
     return delta
 
@@ -161,6 +162,7 @@ def _position_of(message: Message | None, messages: Sequence[Message]) -> int | 
     """Return the position of this object in a conversation, searched from the end; None when it is not there."""
     if message is None:
         return None
+    # The message of a step is nearly always one of the last.
     return next((position for position in range(len(messages) - 1, -1, -1) if messages[position] is message), None)
 
 
@@ -317,6 +319,7 @@ def is_same_json(left: object, right: object, *, ordered: bool = False) -> bool:
 def _json_kind(value: object) -> tuple[type, str] | None:
     """Return what can differ between equal values; None for values that cannot differ."""
     if isinstance(value, bool | int | float):
+        # In this order, because bool is a subclass of int.
         kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
         return kind, repr(value) if kind is float else ""
     return (datetime, value.isoformat()) if isinstance(value, datetime) else None

@@ -153,6 +153,7 @@ def _rows_source(rows: Sequence[Sequence[str]], writer: SourceWriter) -> str:
 
 
 def _test_name(execution_id: str) -> str:
+    # Any id gives a valid name, and two ids may give the same: a file holds one test.
     words = re.sub(r"[^0-9A-Za-z]+", "_", execution_id).strip("_")[:80]
     return f"test_{words or 'execution'}".lower()
 
@@ -199,6 +200,7 @@ class SourceWriter:
         raise TypeError(f"a {type(value).__name__} has no source")
 
     def _collection(self, value: Mapping[Any, object] | Sequence[object], indent: str) -> str:
+        # Only JSON can be nested without limit.
         if isinstance(value, JsonObject | JsonArray) and _depth_of(value) > _MAX_DEPTH:
             self.uses_json = True
             return f"parse_json({_text_source(format_json(thaw(value)).decode(), indent)})"
@@ -267,6 +269,7 @@ def _text_source(text: str, indent: str = "") -> str:
     if len(text) <= _WIDTH:
         return repr(text)
     pieces = _split_text(text)
+    # One long line is easier to skip than a page of short ones.
     if len(pieces) > _MAX_TEXT_LINES or len(pieces) == 1:
         return repr(text)
     inner = indent + _INDENT

@@ -183,6 +183,7 @@ def _collect_decisions(kind: RecordKind, body: dict[str, Any], execution: Folded
             history.decisions = {}
         case RecordKind.EXECUTION_SUSPENDED if execution.state is not None and execution.state.last_step is not None:
             for call in execution.state.last_step.pending:
+                # Without the progress, which may be large and is not played again.
                 history.suspensions.setdefault(call.key, []).append(evolve(call, progress=None))
         case _:
             pass
@@ -198,6 +199,7 @@ _IMPLIED_REASONS = {StopReason.COMPLETED, StopReason.SUSPENDED, StopReason.ERROR
 
 
 def _build(execution_id: str, initial: AgentState, final: AgentState, history: _History) -> Fixture:
+    # An execution that starts with pending calls, such as a fork, settles them in its last inherited step.
     steps = final.steps[initial.step_count - (1 if initial.open_turn is not None else 0) :]
     tools = _usable_tools(steps, history)
     facts = CallFacts(
@@ -221,6 +223,7 @@ def _build(execution_id: str, initial: AgentState, final: AgentState, history: _
         messages={step: tuple(messages) for step, messages in history.messages.items()},
         step_errors={step.number: step.errors[-1] for step in steps if step.errors and _has_answer(step)},
         recovered_steps=[step.number for step in steps if step.errors and not _has_failed(final, step, signals)],
+        # A step without calls has a final answer; another step follows it only on request.
         continued_steps=[step.number for step in steps[:-1] if not step.errors and not step.executions],
         stop_signals=[signal for signal in signals if signal.reason not in _IMPLIED_REASONS or not steps],
     )

@@ -103,6 +103,7 @@ class FoldedExecution:
 
     def _take_messages(self, messages: list[Message]) -> None:
         self.taken_messages += messages
+        # Compared by value: the record of taken messages does not refer to those of sent ones.
         for message in messages:
             if message in self.waiting_messages:
                 self.waiting_messages.remove(message)

@@ -66,6 +66,7 @@ class ForkEffects(CanAnswerCalls):
         rooted = {**origin, "root": root}
         if policy is ForkPolicy.FORBID:
             return cls(rooted, policy)
+        # An outcome is reused once by the fork and all agents below it, also after a restart.
         used = [call.source for call in await _read_calls_under(journal, root) if call.source]
         return cls(rooted, policy, _without_used(await _read_calls_after(journal, origin), used))
 
@@ -164,6 +165,7 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
     after = [
         call.call
         for call in calls
+        # A call that is still suspended has no outcome to reuse.
         if call.step > step and call.call.intent.effect is not Effect.PURE and call.call.pending is None
     ]
     source_origin = _read_origin(await journal.read(source_id)).get("fork")
@@ -184,6 +186,7 @@ async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]
         for call in _iter_calls(await journal.read(execution_id)):
             step = int(root_step) if root_step.isdecimal() else (parse_key(call.call.intent.key) or (0, 0))[0]
             calls.append(evolve(call, step=step))
+    # Agents run concurrently: only the time orders calls of different executions.
     return sorted(calls, key=lambda call: (call.call.intent.at.isoformat(), call.step, call.sequence))
 
 

@@ -75,10 +75,12 @@ async def _record_fork(
 ) -> None:
     """Record the start of a fork, after those of the agents whose calls wait in it."""
     source_id = state.execution_id
+    # Claimed before the check: otherwise another process could use the id in between.
     claim = await journal.claim(fork_id)
     try:
         if await journal.head(fork_id) is not None:
             raise JournalConflict(f"an execution {fork_id!r} is already recorded; choose another id for the fork")
+        # The agents come first, so that a recorded fork is complete, whenever this is interrupted.
         for agent in _waiting_agents(state):
             if await journal.head(agent.execution_id) is not None:
                 agent_fork_id = _move_id(agent.execution_id, source_id, fork_id)
@@ -88,6 +90,7 @@ async def _record_fork(
         forked = _move_state(state, source_id, fork_id, parent)
         head = evolve(
             create_head(forked, clock.now(), journal),
+            # A fork is listed with the input of its source, although messages may have followed.
             input=_input_of(await journal.head(source_id)),
             forked_from=source_id,
         )

@@ -137,6 +137,7 @@ class Journal(CanJournal, CanRedactRecords):
 
     async def _verify_execution(self, execution_id: str) -> VerifiedExecution:
         try:
+            # A running execution grows between these reads; `find_damage` compares both heads.
             before = await self.head(execution_id)
             records = await self.read(execution_id)
             after = await self.head(execution_id)
@@ -198,6 +199,7 @@ class HeldClaims:
             execution_id: the claimed execution.
             claim: the claim.
         """
+        # A claim that was ended may be released after a new claim on the same execution.
         for claims in (self._ended, self._held):
             if claims.get(execution_id) is claim:
                 del claims[execution_id]

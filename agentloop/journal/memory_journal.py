@@ -57,6 +57,7 @@ class MemoryJournal(Journal):
             check_follows(records[0], *((stored.record_count, stored.last_hash) if stored else EMPTY_CHAIN))
             if self._ids_by_number.get(number, head.execution_id) != head.execution_id:
                 raise number_conflict(head)
+            # The new head replaces the stored one, also its number.
             if stored is not None:
                 del self._ids_by_number[stored.agent_id, stored.number]
             self._heads[head.execution_id] = head

@@ -64,6 +64,7 @@ class RecordWriter:
             status: the new status of the execution, if it changes.
             step_count: the new number of complete steps, if it changes.
         """
+        # Before the record is hashed: the hash covers what is stored.
         if isinstance(self.journal, CanRedactRecords):
             redacted = self.journal.redact(body)
             body = body if redacted is body else {**redacted, REDACTED: True}
@@ -109,6 +110,7 @@ class RecordWriter:
         """Wait until all records are durable, or could not be written."""
         if self._task is not None:
             await asyncio.wait((self._task,))
+        # Records may be left by a caller that was cancelled before its flush.
         if self._queue and self._error is None:
             await self.flush()
 

@@ -122,6 +122,7 @@ class ExecutionRecorder(ExecutionLog):
         """
         if self._claim is None:
             self._claim = await self.journal.claim(state.execution_id)
+            # The state may be one that a caller kept: then the journal has its records.
             if await self.journal.head(state.execution_id) is not None:
                 await self._read_newest(state)
         if self._writer is None:
@@ -153,6 +154,7 @@ class ExecutionRecorder(ExecutionLog):
         if claim is None:
             return
         try:
+            # The claim is released even if the queue cannot be written.
             if self._writer is not None:
                 await self._writer.aclose()
         finally:
@@ -178,6 +180,7 @@ class ExecutionRecorder(ExecutionLog):
     def record_sent(self, message: Message) -> None:
         """Record a message that was sent to the execution."""
         self._open_writer.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
+        # The sender does not wait, and no later flush may follow for a long time.
         self._open_writer.flush_soon()
 
     def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
@@ -208,7 +211,7 @@ class ExecutionRecorder(ExecutionLog):
             # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
             inferences.clear()
             if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
-                raise InferenceNotRecorded("calls of this step have begun, for an answer that is not at hand")
+                raise InferenceNotRecorded("calls of this step started for an earlier response that is not recorded")
             return None
         self._inferences += 1
         return recorded
@@ -283,6 +286,7 @@ class ExecutionRecorder(ExecutionLog):
         self._writer = RecordWriter(self.journal, head, self.clock)
         self._state, self._request = self.recorded.state, self.recorded.request
         self._rendered = self.recorded.rendering
+        # The execution whose call this one serves has precedence.
         if self.answers is None and "fork" in self.recorded.origin:
             self.answers = await ForkEffects.load(self.journal, execution_id, self.recorded.origin["fork"])
 

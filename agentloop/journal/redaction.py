@@ -88,9 +88,11 @@ class Redaction:
                 masked = self._mask(value, path)
             except ValueError:
                 pass  # the string is no JSON; the patterns below apply to it
+            # Too deep to be searched.
             except RecursionError:
                 return MASK
             else:
+                # An unchanged text keeps its spelling.
                 text = text if masked == value else format_json(masked).decode()
         if self._field is not None:
             text = self._field.sub(_masked_field, text)

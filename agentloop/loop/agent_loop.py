@@ -302,7 +302,7 @@ class AgentLoop:
         from agentloop.loop.recovery import reopen_interrupted
 
         policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
-        state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, self._answers)
+        state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, answers=self._answers)
         if log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
         return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, log=log))

@@ -1,4 +1,4 @@
-"""An agent as a tool of another one."""
+"""An agent as a tool of another agent."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool, ToolContext, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.errors import AgentsTooDeep, ContractViolation, ToolDefinitionError, ToolFailed
+from agentloop.interception.budgets.budget import Budget
+from agentloop.interception.budgets.leases import current_budget
 from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
 from agentloop.tools.schema import json_schema
@@ -32,67 +34,69 @@ TASK: JsonObject = freeze_object(
         "properties": {
             "task": {
                 "type": "string",
-                "description": "What to do, with all that has to be known for it: nothing else of this conversation is seen.",
+                "description": (
+                    "The task, with all the information that it needs: the agent sees nothing else of this conversation."
+                ),
             }
         },
         "required": ["task"],
         "additionalProperties": False,
     }
 )
-"""The parameters of an agent that is given its task in words."""
+"""The parameters of an agent tool without an input type: the task as a text."""
 
 
-class CanServe(Protocol):
-    """What an agent's tool needs of a loop."""
+class SubAgentLoop(Protocol):
+    """What an agent tool needs of a loop; `AgentLoop` has it."""
 
     @property
     def system_prompt(self) -> str:
-        """The instructions of agents that begin here."""
+        """The instructions of agents that are created by this loop."""
+
+    @property
+    def journal(self) -> CanJournal | None:
+        """Records its executions."""
 
     def for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
-        """Return a copy that runs within the execution that the context is of."""
+        """Return a copy that runs inside a tool call of another execution."""
 
     async def execute(
         self, state: AgentState, /, *, execution_id: str | None = None, dependencies: Any = None
     ) -> AgentState:
-        """Run to the end."""
-
-    @property
-    def journal(self) -> CanJournal | None:
-        """Where its executions are written down."""
+        """Run an execution to its end."""
 
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
     ) -> AgentState:
-        """Go on with a suspended execution."""
+        """Continue a suspended execution."""
 
     async def recover(
         self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
     ) -> AgentState:
-        """Go on with an execution that was interrupted."""
+        """Continue an interrupted execution."""
 
 
 @frozen(kw_only=True)
 class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
-    """Has an agent do what a call asks for, and returns its answer; made by `AgentLoop.as_tool`.
+    """Delegates a call to an agent and returns its answer; created by `AgentLoop.as_tool`.
 
-    Each call is an execution of its own, `<key of the call>/agent`, of an agent of its own, whose parent is the calling one.
+    Each call is an execution of its own, `<key of the call>/agent`, of a new agent whose parent is the calling agent.
 
     Attributes:
-        name: the name by which a model calls it.
+        name: the name by which the model calls it.
         description: what the agent does, for the model.
         loop: the loop of the agent.
-        parameters: a JSON Schema of type object; with that of `TASK` the agent gets the text, with another one the JSON of
-            the arguments as its first message.
-        max_depth: how many agents may stand below each other, this one included.
-        budget_share: how much of what is left in the calling agent's `Budget` is lent to each call.
-        effect: what the agent does to the world, with all that it calls.
-        policy: how it wants to be run.
+        parameters: a JSON Schema of type object. With the schema `TASK`, the first message of the agent is the text of the
+            task; with another schema, it is the JSON of the arguments.
+        max_depth: the maximum number of nested agents, this one included.
+        budget_share: the share of what is left in the caller's `Budget` that each call may use.
+        effect: the effect of a call, including all that the agent's tools do.
+        policy: the timeout, ordering key and other settings of the tool.
     """
 
     name: str = ""
     description: str = ""
-    loop: CanServe = field(repr=False)
+    loop: SubAgentLoop = field(repr=False)
     parameters: JsonObject = field(repr=False)
     max_depth: int
     budget_share: float
@@ -102,50 +106,52 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
 
     @property
     def continues_calls(self) -> bool:
-        """It does: with a journal, what the agent does is written down like what its caller does."""
+        """Always true: with a journal, the agent is recorded in the same way as its caller."""
         return True
 
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that serves this context."""
+        """Return a copy for this call."""
         return evolve(self, context=context)
 
     async def use(self, *_: Any, **arguments: Any) -> ToolResult:
-        """Run the agent to its end, or on from where it was suspended.
+        """Run the agent to its end, from its start or from where it was suspended or interrupted.
 
         Raises:
-            AgentsTooDeep: when too many agents stand above.
-            CallSuspended: when a call of the agent waits for a decision.
-            ExecutionFailed: when the agent failed.
-            ToolFailed: when it was stopped before it had an answer.
+            AgentsTooDeep: too many agents are nested.
+            CallSuspended: a call of the agent waits for a decision.
+            ExecutionFailed: the agent failed.
+            ToolFailed: the agent was stopped before it had an answer.
         """
         context = self._context
         if context is None:
             raise ContractViolation(f"the agent {self.name!r} needs the context of its call: run it by an executor")
         if context.scope.depth >= self.max_depth:
             raise AgentsTooDeep(
-                f"the agent {self.name!r} may be called down to depth {self.max_depth}, and {context.scope.depth} agents "
-                "stand above this call already; do the work without it"
+                f"the agent {self.name!r} has a max_depth of {self.max_depth}, and this call is {context.scope.depth} "
+                "agents deep already; do the work without it"
             )
         try:
-            resumed = _resumed(context)
-            with _lent(self.budget_share, resumed) as interceptors:
-                state = await self._ran(self.loop.for_tool_call(context, *interceptors), context, resumed, arguments)
-                _count(interceptors, state)
-        except asyncio.CancelledError as cancelled:  # without the agent's state, which is not the caller's
+            suspended = _suspended_state(context)
+            with _lease_budget(self.budget_share, suspended) as leases:
+                state = await self._execute(self.loop.for_tool_call(context, *leases), context, suspended, arguments)
+                for lease in leases:
+                    if isinstance(lease, Budget):  # an agent that ended before an interruption did not run under it
+                        lease.count_ended(state)
+        except asyncio.CancelledError as cancelled:
+            # Without the cause, which carries the state of the agent: the caller's loop would take it for its own.
             raise asyncio.CancelledError(*cancelled.args) from None
-        return _outcome(self.name, state)
+        return _result_of(self.name, state)
 
-    async def _ran(
-        self, loop: CanServe, context: ToolContext, resumed: AgentState | None, arguments: Mapping[str, Any]
+    async def _execute(
+        self, loop: SubAgentLoop, context: ToolContext, suspended: AgentState | None, arguments: Mapping[str, Any]
     ) -> AgentState:
-        known = None if loop.journal is None else await _recorded(loop, loop.journal, context, resumed)
-        if known is not None:
-            return known
-        if context.resumed is not None and resumed is not None:
-            return await loop.resume(resumed, _decisions(context.resumed), dependencies=context.dependencies)
+        recovered = None if loop.journal is None else await _recover(loop, loop.journal, context, suspended)
+        if recovered is not None:
+            return recovered
+        if context.resumed is not None and suspended is not None:
+            return await loop.resume(suspended, _decisions_in(context.resumed), dependencies=context.dependencies)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
-        ids = context.ids()
-        state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=ids)
+        state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=context.ids())
         return await loop.execute(
             evolve(state, parent_agent_id=context.agent_id),
             execution_id=_execution_id(context),
@@ -153,28 +159,28 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
         )
 
 
-def _execution_id(context: ToolContext) -> str:
-    name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
-    return f"{context.idempotency_key}/{name}"
-
-
-async def _recorded(
-    loop: CanServe, journal: CanJournal, context: ToolContext, resumed: AgentState | None
+async def _recover(
+    loop: SubAgentLoop, journal: CanJournal, context: ToolContext, suspended: AgentState | None
 ) -> AgentState | None:
-    """Go on with the agent's execution if it is recorded, with the decisions that it still waits for; None if it is not."""
-    execution_id = _execution_id(context) if resumed is None else resumed.execution_id
+    """Continue the agent's execution if it is recorded, with the decisions that it has not received; None if it is not."""
+    execution_id = _execution_id(context) if suspended is None else suspended.execution_id
     if await journal.head(execution_id) is None:
         return None
     state = await loop.recover(execution_id, dependencies=context.dependencies)
     if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None:
         return state
-    waiting = {call.key for call in state.pending}
-    decisions = {key: one for key, one in _decisions(context.resumed).items() if key in waiting}
+    pending = {call.key for call in state.pending}
+    decisions = {key: decision for key, decision in _decisions_in(context.resumed).items() if key in pending}
     return await loop.resume(state, decisions, dependencies=context.dependencies) if decisions else state
 
 
-def _resumed(context: ToolContext) -> AgentState | None:
-    """Return the state in which the agent was suspended; None when it begins."""
+def _execution_id(context: ToolContext) -> str:
+    name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
+    return f"{context.idempotency_key}/{name}"
+
+
+def _suspended_state(context: ToolContext) -> AgentState | None:
+    """Return the state in which the agent of this call was suspended; None if it was not."""
     if context.resumed is None:
         return None
     from agentloop.values.serialization import from_plain
@@ -182,41 +188,28 @@ def _resumed(context: ToolContext) -> AgentState | None:
     return from_plain(thaw(context.resumed.progress), AgentState)
 
 
-@contextmanager
-def _lent(share: float, resuming: AgentState | None) -> Iterator[tuple[CanIntercept, ...]]:
-    """Lend a part of the budget of the execution whose tool runs here, if it has one."""
-    from agentloop.interception.budgets.leases import current_budget
+def _decisions_in(pending: PendingCall) -> Mapping[str, Decision]:
+    return {call.key: call.decision for call in pending.inner if call.decision is not None}
 
+
+@contextmanager
+def _lease_budget(share: float, suspended: AgentState | None) -> Iterator[tuple[CanIntercept, ...]]:
+    """Lease a share of the calling execution's budget; yield nothing if it has none."""
     budget = current_budget()
     if budget is None:
         yield ()
         return
-    with budget.lease(share, resuming=resuming) as lease:
+    with budget.lease(share, resuming=suspended) as lease:
         yield (lease,)
 
 
-def _count(leases: tuple[CanIntercept, ...], state: AgentState) -> None:
-    """Count what the agent has used where its execution had ended before an interruption and was not run again."""
-    if not leases:
-        return
-    from agentloop.interception.budgets.budget import Budget
-
-    for lease in leases:
-        if isinstance(lease, Budget):
-            lease.count_ended(state)
-
-
-def _decisions(pending: PendingCall) -> Mapping[str, Decision]:
-    return {call.key: call.decision for call in pending.inner if call.decision is not None}
-
-
-def _outcome(name: str, state: AgentState) -> ToolResult:
-    """Turn the end of an agent's execution into the result of the call that it served.
+def _result_of(name: str, state: AgentState) -> ToolResult:
+    """Return the result of a call from the final state of its agent.
 
     Raises:
-        CallSuspended: when calls of the agent wait.
-        ExecutionFailed: when it failed.
-        ToolFailed: when it was stopped before it had an answer.
+        CallSuspended: calls of the agent wait for decisions.
+        ExecutionFailed: the agent failed.
+        ToolFailed: the agent was stopped before it had an answer.
     """
     if state.status is ExecutionStatus.SUSPENDED:
         from agentloop.values.serialization import to_plain
@@ -228,19 +221,26 @@ def _outcome(name: str, state: AgentState) -> ToolResult:
         typed = state.context.response_format is not None
         return ToolResult(extract_json(state.final_text) if typed else state.final_text)
     signal = state.stop_signal
-    why = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
+    reason = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
     if not state.final_text:
         raise ToolFailed(
-            f"the agent {name!r} was stopped before it had an answer ({why}). What it has done:\n{state.explain()}"
+            f"the agent {name!r} was stopped before it had an answer ({reason}). What it did:\n{state.explain()}"
         )
-    return ToolResult(state.final_text, (Text(f"{state.final_text}\n\n[The agent was stopped here: {why}]"),))
+    return ToolResult(state.final_text, (Text(f"{state.final_text}\n\n[The agent was stopped here: {reason}]"),))
+
+
+# --- the definition of an agent tool --------------------------------------------------------------------------------
 
 
 def parameters_of(input_type: Any, parameters: Mapping[str, Any] | None) -> JsonObject:
-    """Return the parameters of an agent's tool: of a type, as they are given, or a task in words.
+    """Return the JSON Schema of an agent tool's parameters; `TASK` if neither argument is passed.
+
+    Args:
+        input_type: a class whose fields are the parameters.
+        parameters: a JSON Schema of type object.
 
     Raises:
-        ToolDefinitionError: when they are not those of an object, or are given twice.
+        ToolDefinitionError: both are passed, or the parameters are not an object.
     """
     if input_type is not None and parameters is not None:
         raise ToolDefinitionError("an agent's tool has an input_type or parameters, not both")
@@ -249,27 +249,33 @@ def parameters_of(input_type: Any, parameters: Mapping[str, Any] | None) -> Json
     schema = freeze_object(json_schema(input_type) if parameters is None else parameters)
     if schema.get("type") != "object":
         raise ToolDefinitionError(
-            f"the parameters of an agent's tool are those of an object, such as a dataclass, not {dict(schema)!r:.100}"
+            f"the parameters of an agent's tool are an object, such as a dataclass, not {dict(schema)!r:.100}"
         )
     return schema
 
 
 def limits_on_tools(tools: Tools, allowed: Iterable[str] | None, denied: Iterable[str]) -> tuple[CanIntercept, ...]:
-    """Return what keeps an agent from being offered, and from using, tools that it may not.
+    """Return the interceptors that neither offer an agent the tools that it may not use nor let it call them.
+
+    Args:
+        tools: the tools of the agent's loop.
+        allowed: names or patterns of the tools that it may use; None for all.
+        denied: names or patterns of the tools that it may not use.
 
     Raises:
-        ToolDefinitionError: when a name or pattern fits none of the tools, and no group can add any.
+        ToolDefinitionError: a name or pattern matches no tool, and no group could discover one that it matches.
     """
-    may = None if allowed is None else tuple(_names(allowed))
-    may_not = tuple(_names(denied))
-    for name in (*(may or ()), *may_not):
+    allowed_names = None if allowed is None else _as_names(allowed)
+    denied_names = _as_names(denied)
+    for name in (*(allowed_names or ()), *denied_names):
         if not tools.groups and not any(fnmatchcase(tool, name) for tool in tools.names):
-            hint = f"; did you mean {' or '.join(map(repr, found))}?" if (found := tools.closest(name)) else ""
-            raise ToolDefinitionError(f"the agent has no tool {name!r} that could be allowed or denied{hint}")
-    if may is None and not may_not:
+            closest = tools.closest(name)
+            hint = f"; did you mean {' or '.join(map(repr, closest))}?" if closest else ""
+            raise ToolDefinitionError(f"the agent has no tool {name!r} to allow or deny{hint}")
+    if allowed_names is None and not denied_names:
         return ()
-    return (ToolSelection(may, may_not), Permissions(may, may_not))
+    return (ToolSelection(allowed_names, denied_names), Permissions(allowed_names, denied_names))
 
 
-def _names(given: Iterable[str]) -> Iterable[str]:
-    return (given,) if isinstance(given, str) else given
+def _as_names(names: Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

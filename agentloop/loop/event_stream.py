@@ -13,33 +13,34 @@ from agentloop.values.event import Event
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.state import AgentState
 
-_BUFFER = 64
+_BUFFER_SIZE = 64
+"""How many events the execution can be ahead of its reader."""
 
 
 class EventStream(AsyncIterator[Event]):
-    """The events of one execution, and of the agents that serve it, as they happen.
+    """The events of one execution and of its sub-agents, as they happen; see `AgentLoop.stream`.
 
-    The run begins with the first event that is asked for, and waits when the reader falls behind. Leaving the stream
-    early cancels the run: `aclose`, or the end of an `async with`, waits until it has ended; after a `break` out of a stream
-    that nobody keeps it ends by itself.
+    The execution starts with the first event that is requested, and waits for a reader that falls behind. Leaving the
+    stream early cancels the execution: `aclose`, or the end of an `async with`, waits for its end. After a `break` out of a
+    stream without another reference, the execution is cancelled in the background.
     """
 
     def __init__(
         self, agent_id: str, events: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState]]
     ) -> None:
-        self._reading = _Reading(agent_id, events, run)
-        self._generator = self._reading.events()
+        self._reader = _EventReader(agent_id, events, run)
+        self._events = self._reader.read()
 
     @property
     def state(self) -> AgentState | None:
-        """The state as far as it is known: the final one after the last event, or after the stream was left."""
-        return self._reading.state
+        """The final state of the execution, also after a cancellation; None before its end."""
+        return self._reader.state
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        return await anext(self._generator)
+        return await anext(self._events)
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,30 +51,29 @@ class EventStream(AsyncIterator[Event]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Leave the stream; the run is cancelled if it has not ended."""
-        await self._generator.aclose()
+        """Leave the stream; an execution that has not ended is cancelled."""
+        await self._events.aclose()
 
 
-class _Reading:
-    """What a stream shares with its run. It does not know the stream, so that one which is dropped ends.
+class _EventReader:
+    """What a stream shares with the task of its execution.
 
-    Attributes:
-        state: the state as far as it is known.
+    It has no reference to the stream, so that a stream without other references is collected, which closes its generator.
     """
 
     def __init__(self, agent_id: str, bus: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState]]) -> None:
         self.state: AgentState | None = None
-        self._agents = {agent_id}
+        self._agent_ids = {agent_id}
         self._execution_id = ""
         self._bus = bus
         self._run = run
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(_BUFFER)
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(_BUFFER_SIZE)
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        subscription = self._bus.wiretap(self._take)
+    async def read(self) -> AsyncGenerator[Event, None]:
+        subscription = self._bus.wiretap(self._put)
         context = copy_context()
-        context.run(_readings.set, (*_readings.get(), self))
-        task = asyncio.get_running_loop().create_task(self._ran(), context=context)
+        context.run(_readers.set, (*_readers.get(), self))
+        task = asyncio.get_running_loop().create_task(self._execute(), context=context)
         try:
             while (event := await self._queue.get()) is not None:
                 yield event
@@ -82,22 +82,22 @@ class _Reading:
             subscription.cancel()
             if not task.done():
                 task.cancel()
-                _drop(self._queue)
+                self._clear_queue()
                 await asyncio.wait((task,))
 
-    async def _take(self, event: Event) -> None:
-        if self._is_ours(event):
-            self._agents.add(event.agent_id)
+    async def _put(self, event: Event) -> None:
+        if self._accepts(event):
+            self._agent_ids.add(event.agent_id)
             await self._queue.put(event)
 
-    def _is_ours(self, event: Event) -> bool:
-        """Tell the events of this run from those of others on the bus, also of the same agent."""
-        inside = self in _readings.get()
-        if not self._execution_id and inside and event.agent_id in self._agents:
+    def _accepts(self, event: Event) -> bool:
+        """Whether an event is of this execution: the bus also has events of others, even of the same agent."""
+        is_inside = self in _readers.get()
+        if not self._execution_id and is_inside and event.agent_id in self._agent_ids:
             self._execution_id = event.execution_id
-        return event.execution_id == self._execution_id or (inside and event.parent_agent_id in self._agents)
+        return event.execution_id == self._execution_id or (is_inside and event.parent_agent_id in self._agent_ids)
 
-    async def _ran(self) -> None:
+    async def _execute(self) -> None:
         try:
             self.state = await self._run()
         except asyncio.CancelledError as cancelled:
@@ -106,12 +106,11 @@ class _Reading:
         finally:
             await self._queue.put(None)
 
+    def _clear_queue(self) -> None:
+        # The execution may be waiting for a place in the queue, which the reader will not empty any more.
+        while not self._queue.empty():
+            self._queue.get_nowait()
 
-_readings: ContextVar[tuple[_Reading, ...]] = ContextVar("agentloop_event_streams", default=())
-"""The streams inside of whose runs something happens, outermost first."""
 
-
-def _drop(queue: asyncio.Queue[Event | None]) -> None:
-    """Make room, so that nobody waits for a reader who has left."""
-    while not queue.empty():
-        queue.get_nowait()
+_readers: ContextVar[tuple[_EventReader, ...]] = ContextVar("agentloop_event_streams", default=())
+"""The readers of the streams whose executions contain the current code, outermost first."""

@@ -1,4 +1,4 @@
-"""Going on with executions that are recorded."""
+"""Executions with a journal or a replay: new logs, and executions that are reopened from their records."""
 
 from __future__ import annotations
 
@@ -33,37 +33,42 @@ def create_log(
     in_doubt: InDoubt,
     clock: Clock,
     *,
-    answers: CanAnswerCalls | None,
+    answers: CanAnswerCalls | None = None,
 ) -> ExecutionLog:
-    """Return the log of an execution that no journal holds yet.
+    """Return the log of an execution that is not reopened from a journal.
 
     Args:
         loop: the loop, whose composition is recorded.
-        state: the state with which the execution begins.
-        journal: where it is recorded.
+        state: the state with which the execution starts.
+        journal: receives the records.
         in_doubt: as for `AgentLoop`.
-        clock: the source of the times of records.
-        answers: as for `reopen_interrupted`.
+        clock: the source of the records' times.
+        answers: answers calls in place of their tools, when the calling execution is a replay or a fork.
     """
     return ExecutionRecorder(journal, in_doubt, clock, answers=answers, origin={"loop": composition_of(loop, state)})
 
 
 async def reopen_interrupted(
-    journal: CanJournal, execution_id: str, in_doubt: InDoubt, clock: Clock, answers: CanAnswerCalls | None = None
-) -> tuple[AgentState, ExecutionRecorder | None]:
-    """Return the newest recorded state of an execution, and its log if it is to be gone on with.
+    journal: CanJournal,
+    execution_id: str,
+    in_doubt: InDoubt,
+    clock: Clock,
+    *,
+    answers: CanAnswerCalls | None = None,
+) -> tuple[AgentState, ExecutionLog | None]:
+    """Return the newest recorded state of an execution, and its log if it is in progress.
 
     Args:
-        journal: where it is recorded.
+        journal: holds the records.
         execution_id: the execution.
         in_doubt: as for `AgentLoop`.
-        clock: tells when records are made.
-        answers: what answers calls in place of their tools, as the execution has it whose call this one serves.
+        clock: the source of the times of new records.
+        answers: as for `create_log`.
 
     Raises:
-        UnknownExecution: when none of this id is recorded.
-        JournalConflict: when somebody else drives it.
-        JournalCorrupt: when its records are not as they were written.
+        UnknownExecution: the journal has no execution of this id.
+        JournalConflict: another writer drives it.
+        JournalCorrupt: its records are damaged.
     """
     log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
     state = log.state
@@ -75,77 +80,80 @@ async def reopen_interrupted(
 
 async def reopen_suspended(
     journal: CanJournal,
-    given: AgentState | str,
+    suspended: AgentState | str,
     decisions: Mapping[str, Decision],
     in_doubt: InDoubt,
     clock: Clock,
     *,
     answers: CanAnswerCalls | None = None,
-) -> tuple[AgentState, ExecutionRecorder | None]:
-    """Return the state with these decisions noted, and its log if the execution goes on with them.
+) -> tuple[AgentState, ExecutionLog | None]:
+    """Return a suspended state with decisions applied, and its log if a call can run now.
 
     Args:
-        journal: where it is recorded.
-        given: the suspended state, or the id of its execution.
+        journal: holds the records.
+        suspended: the suspended state, or the id of its execution.
         decisions: as for `AgentLoop.resume`.
         in_doubt: as for `AgentLoop`.
-        clock: tells when records are made.
-        answers: as for `reopen_interrupted`.
+        clock: the source of the times of new records.
+        answers: as for `create_log`.
 
     Raises:
-        DecisionError: when a decision cannot be used, as when it was used before.
-        JournalConflict: when somebody else drives the execution.
+        DecisionError: a decision cannot be used, for example because it was used before.
+        JournalConflict: another writer drives the execution.
+        UnknownExecution: the journal has no execution of this id.
     """
-    execution_id = given if isinstance(given, str) else given.execution_id
+    execution_id = suspended if isinstance(suspended, str) else suspended.execution_id
     try:
         log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
     except UnknownExecution:
-        if isinstance(given, str):
+        if isinstance(suspended, str):
             raise
-        return apply_decisions(given, decisions), ExecutionRecorder(
-            journal, in_doubt, clock, answers=answers
-        )  # it was suspended without a journal
+        # The execution was suspended by a loop without a journal. It is recorded from now on.
+        return apply_decisions(suspended, decisions), ExecutionRecorder(journal, in_doubt, clock, answers=answers)
     try:
-        state = _waiting(given, log.state, journal)
-        going = apply_decisions(state, decisions)
-        if going.open_turn is None or not len(ready_calls(going.open_turn)):
+        state = _check_suspended(suspended, log.state, journal)
+        resumed = apply_decisions(state, decisions)
+        if resumed.open_turn is None or not len(ready_calls(resumed.open_turn)):
             await log.aclose()
             return state, None
         log.record_decisions(decisions, state.pending)
     except BaseException:
         await log.aclose()
         raise
-    return going, log
+    return resumed, log
 
 
-def _waiting(given: AgentState | str, recorded: AgentState, journal: CanJournal) -> AgentState:
-    """Return the state to go on from, if it is the one that the journal ends with and waits for decisions."""
+def _check_suspended(suspended: AgentState | str, recorded: AgentState, journal: CanJournal) -> AgentState:
+    """Return the suspended state if the newest recorded state is suspended and equal to it.
+
+    The state of the caller is preferred to the recorded one, in which secrets may be masked.
+    """
     if recorded.status is not ExecutionStatus.SUSPENDED:
-        goes_on = "; go on with it by `recover`" if recorded.status is ExecutionStatus.IN_PROGRESS else ""
+        hint = "; continue it with `recover`" if recorded.status is ExecutionStatus.IN_PROGRESS else ""
         raise DecisionError(
-            f"execution {recorded.execution_id!r} does not wait for decisions: it is {recorded.status.value}{goes_on}. A "
+            f"execution {recorded.execution_id!r} does not wait for decisions: it is {recorded.status.value}{hint}. A "
             "decision is used once"
         )
-    if isinstance(given, str):
+    if isinstance(suspended, str):
         return recorded
-    if not is_equal_after_masking(given.execution, recorded.execution, journal):
+    if not is_equal_after_masking(suspended.execution, recorded.execution, journal):
         raise DecisionError(
             f"this state is not the newest of execution {recorded.execution_id!r}: its decisions were used; resume the "
             "execution by its id"
         )
-    return given
+    return suspended
 
 
 @frozen(eq=False, kw_only=True)
 class ReplayContext:
-    """What an execution runs with, in place of what its loop has.
+    """What a recorded execution runs with, in place of what its loop has.
 
     Attributes:
-        log: what it is compared with, or written down in.
-        clock: where times come from.
-        ids: where ids come from.
-        events: where events go.
-        inboxes: where the messages are that are sent to it.
+        log: records the execution, or compares it with its records.
+        clock: the source of times.
+        ids: the source of ids.
+        events: the event bus.
+        inboxes: the messages that are sent to the execution.
         dependencies: as for `AgentLoop.execute`.
     """
 
@@ -160,25 +168,25 @@ class ReplayContext:
 def run_recorded(
     loop: LoopParts, state: AgentState, context: ReplayContext, *, resumed: bool, at_start: bool
 ) -> AsyncIterator[AgentState]:
-    """Run an execution of a loop with a log, a clock, ids, a bus and messages from elsewhere.
+    """Run an execution of a loop within a replay context.
 
     Args:
         loop: the loop.
-        state: the state with which it begins or goes on; its execution is in progress.
-        context: what it runs with.
-        resumed: whether the execution had begun before.
-        at_start: whether the interceptor point `before_execution` is still to come.
+        state: the state with which the execution starts or resumes; its status is `in_progress`.
+        context: what the execution runs with.
+        resumed: whether the execution started before.
+        at_start: whether the interceptors of `before_execution` still have to run.
 
     Returns:
-        The state after each step, and the final one.
+        The state after each step, then the final state.
     """
-    own = Resources()
+    resources = Resources()
     scope = ExecutionScope(
         clock=context.clock,
         ids=context.ids,
         dependencies=context.dependencies,
-        local_resources=own,
-        shared_resources=own,
+        local_resources=resources,
+        shared_resources=resources,
         log=context.log,
     )
     run = Run.of(

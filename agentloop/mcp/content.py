@@ -1,9 +1,9 @@
-"""What servers answer, as values of ours: pure functions on the JSON of the protocol."""
+"""Conversion between the protocol's JSON and our values: pure functions."""
 
 from __future__ import annotations
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,118 +12,106 @@ from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
 
-def effect_of(annotations: Mapping[str, Any] | None) -> Effect:
-    """Return what a tool does to the world, as its server annotates it; an effect unless that says otherwise."""
-    told = annotations or {}
-    if told.get("readOnlyHint") is True:
+def parse_effect(annotations: Mapping[str, Any] | None) -> Effect:
+    """Return the effect of a tool by its annotations; `Effect.EFFECT` unless they promise less."""
+    hints = annotations or {}
+    if hints.get("readOnlyHint") is True:
         return Effect.PURE
-    return Effect.IDEMPOTENT if told.get("idempotentHint") is True else Effect.EFFECT
+    return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else Effect.EFFECT
 
 
-def annotations_of(effect: Effect) -> dict[str, bool]:
-    """Return the annotations that say this; what `effect_of` reads."""
+def format_effect(effect: Effect) -> dict[str, bool]:
+    """Return the annotations for an effect; the inverse of `parse_effect`."""
     return {"readOnlyHint": effect is Effect.PURE, "idempotentHint": effect is not Effect.EFFECT}
 
 
-def result_of(answer: Mapping[str, Any]) -> ToolResult:
-    """Turn the answer to a call into a result: structured content where there is any, and what the model is shown.
+def parse_result(response: Mapping[str, Any]) -> ToolResult:
+    """Convert the response to a call: its structured content is the value where there is any.
 
     Args:
-        answer: a `CallToolResult`.
+        response: a `CallToolResult`.
     """
-    parts = [*_parts(answer.get("content") or ())]
-    structured = answer.get("structuredContent")
-    only_text = all(isinstance(part, Text) for part in parts)
+    parts = [*_parse_blocks(response.get("content") or ())]
+    structured = response.get("structuredContent")
+    is_text = all(isinstance(part, Text) for part in parts)
     if structured is not None:
-        return ToolResult(structured, tuple(parts) if parts and not only_text else None)
-    if only_text:
-        return ToolResult(text_of(parts))
-    return ToolResult([_described(part) for part in parts], tuple(parts))
+        return ToolResult(structured, tuple(parts) if parts and not is_text else None)
+    return _result(parts)
 
 
-def error_text(answer: Mapping[str, Any]) -> str:
-    """Return what an answer that is an error says."""
-    told = text_of([*_parts(answer.get("content") or ())])
-    if told:
-        return told
-    structured = answer.get("structuredContent")
-    return (
-        format_json(structured).decode()
-        if structured is not None
-        else "the tool reported an error and did not say which"
-    )
+def parse_error(response: Mapping[str, Any]) -> str:
+    """Return the message of a response that is an error."""
+    text = _join_text([*_parse_blocks(response.get("content") or ())])
+    if text:
+        return text
+    structured = response.get("structuredContent")
+    if structured is not None:
+        return format_json(structured).decode()
+    return "the tool reported an error without a message"
 
 
-def resource_of(answer: Mapping[str, Any]) -> ToolResult:
-    """Turn the answer to `resources/read` into a result."""
-    return result_of({"content": [{"type": "resource", "resource": one} for one in answer.get("contents") or ()]})
+def parse_resource(response: Mapping[str, Any]) -> ToolResult:
+    """Convert the response to `resources/read`."""
+    contents = response.get("contents") or ()
+    return parse_result({"content": [{"type": "resource", "resource": content} for content in contents]})
 
 
-def prompt_of(answer: Mapping[str, Any]) -> ToolResult:
-    """Turn the answer to `prompts/get` into a result: its messages, each under its role."""
-    messages = answer.get("messages") or ()
+def parse_prompt(response: Mapping[str, Any]) -> ToolResult:
+    """Convert the response to `prompts/get`: its messages, each under its role."""
     parts: list[ContentPart] = []
-    for message in messages:
+    for message in response.get("messages") or ():
         parts.append(Text(f"{message.get('role', 'user')}:"))
-        parts.extend(_parts([message.get("content") or {}]))
-    if all(isinstance(part, Text) for part in parts):
-        return ToolResult(text_of(parts))
-    return ToolResult([_described(part) for part in parts], tuple(parts))
+        parts.extend(_parse_blocks([message.get("content") or {}]))
+    return _result(parts)
 
 
-def text_of(parts: Sequence[ContentPart]) -> str:
-    """Return the text of parts, one under the other."""
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
-
-
-def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
-    """Return a result of ours as blocks of the protocol; what `result_of` reads."""
-    from base64 import b64encode  # noqa: PLC0415  # for servers only
-
+def format_blocks(result: ToolResult) -> list[dict[str, Any]]:
+    """Convert a result to content blocks of the protocol; `parse_result` reads them."""
     if result.content is None:
         value = result.value
         return [{"type": "text", "text": value if isinstance(value, str) else format_json(value).decode()}]
-    blocks: list[dict[str, Any]] = []
-    for part in result.content:
-        if isinstance(part, Text):
-            blocks.append({"type": "text", "text": part.text})
-        elif part.data is None:
-            link = part.url or f"file-id:{part.file_id}"
-            blocks.append({"type": "resource_link", "uri": link, "name": part.name or link})
-        elif isinstance(part, Image | Audio):
-            kind = "image" if isinstance(part, Image) else "audio"
-            blocks.append({"type": kind, "data": b64encode(part.data).decode(), "mimeType": part.media_type})
-        else:
-            held = {"uri": f"document:{part.name}", "blob": b64encode(part.data).decode(), "mimeType": part.media_type}
-            blocks.append({"type": "resource", "resource": held})
-    return blocks
+    return [_format_block(part) for part in result.content]
 
 
-def _parts(blocks: Iterable[Any]) -> Iterable[ContentPart]:
+def _format_block(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if part.data is None:
+        link = part.url or f"file-id:{part.file_id}"
+        return {"type": "resource_link", "uri": link, "name": part.name or link}
+    data = b64encode(part.data).decode()
+    if isinstance(part, Image | Audio):
+        return {"type": "image" if isinstance(part, Image) else "audio", "data": data, "mimeType": part.media_type}
+    resource = {"uri": f"document:{part.name}", "blob": data, "mimeType": part.media_type}
+    return {"type": "resource", "resource": resource}
+
+
+def _parse_blocks(blocks: Iterable[Any]) -> Iterable[ContentPart]:
     for block in blocks:
         match block:
             case {"type": "text", "text": str(text)}:
                 yield Text(text)
             case {"type": "image" | "audio" as kind, "data": str(data)}:
-                yield _media(data, block.get("mimeType") or "", Image if kind == "image" else Audio)
+                yield _parse_media(data, block.get("mimeType") or "", Image if kind == "image" else Audio)
             case {"type": "resource_link", "uri": str(uri)}:
-                yield Text(_link(uri, block))
+                yield Text(_format_link(uri, block))
             case {"type": "resource", "resource": {"text": str(text)}}:
                 yield Text(text)
             case {"type": "resource", "resource": {"blob": str(data)}}:
-                held = block["resource"]
-                kind = held.get("mimeType") or "application/octet-stream"
-                yield _media(data, kind, _kind_of(kind), str(held.get("uri") or ""))
+                resource = block["resource"]
+                media_type = resource.get("mimeType") or "application/octet-stream"
+                yield _parse_media(data, media_type, _media_class(media_type), str(resource.get("uri") or ""))
             case _:
+                # A block of a later revision of the protocol is shown to the model as it is.
                 yield Text(format_json(block).decode())
 
 
-def _kind_of(media_type: str) -> type[Image | Audio | Document]:
-    main = media_type.partition("/")[0]
-    return Image if main == "image" else Audio if main == "audio" else Document
+def _media_class(media_type: str) -> type[Image | Audio | Document]:
+    main_type = media_type.partition("/")[0]
+    return Image if main_type == "image" else Audio if main_type == "audio" else Document
 
 
-def _media(data: str, media_type: str, kind: type[Image | Audio | Document], name: str = "") -> ContentPart:
+def _parse_media(data: str, media_type: str, kind: type[Image | Audio | Document], name: str = "") -> ContentPart:
     try:
         raw = b64decode(data, validate=True)
     except (binascii.Error, ValueError):
@@ -131,14 +119,24 @@ def _media(data: str, media_type: str, kind: type[Image | Audio | Document], nam
     return kind(media_type=media_type or "application/octet-stream", data=raw, name=name)
 
 
-def _link(uri: str, block: Mapping[str, Any]) -> str:
-    told = [block.get("title") or block.get("name"), block.get("mimeType"), block.get("description")]
-    about = ", ".join(str(one) for one in told if one)
-    return f"[resource {uri}{f': {about}' if about else ''}]"
+def _format_link(uri: str, block: Mapping[str, Any]) -> str:
+    details = [block.get("title") or block.get("name"), block.get("mimeType"), block.get("description")]
+    description = ", ".join(str(detail) for detail in details if detail)
+    return f"[resource {uri}{f': {description}' if description else ''}]"
 
 
-def _described(part: ContentPart) -> dict[str, Any]:
-    """Describe a part for the program; what it holds stands in the content."""
+def _result(parts: Sequence[ContentPart]) -> ToolResult:
+    if all(isinstance(part, Text) for part in parts):
+        return ToolResult(_join_text(parts))
+    return ToolResult([_describe(part) for part in parts], tuple(parts))
+
+
+def _join_text(parts: Sequence[ContentPart]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+def _describe(part: ContentPart) -> dict[str, Any]:
+    """Describe a part for the program; the data itself is in the content."""
     if isinstance(part, Media):
         return {"type": type(part).__name__.lower(), "media_type": part.media_type, "bytes": len(part.data or b"")}
     return {"type": "text", "text": part.text}

@@ -17,10 +17,10 @@ from attrs.validators import ge, gt, min_len
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
 from agentloop.errors import ConfigurationError
-from agentloop.mcp.link import Link
-from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpListTool, McpTool, reading_spec
-from agentloop.mcp.servers import HttpServer, Server, StdioServer
-from agentloop.mcp.session import OfferedTool, Reply, SessionSettings
+from agentloop.mcp.connection import Connection
+from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
+from agentloop.mcp.servers import HttpServer, Server, StdioServer, load_servers
+from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.values.tool_calls import Effect, ToolSpec
 
@@ -37,35 +37,35 @@ def _as_effects(effects: Mapping[str, Effect | str]) -> Mapping[str, Effect]:
 
 @frozen(eq=False)
 class McpEnsemble(CanDiscoverTools):
-    """The tools of an MCP server; it stands in a list of tools like any group.
+    """The tools of an MCP server; pass it to a loop like any group of tools.
 
         files = McpEnsemble.stdio("npx", ["-y", "@modelcontextprotocol/server-filesystem", "."])
         async with AgentLoop.for_model("openai:gpt-5", tools=[files]) as loop:
             state = await loop.execute("What is in this folder?")
 
-    The server is started, or connected with, when a loop is entered or an execution begins, and asked for its tools when
-    an execution begins. One that is lost is started or connected with again; meanwhile its calls wait, and fail when that
-    takes too long. Calls that had been sent are repeated where their tool is `pure` or `idempotent`, else they are in doubt.
+    The server is started or connected to when a loop is entered or an execution begins, and its tools are listed when an
+    execution begins. A lost server is started or connected to again; calls wait for it, and fail after `reconnect_timeout`.
+    Calls that were sent before are repeated when their tool is `pure` or `idempotent`; others are in doubt.
 
     Attributes:
         name: the name of the ensemble, and of the server in logs and messages.
-        server: where it is found.
-        allow: the names of the tools to offer, as at the server; `*` stands for any characters.
-        deny: those not to offer, of the ones that are allowed.
-        prefix: stands before the names of its tools.
-        effects: what tools do to the world, by their names at the server, where that is not what their annotations say. A
-            server that is not trusted should be given `{"*": Effect.EFFECT}`.
-        policy: how its tools want to be run; 60 seconds for a call when left out.
+        server: the command or the address of the server.
+        allow: the names of the tools to offer, as the server lists them; `*` matches any characters.
+        deny: the names of tools not to offer, among the allowed ones.
+        prefix: the prefix of the names for the model.
+        effects: the effects of tools, by their names at the server, in place of their annotations. For a server that is not
+            trusted, pass `{"*": Effect.EFFECT}`.
+        policy: the policy of calls; the default is a timeout of 60 seconds.
         resources: whether to offer two tools that list and read the server's resources.
-        prompts: whether to offer two tools that list and fill in its prompts.
-        on_elicitation: answers what the server wants to know of the user: takes the request in the protocol's JSON, returns
-            the content of the answer, or None to decline. Declined when left out.
-        on_sampling: answers what the server wants to ask a model: takes the request, returns the message. Declined when left
-            out.
-        connect_timeout: seconds until the server has answered and told its tools.
-        patience: seconds that a call waits for a server that is away.
-        max_message_bytes: the most bytes of a message of the server.
-        enabled: whether it is started and offers anything.
+        prompts: whether to offer two tools that list and fill in the server's prompts.
+        on_elicitation: answers questions of the server to the user: takes the request in the protocol's JSON, and returns
+            the content of the answer, or None to decline. None declines all of them.
+        on_sampling: answers requests of the server to a model: takes the request, and returns the message. None declines
+            all of them.
+        connect_timeout: seconds until the server has answered and listed its tools.
+        reconnect_timeout: seconds that a call waits for a lost server.
+        max_message_bytes: maximum size of a message of the server, in bytes.
+        enabled: whether it is started and offers its tools.
 
     Raises:
         ConfigurationError: when the extra `mcp` is not installed.
@@ -80,24 +80,24 @@ class McpEnsemble(CanDiscoverTools):
     policy: ToolPolicy = field(default=_POLICY, kw_only=True, repr=False)
     resources: bool = field(default=False, kw_only=True)
     prompts: bool = field(default=False, kw_only=True)
-    on_elicitation: Reply | None = field(default=None, kw_only=True, repr=False)
-    on_sampling: Reply | None = field(default=None, kw_only=True, repr=False)
+    on_elicitation: RequestHandler | None = field(default=None, kw_only=True, repr=False)
+    on_sampling: RequestHandler | None = field(default=None, kw_only=True, repr=False)
     connect_timeout: float = field(default=30.0, validator=gt(0), kw_only=True)
-    patience: float = field(default=10.0, validator=ge(0), kw_only=True)
+    reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
     max_message_bytes: int = field(default=1 << 24, validator=ge(1024), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
-    _links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = field(
+    _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
         factory=WeakKeyDictionary, init=False, repr=False
     )
     _lifecycle: Lifecycle = field(factory=Lifecycle, init=False, repr=False)
-    _known: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
+    _discovered: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.enabled and find_spec("mcp") is None:
             raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'")
 
     @classmethod
-    def stdio(  # a command has these parts
+    def stdio(
         cls,
         command: str,
         args: Iterable[str] = (),
@@ -107,13 +107,13 @@ class McpEnsemble(CanDiscoverTools):
         name: str = "",
         **settings: Any,
     ) -> Self:
-        """Describe a server that runs as a process of ours.
+        """Create the ensemble of a server that runs as a subprocess.
 
         Args:
             command: the program.
             args: its arguments.
-            env: environment variables that it gets besides PATH, HOME and the like.
-            cwd: the folder that it runs in; ours when left out.
+            env: its environment variables, in addition to PATH, HOME and the like.
+            cwd: its working folder; ours when left out.
             name: the name of the ensemble; that of the program when left out.
             **settings: any other attribute.
         """
@@ -121,13 +121,16 @@ class McpEnsemble(CanDiscoverTools):
 
     @classmethod
     def http(cls, url: str, headers: Mapping[str, str] | None = None, *, name: str = "", **settings: Any) -> Self:
-        """Describe a server that is reached over streamable HTTP.
+        """Create the ensemble of a server over streamable HTTP.
 
         Args:
             url: its address.
-            headers: what is sent with each request, such as `Authorization`.
+            headers: headers of each request, such as `Authorization`.
             name: the name of the ensemble; that of the host when left out.
             **settings: any other attribute.
+
+        Raises:
+            ConfigurationError: when the address is not a valid URL.
         """
         host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         return cls(name or host, HttpServer(url, headers or {}), **settings)
@@ -136,46 +139,44 @@ class McpEnsemble(CanDiscoverTools):
     def from_config(cls, path: str | os.PathLike[str], **settings: Any) -> list[Self]:
         """Read the usual JSON file with `mcpServers`; return an ensemble for each server that is not disabled.
 
-        An entry has `command`, `args`, `env` and `cwd`, or `url` and `headers`; `${NAME}` and `${NAME:-default}` in them stand
-        for environment variables of ours.
+        An entry has `command`, `args`, `env` and `cwd`, or `url` and `headers`; `${NAME}` and `${NAME:-default}` in them are
+        replaced by environment variables.
 
         Args:
             path: the file.
             **settings: any other attribute, for all of them.
 
         Raises:
-            ConfigurationError: when it has mistakes; says where.
+            ConfigurationError: when it has mistakes; names the place.
             OSError: when it cannot be read.
         """
-        from agentloop.mcp.servers import servers_of
-
-        return [cls(name, server, **settings) for name, server in servers_of(path).items()]
+        return [cls(name, server, **settings) for name, server in load_servers(path).items()]
 
     @property
     def offered(self) -> Sequence[Tool]:
-        """The tools that a model can call, as they were discovered last; none before the server was asked."""
-        return self._known.get("tools", ())
+        """The tools that a model can call, as of the last `discover`; empty before the first."""
+        return self._discovered.get("tools", ())
 
     @property
     def interceptors(self) -> Sequence[CanIntercept]:
-        """None: it does nothing besides its tools' calls."""
+        """Empty: a server has no interceptors."""
         return ()
 
     async def hold(self) -> None:
-        """Begin to start the server or to connect with it; it is asked for its tools by `discover`."""
+        """Begin to start the server or to connect to it; `discover` waits for it."""
         if self.enabled:
             await self._lifecycle.hold(self.name, self._start)
 
     async def release(self) -> None:
-        """Need it no more; ends it when nobody else holds it."""
+        """Stop the server, or disconnect from it, when nothing else holds it."""
         if self.enabled:
             await self._lifecycle.release(self.name, self._stop)
 
     async def discover(self) -> Sequence[Tool]:
-        """Ask the server for its tools; return what it told last where it is away, which is logged."""
-        link = self._link()
-        if link is not None:
-            self._known["tools"] = tuple(self._tools(await link.discovered()))
+        """List the tools of the server; the last known ones when it cannot be reached, which is logged."""
+        connection = self._connection()
+        if connection is not None:
+            self._discovered["tools"] = tuple(self._select(await connection.discover()))
         return self.offered
 
     async def __aenter__(self) -> Self:
@@ -198,39 +199,40 @@ class McpEnsemble(CanDiscoverTools):
         return evolve(self, enabled=False)
 
     def diagnose(self) -> str:
-        """Say why its calls would fail in the running event loop; empty when they would not."""
+        """Return why its calls would fail in the running event loop; empty when they would not."""
         if not self.enabled:
             return "it is disabled"
-        link = self._link()
-        return "it was not started" if link is None else link.diagnose()
+        connection = self._connection()
+        return "it was not started" if connection is None else connection.diagnose()
 
-    def _link(self) -> Link | None:
-        return self._links.get(asyncio.get_running_loop())
+    def _connection(self) -> Connection | None:
+        return self._connections.get(asyncio.get_running_loop())
 
     def _start(self) -> None:
         settings = SessionSettings(
             self.name, self.server, self.max_message_bytes, self.on_elicitation, self.on_sampling
         )
-        link = self._links[asyncio.get_running_loop()] = Link(settings, self.connect_timeout, self.patience)
-        link.start()
+        connection = Connection(settings, self.connect_timeout, self.reconnect_timeout)
+        self._connections[asyncio.get_running_loop()] = connection
+        connection.start()
 
     async def _stop(self) -> None:
-        link = self._links.pop(asyncio.get_running_loop(), None)
-        if link is not None:
-            await link.stop()
+        connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.stop()
 
-    def _tools(self, told: Sequence[OfferedTool]) -> Iterator[Tool]:
-        for tool in told:
-            if _fits(tool.name, self.allow) and not _fits(tool.name, self.deny):
-                effect = next(
-                    (e for pattern, e in self.effects.items() if fnmatchcase(tool.name, pattern)), tool.effect
-                )
+    def _select(self, tools: Sequence[RemoteTool]) -> Iterator[Tool]:
+        """Yield the tools to offer."""
+        for tool in tools:
+            if _matches(tool.name, self.allow) and not _matches(tool.name, self.deny):
+                overrides = (effect for pattern, effect in self.effects.items() if fnmatchcase(tool.name, pattern))
+                effect = next(overrides, tool.effect)
                 spec = ToolSpec(f"{self.prefix}{tool.name}", tool.description, tool.parameters, effect)
-                yield McpTool(spec, tool.name, self.name, self.policy, self._link)
-        others = (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ())
-        for name in others:
-            yield McpListTool(reading_spec(name, f"{self.prefix}{name}"), name, self.name, self.policy, self._link)
+                yield McpTool(spec, self.name, self.policy, self._connection, tool_request(tool.name))
+        for name in (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ()):
+            spec, request = reading_tool(name, self.prefix)
+            yield McpTool(spec, self.name, self.policy, self._connection, request)
 
 
-def _fits(name: str, patterns: Iterable[str]) -> bool:
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

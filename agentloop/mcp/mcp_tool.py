@@ -1,47 +1,53 @@
-"""Tools of a server, as tools of ours."""
+"""Tools that send their calls to a server."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import CanAccessToolContext, Tool, ToolContext, ToolPolicy
 from agentloop.errors import ToolUnavailable
-from agentloop.mcp.link import Link
-from agentloop.mcp.session import Sending, ServerSession
+from agentloop.mcp.connection import Connection
+from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.tool_calls import Effect, ToolResult, ToolSpec
+
+SessionRequest: TypeAlias = Callable[
+    [ServerSession, Mapping[str, Any], ProgressCallback, RequestStatus], Awaitable[ToolResult]
+]
+"""Sends the arguments of a call to a session."""
 
 
 @frozen(eq=False)
 class McpTool(Tool, CanAccessToolContext):
-    """A tool that a server runs.
+    """A tool whose calls are requests to a server.
 
     Attributes:
-        spec: what a model sees.
-        remote: its name at the server.
+        spec: the name, description and parameters for the model.
         server: the name of the server.
-        policy: how it wants to be run.
-        link: gives the connection in the running event loop; None when there is none.
+        policy: the policy of calls.
+        connection: returns the connection in the running event loop; None when there is none.
+        request: sends the arguments of a call.
     """
 
     spec: ToolSpec = field(repr=False)
-    remote: str
     server: str
     policy: ToolPolicy = field(repr=False)
-    link: Callable[[], Link | None] = field(repr=False)
+    connection: Callable[[], Connection | None] = field(repr=False)
+    request: SessionRequest = field(repr=False)
     _context: ToolContext | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
-        """The name by which a model calls it."""
+        """The name by which a model calls the tool."""
         return self.spec.name
 
     @property
     def description(self) -> str:
-        """What it does, as its server says."""
+        """The description of its server."""
         return self.spec.description
 
     @property
@@ -51,67 +57,62 @@ class McpTool(Tool, CanAccessToolContext):
 
     @property
     def effect(self) -> Effect:
-        """What calling it does to the world, as its server says."""
+        """The effect of a call, by the annotations of its server."""
         return self.spec.effect
 
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that tells the progress of this call."""
+        """Return a copy that reports the progress of this call."""
         return evolve(self, context=context)
 
     async def use(self, /, *_: Any, **arguments: Any) -> ToolResult:
-        """Let the server do it.
+        """Send a call to the server.
 
         Raises:
-            ToolUnavailable: when the server is away, or its ensemble is not held.
-            ToolInDoubt: when the server was lost meanwhile and may have done it.
-            ToolFailed: when the tool or the server says so.
+            ToolUnavailable: when the server cannot be reached, or its ensemble is not held.
+            ToolInDoubt: when the connection was lost and the call may have run.
+            ToolFailed: when the tool fails or the server rejects the call.
         """
-        link = self.link()
-        if link is None:
+        connection = self.connection()
+        if connection is None:
             raise ToolUnavailable(
                 f"the tool {self.name!r} cannot be used now: its server {self.server!r} was not started; give the ensemble, "
                 "not its tools, to an AgentLoop"
             )
-        return await link.ask(lambda session, sending: self._asked(session, arguments, sending), self.name, self.effect)
+        return await connection.send(partial(self._send, arguments), self.name, self.effect)
 
-    async def _asked(self, session: ServerSession, arguments: Mapping[str, Any], sending: Sending) -> ToolResult:
-        return await session.call(self.remote, arguments, self._progress, sending)
+    async def _send(self, arguments: Mapping[str, Any], session: ServerSession, status: RequestStatus) -> ToolResult:
+        return await self.request(session, arguments, self._report, status)
 
-    def _progress(self, told: Mapping[str, Any]) -> None:
+    def _report(self, update: Mapping[str, Any]) -> None:
         if self._context is not None:
-            self._context.progress(told)
+            self._context.progress(update)
 
 
-_Asking = Callable[[ServerSession, Mapping[str, Any], Sending], Awaitable[ToolResult]]
-_CURSOR = {"cursor": {"type": "string", "description": "Where the next page begins, as the last one told."}}
+def tool_request(name: str) -> SessionRequest:
+    """Return the request that calls a tool of the server, by its name there."""
+    return lambda session, arguments, progress, status: session.call_tool(name, arguments, progress, status)
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> JsonObject:
     return freeze_object({"type": "object", "properties": properties, "required": list(required)})
 
 
-class McpListTool(McpTool):
-    """A tool that reads what a server has besides tools: resources and prompts."""
-
-    async def _asked(self, session: ServerSession, arguments: Mapping[str, Any], sending: Sending) -> ToolResult:
-        return await _ASKED[self.remote][2](session, arguments, sending)
-
-
-_ASKED: Mapping[str, tuple[str, JsonObject, _Asking]] = {
+_CURSOR = {"cursor": {"type": "string", "description": "The cursor of the page, from the previous page."}}
+_READING_TOOLS: Mapping[str, tuple[str, JsonObject, SessionRequest]] = {
     "list_resources": (
-        "List what can be read with read_resource.",
+        "List the resources that read_resource can read.",
         _schema(_CURSOR),
-        lambda session, given, sending: session.resources(given.get("cursor"), sending),
+        lambda session, arguments, _, status: session.list_resources(arguments.get("cursor"), status),
     ),
     "read_resource": (
         "Read a resource.",
         _schema({"uri": {"type": "string", "description": "Its address, as listed."}}, "uri"),
-        lambda session, given, sending: session.resource(given["uri"], sending),
+        lambda session, arguments, _, status: session.read_resource(arguments["uri"], status),
     ),
     "list_prompts": (
         "List the prompts that get_prompt returns.",
         _schema(_CURSOR),
-        lambda session, given, sending: session.prompts(given.get("cursor"), sending),
+        lambda session, arguments, _, status: session.list_prompts(arguments.get("cursor"), status),
     ),
     "get_prompt": (
         "Return a prompt, filled in.",
@@ -122,19 +123,21 @@ _ASKED: Mapping[str, tuple[str, JsonObject, _Asking]] = {
             },
             "name",
         ),
-        lambda session, given, sending: session.prompt(given["name"], given.get("arguments", {}), sending),
+        lambda session, arguments, _, status: session.get_prompt(
+            arguments["name"], arguments.get("arguments", {}), status
+        ),
     ),
 }
 RESOURCE_TOOLS = ("list_resources", "read_resource")
 PROMPT_TOOLS = ("list_prompts", "get_prompt")
 
 
-def reading_spec(name: str, shown: str) -> ToolSpec:
-    """Return what a model sees of one of these tools.
+def reading_tool(name: str, prefix: str) -> tuple[ToolSpec, SessionRequest]:
+    """Return the spec and the request of a tool for resources or prompts.
 
     Args:
-        name: which one.
-        shown: the name by which a model calls it.
+        name: one of `RESOURCE_TOOLS` and `PROMPT_TOOLS`.
+        prefix: the prefix of its name for the model.
     """
-    description, parameters, _ = _ASKED[name]
-    return ToolSpec(shown, description, parameters, Effect.PURE)
+    description, parameters, request = _READING_TOOLS[name]
+    return ToolSpec(f"{prefix}{name}", description, parameters, Effect.PURE), request

@@ -1,4 +1,4 @@
-"""A session with a server, as the rest of this room sees it."""
+"""The vocabulary of this room: connections and sessions with servers, and the tools that they list or that we serve."""
 
 from __future__ import annotations
 
@@ -15,72 +15,100 @@ from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.tool_calls import Effect, ToolResult
 from agentloop.values.value import Value
 
+ProgressCallback: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Receives the progress of a call: `progress`, and `total` and `message` where they are known."""
+RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
+"""Answers a request of a server, in the JSON of the protocol; None declines it."""
+ToolHandler: TypeAlias = Callable[[Mapping[str, Any], ProgressCallback], Awaitable[ToolResult]]
+"""Runs a served tool with the arguments of a call."""
+
 
 class ConnectionLost(Exception):  # named for what happened; internal to this room
-    """The server cannot be reached, or its connection has ended; the message says how, as in "it …".
+    """The server cannot be reached, or the connection has ended.
 
-    Attributes:
-        said: what the server said last about itself, for people: in its own words, so no model is told.
+    Args:
+        reason: how it ended, as the rest of a sentence about the server: "it …".
+        last_output: the last line of the server's standard error. It is for people only: it may contain anything, so it
+            is never shown to a model.
     """
 
-    def __init__(self, reason: str, said: str = "") -> None:
+    def __init__(self, reason: str, last_output: str = "") -> None:
         super().__init__(reason)
-        self.said = said
+        self.last_output = last_output
 
 
 @define(eq=False)
-class Sending:
-    """What became of a request on its way; noted by the transport.
+class ConnectionStatus:
+    """The state of a connection, updated by its transport.
 
     Attributes:
-        sent: true from when the server may have received it.
-        refused: the server did not look at it, since it does not know the session.
-        lost: how its answer broke off; empty when it did not.
-        over: the events that should have held its answer have come to their end.
+        closed: set when the connection has ended or should end.
+        reason: how it ended, as in "it …".
+        last_output: the last line of the server's standard error.
+        http_error: the status of the last rejected HTTP request, as in "it …"; empty when it was accepted.
+    """
+
+    closed: asyncio.Event = field(factory=asyncio.Event)
+    reason: str = ""
+    last_output: str = ""
+    http_error: str = ""
+
+    def close(self, reason: str) -> None:
+        """Mark the connection as closed; the first reason is kept."""
+        if not self.closed.is_set():
+            self.reason = reason
+            self.closed.set()
+
+
+@define(eq=False)
+class RequestStatus:
+    """The state of one request, updated by the transport.
+
+    Attributes:
+        sent: whether the server may have received it.
+        rejected: whether the server did not process it, since it does not know the session.
+        failure: how its response broke off; empty when it did not.
+        stream_ended: whether the event stream of its response has ended.
     """
 
     sent: bool = False
-    refused: bool = False
-    lost: str = ""
-    over: bool = False
+    rejected: bool = False
+    failure: str = ""
+    stream_ended: bool = False
 
 
-SENDING: ContextVar[Sending | None] = ContextVar("agentloop_mcp_sending", default=None)
-"""The request that is being sent; the SDK hands messages to its transports in the context of who sends them."""
+CURRENT_REQUEST: ContextVar[RequestStatus | None] = ContextVar("agentloop_mcp_request", default=None)
+"""The status of the request that is being sent. The SDK calls transports in the context of the sender."""
 
 
-@define(eq=False)
-class Ending:
-    """The end of a connection.
+@frozen(eq=False)
+class SessionSettings:
+    """The settings of sessions with one server.
 
     Attributes:
-        ended: set when it has ended, or should.
-        reason: how it came to it, as in "it …".
-        said: what the server said last about itself.
-        status: how it answered a request that it did not want, as in "it …"; empty when it did not.
+        name: the name of the server, for logs and messages.
+        server: the command or the address of the server.
+        max_message_bytes: maximum size of a message.
+        on_elicitation: answers questions to the user; None declines them.
+        on_sampling: answers requests to a model; None declines them.
     """
 
-    ended: asyncio.Event = field(factory=asyncio.Event)
-    reason: str = ""
-    said: str = ""
-    status: str = ""
-
-    def end(self, reason: str) -> None:
-        """Note the end; the first reason stays."""
-        if not self.ended.is_set():
-            self.reason = reason
-            self.ended.set()
+    name: str
+    server: Server = field(repr=False)
+    max_message_bytes: int
+    on_elicitation: RequestHandler | None = None
+    on_sampling: RequestHandler | None = None
 
 
 @frozen(eq=False, repr=False)
-class OfferedTool(Value):
+class RemoteTool(Value):
     """A tool as its server describes it.
 
     Attributes:
         name: its name at the server.
-        description: what it does.
-        parameters: the JSON Schema of its arguments, as given.
-        effect: what its annotations say that it does to the world.
+        description: its description.
+        parameters: the JSON Schema of its arguments, unchanged.
+        effect: the effect of a call, by its annotations.
     """
 
     name: str
@@ -89,23 +117,15 @@ class OfferedTool(Value):
     effect: Effect
 
 
-Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Takes `progress`, and `total` and `message` where they are told."""
-Reply: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
-"""Answers what a server asks of us, in the JSON of the protocol; None to decline."""
-Call: TypeAlias = Callable[[Mapping[str, Any], Progress], Awaitable[ToolResult]]
-"""Runs a tool that we offer."""
-
-
 @frozen(eq=False, repr=False)
-class Offer(Value):
-    """A tool that we offer to others.
+class ServedTool(Value):
+    """A tool that we serve to clients.
 
     Attributes:
         name: its name.
-        description: what it does.
+        description: its description.
         parameters: the JSON Schema of its arguments.
-        effect: what it does to the world.
+        effect: the effect of a call.
         call: runs it.
     """
 
@@ -113,81 +133,65 @@ class Offer(Value):
     description: str
     parameters: JsonObject = field(converter=freeze_object)
     effect: Effect
-    call: Call
+    call: ToolHandler
 
 
-@frozen(eq=False)
-class SessionSettings:
-    """How to speak with a server.
-
-    Attributes:
-        name: what it is called in logs and messages.
-        server: where it is found.
-        longest: the most bytes of a message.
-        on_elicitation: answers what it wants to know of the user; None to decline.
-        on_sampling: answers what it wants to ask a model; None to decline.
-    """
-
-    name: str
-    server: Server = field(repr=False)
-    longest: int
-    on_elicitation: Reply | None = None
-    on_sampling: Reply | None = None
-
-
+# The SDK takes longer to import than everything else here, so the implementation is imported with the first connection.
 class ServerSession(ABC):
-    """A session with a server that has answered.
+    """An initialized session with a server.
 
-    Each request raises `ToolFailed` when the server refuses it or answers in a way that is not of the protocol, and
-    `ConnectionLost` when the connection ended before there was an answer.
+    Each request raises `ToolFailed` when the server rejects it or its response violates the protocol, and
+    `ConnectionLost` when the connection ended before the response.
 
     Attributes:
-        ending: the end of its connection.
+        status: the state of its connection.
     """
 
-    ending: Ending
+    status: ConnectionStatus
 
     @property
     @abstractmethod
-    def protocol(self) -> str:
-        """The version of the protocol that is spoken."""
+    def protocol_version(self) -> str:
+        """The negotiated version of the protocol."""
 
     @property
     @abstractmethod
-    def tells_changes(self) -> bool:
-        """Whether the server says when its tools have changed."""
+    def announces_tool_changes(self) -> bool:
+        """Whether the server announces changes of its tools."""
 
     @abstractmethod
-    async def tools(self, cursor: str | None) -> tuple[list[OfferedTool], str | None]:
-        """Return a page of its tools, and what the next one is asked for by; None after the last."""
+    async def list_tools(self, cursor: str | None) -> tuple[list[RemoteTool], str | None]:
+        """Return a page of the server's tools, and the cursor of the next page; None after the last."""
 
     @abstractmethod
-    async def call(self, name: str, arguments: Mapping[str, Any], progress: Progress, sending: Sending) -> ToolResult:
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
+    ) -> ToolResult:
         """Call a tool.
 
         Args:
             name: its name at the server.
             arguments: JSON data.
-            progress: is told how far it is.
-            sending: notes whether the call left us.
+            progress: receives the progress of the call.
+            status: receives the state of the request.
         """
 
     @abstractmethod
-    async def resources(self, cursor: str | None, sending: Sending) -> ToolResult:
-        """Return a page of its resources."""
+    async def list_resources(self, cursor: str | None, status: RequestStatus) -> ToolResult:
+        """Return a page of the server's resources."""
 
     @abstractmethod
-    async def resource(self, uri: str, sending: Sending) -> ToolResult:
-        """Read one of its resources."""
+    async def read_resource(self, uri: str, status: RequestStatus) -> ToolResult:
+        """Read a resource."""
 
     @abstractmethod
-    async def prompts(self, cursor: str | None, sending: Sending) -> ToolResult:
-        """Return a page of its prompts."""
+    async def list_prompts(self, cursor: str | None, status: RequestStatus) -> ToolResult:
+        """Return a page of the server's prompts."""
 
     @abstractmethod
-    async def prompt(self, name: str, arguments: Mapping[str, str], sending: Sending) -> ToolResult:
-        """Return one of its prompts, filled in."""
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], status: RequestStatus) -> ToolResult:
+        """Return a prompt, filled in."""
 
     @abstractmethod
-    def changes(self) -> AsyncGenerator[None, None]:
-        """Yield when its tools have changed, as servers since 2026-07-28 tell it; ends when they do not."""
+    def tool_changes(self) -> AsyncGenerator[None, None]:
+        """Yield after each change of the server's tools, for servers since 2026-07-28; ends at once for older ones."""

@@ -1,4 +1,4 @@
-"""How long requests and messages are, for estimates of tokens."""
+"""Estimates of the tokens of messages and requests, from their length in bytes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from agentloop.values.parts import Image, Media, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec
 
 BYTES_PER_TOKEN = 4
-"""About how many bytes of English text or JSON make one token, in the vocabularies that providers use today."""
+"""The approximate bytes of English text or JSON per token, in the vocabularies of current models."""
 MIN_BYTES_PER_TOKEN = 3
-"""The same for dense text such as JSON of numbers: what is set aside must be enough."""
+"""The same for dense text such as numeric JSON. Reservations use it, since they must not be too small."""
 TOKENS_PER_MESSAGE = 8
-"""What roles and separators cost, about."""
-_IMAGE_BYTES = 1_600 * BYTES_PER_TOKEN
-"""An image counts by its size in pixels; about 1,600 tokens is the most that providers make of one that they scale."""
+"""The approximate tokens of roles and separators."""
+_IMAGE_BYTES = 1_600 * BYTES_PER_TOKEN  # providers count pixels, and scale images down to about 1,600 tokens
 
 
 def length(text: str) -> int:
-    """Return the bytes of a text."""
+    """Return the length of a text in bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def message_length(message: Message) -> int:
-    """Return about how many bytes of text a model reads of a message."""
+    """Return the approximate length of a message in bytes, as a model reads it."""
     return sum(map(part_length, message.parts))
 
 
 def part_length(part: object) -> int:
-    """Return about how many bytes of text a part counts for."""
+    """Return the approximate length of a part in bytes; images count with a fixed length."""
     match part:
         case Text(text) | Reasoning(text):
             size = length(text)
@@ -51,23 +50,23 @@ def part_length(part: object) -> int:
 
 
 def call_length(call: ToolCall) -> int:
-    """Return the bytes of a call's name and arguments."""
+    """Return the length of a call's name and arguments in bytes."""
     return length(call.name) + length(call.arguments_json)
 
 
 def tools_length(tools: tuple[ToolSpec, ...]) -> int:
-    """Return the bytes of what a model is told about the tools."""
+    """Return the approximate length of the tool definitions in bytes."""
     return sum(len(spec.name) + length(spec.description) + len(format_json(spec.parameters)) for spec in tools)
 
 
 def parts_length(parts: tuple[ResponsePart, ...]) -> int:
-    """Return about how many bytes an answer has."""
+    """Return the approximate length of the parts of a response in bytes."""
     return sum(map(part_length, parts))
 
 
 @define(eq=False)
 class RequestSize:
-    """Measures the requests of one execution, looking at new messages only."""
+    """Estimates the size of the requests of one execution. It measures only messages that the last request did not have."""
 
     _messages: tuple[Message, ...] = ()
     _bytes: int = 0
@@ -75,24 +74,26 @@ class RequestSize:
     _tools_bytes: int = 0
 
     def tokens(self, request: InferenceRequest) -> int:
-        """Return about how many tokens a request has, rather too many than too few."""
+        """Return the estimated tokens of a request; rather too many than too few."""
         known = len(self._messages)
+        # A history that was compiled anew does not extend the measured one; its last measured message differs then.
         if known and (len(request.messages) < known or request.messages[known - 1] is not self._messages[-1]):
             known, self._bytes = 0, 0
         self._bytes += sum(map(message_length, request.messages[known:]))
         self._messages = request.messages
         if request.tools is not self._tools:
             self._tools, self._tools_bytes = request.tools, tools_length(request.tools)
-        form = request.response_format
-        schema = len(format_json(form.schema)) if form is not None and form.schema is not None else 0
-        size = self._bytes + self._tools_bytes + length(request.system_prompt) + schema
+        schema = request.response_format.schema if request.response_format is not None else None
+        schema_bytes = len(format_json(schema)) if schema is not None else 0
+        size = self._bytes + self._tools_bytes + length(request.system_prompt) + schema_bytes
         return -(-size // MIN_BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * (len(request.messages) + 1)
 
 
 def message_tokens(message: Message) -> int:
-    """Estimate the tokens of one message by its length; media that a tool returned count like a user's."""
+    """Return the estimated tokens of one message; media that a tool returned count like a user's."""
     size = message_length(message)
     for part in message.parts:
         if isinstance(part, ToolExchange):
-            size += sum(part_length(one) for one in part.execution.content or () if isinstance(one, Media))
+            content = part.execution.content or ()
+            size += sum(part_length(content_part) for content_part in content if isinstance(content_part, Media))
     return TOKENS_PER_MESSAGE + -(-size // BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""What every event carries."""
+"""The base class of events, and the head that every event carries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EventHead(Value):
     Attributes:
         agent_id: the agent.
         execution_id: the execution.
-        parent_agent_id: the agent that the agent serves; None for one of its own.
-        step_number: the step it belongs to, from 1; 0 before the first.
-        sequence: its place among the events of this run of the execution, from 1; counted whether or not anybody
-            listens, so a gap is an event that nobody listened for.
-        time: when it happened, by the clock of the event bus.
+        parent_agent_id: the agent whose tool call this agent serves; None for a top-level agent.
+        step_number: the 1-based step; 0 before the first.
+        sequence: the 1-based position among the events of this run of the execution. Unobserved events are counted too, so
+            a gap means an event without listeners.
+        time: the time by the clock of the event bus.
     """
 
     agent_id: str
@@ -33,10 +33,10 @@ class EventHead(Value):
 
 @frozen(eq=False, repr=False)
 class Event(Value):
-    """Something that happened. Its classes are named for what happened and stand in `agentloop.events`.
+    """The base class of events; the classes in `agentloop.events` are named for what happened.
 
     Attributes:
-        head: where and when.
+        head: where and when it happened.
     """
 
     head: EventHead
@@ -53,20 +53,20 @@ class Event(Value):
 
     @property
     def parent_agent_id(self) -> str | None:
-        """The agent that the agent serves; None for one of its own."""
+        """The agent whose tool call this agent serves; None for a top-level agent."""
         return self.head.parent_agent_id
 
     @property
     def step_number(self) -> int:
-        """The step it belongs to, from 1; 0 before the first."""
+        """The 1-based step; 0 before the first."""
         return self.head.step_number
 
     @property
     def sequence(self) -> int:
-        """Its place among the events of this run of the execution, from 1."""
+        """The 1-based position among the events of this run of the execution."""
         return self.head.sequence
 
     @property
     def time(self) -> datetime:
-        """When it happened."""
+        """The time by the clock of the event bus."""
         return self.head.time

@@ -1,4 +1,4 @@
-"""What is asked of a model, in neutral form."""
+"""Requests to models and their responses, independent of any provider: request, options, usage, response, deltas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 @frozen(eq=False, repr=False)
 class ToolChoice(Value):
-    """Whether and which tool the model has to call. Made by `auto()`, `required()`, `none()` and `specific(name)`."""
+    """Whether the model has to call a tool, and which. Create it by `auto()`, `required()`, `none()` or `specific(name)`."""
 
     kind: Literal["auto", "required", "none", "specific"]
     name: str = ""
@@ -39,17 +39,17 @@ class ToolChoice(Value):
 
     @classmethod
     def required(cls) -> ToolChoice:
-        """Make the model call at least one tool."""
+        """Require at least one tool call."""
         return cls("required")
 
     @classmethod
     def none(cls) -> ToolChoice:
-        """Keep the model from calling tools."""
+        """Forbid tool calls."""
         return cls("none")
 
     @classmethod
     def specific(cls, name: str) -> ToolChoice:
-        """Make the model call the tool of this name."""
+        """Require a call of the tool of this name."""
         return cls("specific", name)
 
 
@@ -58,12 +58,12 @@ _AUTO = ToolChoice("auto")
 
 @frozen(eq=False, repr=False)
 class ResponseFormat(Value):
-    """The form that the model's text has to have.
+    """The required format of the model's text: JSON, with or without a schema.
 
     Attributes:
         schema: a JSON Schema for the text, or None for any JSON object.
         name: a name for the schema; some providers show it to the model.
-        strict: ask the provider to enforce the schema where it can.
+        strict: whether the provider should enforce the schema, if it can.
     """
 
     schema: JsonObject | None = field(default=None, converter=optional(freeze_object))
@@ -73,19 +73,22 @@ class ResponseFormat(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class InferenceOptions(Value):
-    """How a model is to answer; what is None is left to the provider.
+    """Sampling parameters and limits of a request; None stands for the provider's default.
 
     Attributes:
-        model: the model to ask, when another than the one configured.
-        temperature: how much chance is in the choice of words.
-        top_p: the share of probability that words are chosen from.
-        max_tokens: the most tokens to write.
-        stop: texts at which to end the answer.
-        seed: a number that makes the answer repeatable where the provider can.
-        reasoning_effort: how much to think first.
-        cache_prompt: mark the ends of tools, system prompt and conversation as cache breakpoints, where the provider
-            wants to be told.
-        extra: entries of the request body for one provider only, put in as they are.
+        model: the model, if it differs from the configured one.
+        temperature: the sampling temperature.
+        top_p: the probability mass of nucleus sampling, from 0 to 1.
+        max_tokens: the maximum number of output tokens.
+        stop: the texts that end the response.
+        seed: the seed for repeatable sampling, where the provider supports it.
+        reasoning_effort: how long to reason before the response.
+        cache_prompt: whether to set cache breakpoints after tools, system prompt and conversation, for providers that need
+            explicit ones.
+        extra: entries that are added unchanged to the request body, for parameters of a single provider.
+
+    Raises:
+        ConfigurationError: if `temperature` or `top_p` is not finite.
     """
 
     model: str | None = None
@@ -100,9 +103,9 @@ class InferenceOptions(Value):
 
     def __attrs_post_init__(self) -> None:
         for name in ("temperature", "top_p"):
-            given = getattr(self, name)
-            if given is not None and not isfinite(given):
-                raise ConfigurationError(f"{name} is a finite number, not {given}; None leaves it to the provider")
+            value = getattr(self, name)
+            if value is not None and not isfinite(value):
+                raise ConfigurationError(f"{name} is a finite number, not {value}; None leaves it to the provider")
 
 
 DEFAULT_OPTIONS = InferenceOptions()
@@ -113,12 +116,12 @@ class InferenceRequest(Value):
     """One request to a model.
 
     Attributes:
-        messages: the conversation as the model shall see it, without the system prompt.
-        system_prompt: instructions that stand before the conversation; may be empty.
-        tools: the tools on offer.
-        tool_choice: whether and which of them has to be called.
-        parallel_tool_calls: whether several calls may come in one answer; None leaves it to the provider.
-        response_format: the form of the answer's text; None for free text.
+        messages: the conversation as the model sees it, without the system prompt.
+        system_prompt: the instructions that precede the conversation; may be empty.
+        tools: the offered tools.
+        tool_choice: whether the model has to call a tool, and which.
+        parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
+        response_format: the format of the response's text; None for free text.
         options: model, sampling and limits.
     """
 
@@ -131,27 +134,27 @@ class InferenceRequest(Value):
     options: InferenceOptions = DEFAULT_OPTIONS
 
     def with_messages(self, *messages: Message) -> InferenceRequest:
-        """Return the request with other messages."""
+        """Return the request with these messages instead."""
         return evolve(self, messages=messages)
 
     def with_system_prompt(self, system_prompt: str) -> InferenceRequest:
-        """Return the request with another system prompt."""
+        """Return the request with this system prompt instead."""
         return evolve(self, system_prompt=system_prompt)
 
     def with_tools(self, *tools: ToolSpec) -> InferenceRequest:
-        """Return the request with other tools on offer."""
+        """Return the request with these tools instead."""
         return evolve(self, tools=tools)
 
     def with_tool_choice(self, tool_choice: ToolChoice) -> InferenceRequest:
-        """Return the request with another tool choice."""
+        """Return the request with this tool choice instead."""
         return evolve(self, tool_choice=tool_choice)
 
     def with_response_format(self, response_format: ResponseFormat | None) -> InferenceRequest:
-        """Return the request with another form asked of the answer."""
+        """Return the request with this response format instead."""
         return evolve(self, response_format=response_format)
 
     def with_options(self, options: InferenceOptions) -> InferenceRequest:
-        """Return the request with other options; `attrs.evolve(request.options, …)` changes single ones."""
+        """Return the request with these options instead; `attrs.evolve(request.options, …)` changes single options."""
         return evolve(self, options=options)
 
 
@@ -161,15 +164,15 @@ def _sum(left: int | None, right: int | None) -> int | None:
 
 @frozen(eq=False, repr=False)
 class Usage(Value):
-    """Tokens that one or more inferences used. Unknown is None, never zero, and stays unknown in a sum.
+    """Tokens used by one or more inferences. An unknown count is None, not zero, and a sum with None is None (law 6).
 
     Attributes:
-        input_tokens: everything the model read, cached input included.
-        output_tokens: everything the model wrote, reasoning included.
-        cached_input_tokens: the part of the input that the provider took from its prompt cache.
-        cache_write_tokens: the part of the input that the provider wrote to its prompt cache.
-        reasoning_tokens: the part of the output that was reasoning.
-        requests: how many inferences this counts.
+        input_tokens: all input, including cached input.
+        output_tokens: all output, including reasoning.
+        cached_input_tokens: the part of the input that was read from the provider's prompt cache.
+        cache_write_tokens: the part of the input that was written to the provider's prompt cache.
+        reasoning_tokens: the part of the output that is reasoning.
+        requests: the number of inferences.
     """
 
     input_tokens: int | None = None
@@ -181,12 +184,12 @@ class Usage(Value):
 
     @classmethod
     def none(cls) -> Self:
-        """Return the usage of no inference at all: the zero of addition."""
+        """Return the usage of no inferences, the zero of addition."""
         return cls(0, 0, 0, 0, 0, 0)
 
     @property
     def total_tokens(self) -> int | None:
-        """Input and output together, or None when either is unknown."""
+        """The sum of input and output tokens; None if either is unknown."""
         return _sum(self.input_tokens, self.output_tokens)
 
     def __add__(self, other: Usage) -> Usage:
@@ -203,7 +206,7 @@ class Usage(Value):
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped writing."""
+    """Why a model stopped generating."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
@@ -216,17 +219,19 @@ class FinishReason(StrEnum):
 
 @frozen(eq=False, repr=False)
 class InferenceResponse(Value):
-    """One answer of a model. Only a response holds bare calls; a driver joins each to its execution.
+    """One response of a model.
+
+    A response is the only value that holds tool calls without their executions; a driver joins the two into a `Message`.
 
     Attributes:
-        parts: text, reasoning, tool calls and provider parts in the order they came.
-        finish_reason: why the model stopped, in common words.
-        usage: tokens of this one inference.
-        model: the model that answered, as the provider names it.
-        id: the provider's id of the answer.
-        provider_finish_reason: why the model stopped, in the provider's own word; None when it gave none.
-        problem: what keeps the answer from being read as calls or as an answer, in words for the model; empty when nothing does.
-        wants_to_continue: whether the model has neither called a tool nor answered, but wants to think on.
+        parts: text, reasoning, tool calls and provider parts, in order.
+        finish_reason: why the model stopped.
+        usage: the tokens of this inference.
+        model: the model that responded, as the provider names it.
+        id: the provider's id of the response.
+        provider_finish_reason: the provider's own finish reason; None if it sent none.
+        problem: why the response cannot be parsed, in words for the model; empty if it can.
+        wants_to_continue: whether the model neither called a tool nor answered, and should be called again.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
@@ -254,11 +259,11 @@ class InferenceResponse(Value):
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
     def with_parts(self, *parts: ResponsePart) -> InferenceResponse:
-        """Return the response with other parts."""
+        """Return the response with these parts instead."""
         return evolve(self, parts=parts)
 
     def with_text(self, text: str) -> InferenceResponse:
-        """Return the response with its text parts replaced by this one, where the first of them stood, or at the front."""
+        """Return the response with this text in place of its text parts, at the position of the first, or at the front."""
         before: list[ResponsePart] = []
         after: list[ResponsePart] = []
         seen = False
@@ -274,15 +279,15 @@ class InferenceResponse(Value):
 
 @frozen(eq=False, repr=False)
 class InferenceDelta(Value):
-    """A provisional piece of an answer; the response that follows is final.
+    """A provisional part of a streamed response; the complete response that follows is final.
 
     Attributes:
-        kind: `text`, `reasoning`, `tool_call` (a call begins) or `arguments` (more of its arguments).
-        text: the new piece: of text, of reasoning or of a call's arguments as JSON text.
-        index: which call of this answer, from 0; for `tool_call` and `arguments`.
-        call_id: the call's id, for `tool_call`; may be empty.
-        name: the tool's name, for `tool_call`.
-        attempt: which attempt of this inference it belongs to, from 1; the pieces of an attempt that is retried are void.
+        kind: `text`, `reasoning`, `tool_call` (a call starts) or `arguments` (more of its arguments).
+        text: the added text, reasoning, or JSON text of a call's arguments.
+        index: the 0-based index of the call in the response; for `tool_call` and `arguments`.
+        call_id: the id of the call; for `tool_call`; may be empty.
+        name: the name of the tool; for `tool_call`.
+        attempt: the 1-based attempt of the inference; when an attempt is retried, discard its deltas.
     """
 
     kind: Literal["text", "reasoning", "tool_call", "arguments"]
@@ -293,19 +298,16 @@ class InferenceDelta(Value):
     attempt: int = 1
 
     def with_attempt(self, attempt: int) -> InferenceDelta:
-        """Return the piece as belonging to this attempt."""
+        """Return the delta with this attempt number."""
         return self if attempt == self.attempt else evolve(self, attempt=attempt)
 
 
-_WORD = re.compile(r"\S+\s*|\s+")
-
-
 def iter_deltas(response: InferenceResponse) -> Iterator[InferenceDelta]:
-    """Return the deltas of an answer: text and reasoning by words, each call with its arguments in one piece."""
+    """Yield the deltas of a complete response: text and reasoning word by word, the arguments of each call as one delta."""
     index = 0
     for part in response.parts:
         if isinstance(part, Text | Reasoning):
-            for word in _WORD.findall(part.text):
+            for word in re.findall(r"\S+\s*|\s+", part.text):
                 yield InferenceDelta("text" if isinstance(part, Text) else "reasoning", word)
         elif isinstance(part, ToolCall):
             yield InferenceDelta("tool_call", index=index, call_id=part.id, name=part.name)

@@ -1,48 +1,54 @@
-"""JSON as immutable values: what tool arguments, tool results and metadata are made of."""
+"""JSON as immutable values, and its text form: arguments and results of tools, metadata and schemas are made of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from agentloop.errors import NotJson
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_DEPTH = 200
+"""The maximum nesting depth. A limit of our own, below Python's recursion limit: accepted data can also be written later."""
+
+_MAX_INTEGER_BITS = 14_000  # 4,214 digits; Python refuses to parse and format integers of more than 4,300
+_MAX_SHOWN_STEPS = 20
+_MAPPINGS = (dict, Mapping)  # `dict` first: checking an exact class is faster than checking the abstract one
+
+
+# --- immutable values -----------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     JsonValue: TypeAlias = "bool | int | float | str | tuple[JsonValue, ...] | JsonObject | None"
 else:
 
     class JsonValue:
-        """A JSON value in its immutable form: None, bool, int, float, str, `JsonArray` (a tuple) or `JsonObject`.
+        """An immutable JSON value: None, bool, int, float, str, `JsonArray` (a tuple) or `JsonObject`.
 
-        For a type checker it is the union of these; at run time it is a name that converters can look up.
+        Type checkers see the union of these types. At run time it is a class, so that converters can register hooks for it.
         """
 
 
-import json
-from collections.abc import Iterator
-from functools import partial
-from math import isinf
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
 class FrozenDict(dict[K, V]):
-    """A `dict` whose writing methods raise `TypeError`. It is hashable where what it holds is."""
+    """A `dict` whose mutating methods raise `TypeError`. It is hashable if its values are."""
 
     __slots__ = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Fill it here, so that calling `__init__` again changes nothing."""
-        made: Any = dict.__new__(cls)
-        dict.__init__(made, *args, **kwargs)
-        return made
+        """Create and fill the mapping here, so that a second call of `__init__` cannot change it."""
+        instance: Any = dict.__new__(cls)
+        dict.__init__(instance, *args, **kwargs)
+        return instance
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __hash__(self) -> int:  # type: ignore[override]  # dict says it has none; an immutable one can
+    def __hash__(self) -> int:  # type: ignore[override]  # dict declares __hash__ as None; an immutable one has a hash
         return hash(frozenset(self.items()))
 
     def __repr__(self) -> str:
@@ -68,31 +74,23 @@ class FrozenDict(dict[K, V]):
 
 
 def as_frozen_dict(entries: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
-    """Convert a mapping to one that cannot be changed; the attrs converter of fields that hold mappings."""
+    """Convert a mapping to an immutable one; the attrs converter of fields that hold mappings."""
     return FrozenDict(entries)
 
 
-MAX_DEPTH = 200
-"""How deeply JSON may be nested. With a limit of its own, what was accepted can also be written, wherever that happens."""
-
-_MOST_BITS = 14_000  # 4,214 digits; Python neither reads nor writes more than 4,300
-_SHOWN_STEPS = 20
-_MAPPINGS = (dict, Mapping)  # a dict is told fastest by its own class
-
-
 class JsonObject(FrozenDict[str, Any]):
-    """A JSON object that cannot be changed: a `dict` whose writing methods raise `TypeError`.
+    """An immutable JSON object: a `dict` whose mutating methods raise `TypeError`.
 
-    It takes what `dict` takes, converts it as `freeze` does, and is hashable. It is a `dict` so that JSON encoders and
-    schema validators take it as it is. `thaw` gives a plain copy.
+    It accepts the arguments of `dict`, converts the values as `freeze` does, and is hashable. It is a real `dict`, so JSON
+    encoders and schema validators accept it unchanged. `thaw` returns a plain copy.
 
     Raises:
-        NotJson: when it is made of something that JSON cannot hold.
+        NotJson: if a key is not a string or a value has no JSON form.
     """
 
     __slots__ = ()
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> JsonObject:  # noqa: D102, PYI034  # the class says it
+    def __new__(cls, *args: Any, **kwargs: Any) -> JsonObject:  # noqa: D102, PYI034  # described by the class
         return freeze_object(dict(*args, **kwargs))
 
     def __deepcopy__(self, memo: object) -> JsonObject:
@@ -104,64 +102,93 @@ class JsonObject(FrozenDict[str, Any]):
 
 
 class JsonArray(tuple[Any, ...]):
-    """A JSON array that cannot be changed: a `tuple` whose items are immutable JSON.
+    """An immutable JSON array: a `tuple` whose items are immutable JSON values.
 
     Raises:
-        NotJson: when it is made of something that JSON cannot hold.
+        NotJson: if an item has no JSON form.
     """
 
     __slots__ = ()
 
-    def __new__(cls, items: Iterable[object] = ()) -> JsonArray:  # noqa: D102, PYI034  # the class says it
+    def __new__(cls, items: Iterable[object] = ()) -> JsonArray:  # noqa: D102, PYI034  # described by the class
         frozen = freeze(tuple(items))
-        assert isinstance(frozen, JsonArray)  # noqa: S101  # a tuple freezes to an array; this tells the type checker
+        assert isinstance(frozen, JsonArray)  # noqa: S101  # a tuple freezes to an array; this informs the type checker
         return frozen
 
     def __reduce__(self) -> tuple[type[JsonArray], tuple[tuple[Any, ...]]]:
         return JsonArray, (tuple(self),)
 
 
-_AS_IT_IS = frozenset({type(None), bool, str, JsonObject, JsonArray})
-
-
-class _Refused(Exception):  # internal to this file; becomes a NotJson
-    """What has no JSON form, why, and the way to it, which is noted from the inside out."""
-
-    def __init__(self, subject: str, verdict: str) -> None:
-        super().__init__(subject, verdict)
-        self.steps: list[str] = []
-
-    def told(self, path: str) -> str:
-        """Say what is wrong and where."""
-        subject, verdict = self.args
-        way = self.steps[::-1]
-        shown = "".join(way[:_SHOWN_STEPS]) + ("…" if len(way) > _SHOWN_STEPS else "")
-        return f"{subject} at {path}{shown} {verdict}"
+# --- conversion -----------------------------------------------------------------------------------------------------
 
 
 def freeze(value: object, path: str = "$") -> JsonValue:
     """Convert plain JSON data (dict, list, tuple, str, numbers, None) to its immutable form.
 
     Args:
-        value: the data; mappings need text keys.
-        path: where the data stands, for the error message.
+        value: the data; the keys of mappings must be strings.
+        path: the JSON path of the data, for the error message.
 
     Raises:
-        NotJson: for anything that JSON cannot hold: other classes, NaN and infinities, keys that are not text, cycles; and
-            for what is nested more than 200 levels deep, and integers of more than 4,000 digits.
+        NotJson: for objects of other classes, NaN, infinities, keys that are not strings, cycles, data nested more than
+            200 levels deep, and integers of more than 4,000 digits.
     """
     try:
         return _freeze(value, MAX_DEPTH)
     except _Refused as refused:
-        raise NotJson(refused.told(path)) from None
+        raise NotJson(refused.message(path)) from None
+
+
+def freeze_object(value: Mapping[str, object]) -> JsonObject:
+    """Convert a mapping of plain JSON data to an immutable `JsonObject`.
+
+    Raises:
+        NotJson: if it is not a mapping, or something in it has no JSON form.
+    """
+    if type(value) is JsonObject:
+        return value
+    if not isinstance(value, Mapping):
+        raise NotJson(f"a JSON object was expected, not {type(value).__qualname__}")
+    frozen = freeze(value)
+    assert isinstance(frozen, JsonObject)  # noqa: S101  # a mapping freezes to an object; this informs the type checker
+    return frozen
+
+
+def thaw(value: JsonValue) -> Any:
+    """Copy an immutable JSON value to plain lists and dicts, which may be changed freely."""
+    if isinstance(value, dict):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [thaw(item) for item in value]
+    return value
+
+
+# Instances of exactly these types are immutable JSON already; the exact check keeps subclasses, such as enums, out.
+_FROZEN_TYPES = frozenset({type(None), bool, str, JsonObject, JsonArray})
+
+
+class _Refused(Exception):  # internal to this file; becomes a NotJson
+    """Data without a JSON form. The path to it is collected from the inside out while the recursion unwinds."""
+
+    def __init__(self, subject: str, problem: str) -> None:
+        super().__init__(subject, problem)
+        self.steps: list[str] = []
+
+    def message(self, path: str) -> str:
+        """Return what is wrong, and where below `path`."""
+        subject, problem = self.args
+        steps = self.steps[::-1]
+        shown = "".join(steps[:_MAX_SHOWN_STEPS]) + ("…" if len(steps) > _MAX_SHOWN_STEPS else "")
+        return f"{subject} at {path}{shown} {problem}"
 
 
 def _freeze(value: object, levels: int) -> JsonValue:
     kind = type(value)
-    if kind in _AS_IT_IS:
-        return value  # type: ignore[return-value]  # the set of exact types above is what the alias lists
+    if kind in _FROZEN_TYPES:
+        return value  # type: ignore[return-value]  # the set of exact types above matches the alias
+    # Subclasses of the scalar types, such as members of an IntEnum, are reduced to the plain type.
     if isinstance(value, int):
-        if value.bit_length() <= _MOST_BITS:
+        if value.bit_length() <= _MAX_INTEGER_BITS:
             return int(value)
         raise _Refused("the integer", "has more than 4,000 digits; use text for it")
     if isinstance(value, float):
@@ -183,7 +210,7 @@ def _freeze_items(items: list[object] | tuple[object, ...], levels: int) -> Json
     frozen: list[JsonValue] = []
     try:
         for item in items:
-            frozen.append(_freeze(item, levels))  # noqa: PERF401  # how many there are is where it went wrong
+            frozen.append(_freeze(item, levels))  # noqa: PERF401  # its length is the index of the item that fails
     except _Refused as refused:
         refused.steps.append(f"[{len(frozen)}]")
         raise
@@ -200,90 +227,35 @@ def _freeze_mapping(value: Mapping[Any, Any], levels: int) -> JsonObject:
         except _Refused as refused:
             refused.steps.append(f".{key}")
             raise
+    # Bypasses `JsonObject.__new__`, which would freeze the entries a second time.
     frozen = dict.__new__(JsonObject)
     dict.update(frozen, entries)
     return frozen
 
 
-def freeze_object(value: Mapping[str, object]) -> JsonObject:
-    """Convert a mapping of plain JSON data to an immutable `JsonObject`.
-
-    Raises:
-        NotJson: when it is not a mapping, or holds what JSON cannot.
-    """
-    if type(value) is JsonObject:
-        return value
-    if not isinstance(value, Mapping):
-        raise NotJson(f"a JSON object was expected, not {type(value).__qualname__}")
-    frozen = freeze(value)
-    assert isinstance(frozen, JsonObject)  # noqa: S101  # a mapping freezes to an object; this tells the type checker
-    return frozen
-
-
-def thaw(value: JsonValue) -> Any:
-    """Copy an immutable JSON value to plain lists and dicts, which may be changed freely."""
-    if isinstance(value, dict):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [thaw(item) for item in value]
-    return value
-
-
 EMPTY_OBJECT = JsonObject()
 
 
-def _plain(value: object) -> Any:
-    """Give orjson a plain tuple for an immutable array; it refuses subclasses."""
-    if isinstance(value, tuple):
-        return tuple(value)
-    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
-
-
-try:
-    import orjson
-except ImportError:
-    _fast_dumps: Callable[[Any], bytes] | None = None
-    _fast_loads: Callable[[bytes], Any] | None = None
-else:
-    _JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-    _fast_dumps, _fast_loads = partial(orjson.dumps, default=_plain, option=_JSON_ONLY), orjson.loads
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if isinf(number):
-        raise ValueError(f"the number {text} is larger than a float can be")
-    return number
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-
-_DIGITS = bytes(b"0"[0] if chr(byte).isdecimal() else b" "[0] for byte in range(128)) + b" " * 128
-_LONG_INTEGER = b"0" * 19  # from here on it may not fit into 64 bits
+# --- text -----------------------------------------------------------------------------------------------------------
 
 
 def parse_json(text: str | bytes) -> Any:
     """Parse one JSON document to plain Python data.
 
-    Stricter than `json.loads`: NaN and infinities are refused, so is nesting too deep to walk. Integers of any size keep
+    Stricter than `json.loads`: it refuses NaN, infinities and nesting beyond the recursion limit. Integers of any size keep
     all their digits.
 
     Raises:
-        ValueError: with position, when the text is not one JSON document.
+        ValueError: if the text is not one JSON document; the message names the position.
     """
     if _fast_loads is not None:
         try:
             data = text.encode() if isinstance(text, str) else text
-            if _LONG_INTEGER not in data.translate(_DIGITS):  # orjson reads what does not fit into 64 bits as a float
+            # orjson parses integers that do not fit into 64 bits as floats, and so loses digits.
+            if _LONG_INTEGER not in data.translate(_DIGITS_TO_ZERO):
                 return _fast_loads(data)
         except ValueError:
-            pass  # the standard library reads a little more (lone surrogates) and words errors better
+            pass  # the standard library accepts a little more (lone surrogates), and its error messages are better
     try:
         return _decoder.decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except RecursionError:
@@ -291,59 +263,96 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def format_json(value: Any) -> bytes:
-    """Write plain or immutable JSON data as compact UTF-8, in the order of its keys.
+    """Format plain or immutable JSON data as compact UTF-8; keys stay in their order.
 
     Raises:
         ValueError: for NaN, infinities and data that contains itself.
-        TypeError: for anything else that JSON cannot hold.
+        TypeError: for anything else that has no JSON form.
     """
     if _fast_dumps is not None:
         try:
-            written = _fast_dumps(value)
+            formatted = _fast_dumps(value)
         except TypeError:
-            pass  # integers over 64 bits and lone surrogates: the standard library can write them
+            pass  # the standard library can write integers over 64 bits and lone surrogates
         else:
-            if b"null" not in written:  # orjson writes NaN as null; the standard library tells them apart
-                return written
+            # orjson writes NaN as null. Only the standard library can distinguish it from None.
+            if b"null" not in formatted:
+                return formatted
     try:
         return _encoder.encode(value).encode()
     except UnicodeEncodeError:
-        return _ascii_encoder.encode(value).encode()
+        return _ascii_encoder.encode(value).encode()  # lone surrogates have no UTF-8 form; ASCII escapes them
     except RecursionError:
         raise ValueError("nested too deeply to be written") from None
 
 
 def extract_json(text: str) -> Any:
-    """Parse the JSON that a model wrote: the whole text, what stands in a fence, or from the first bracket to the last.
+    """Parse the JSON in a model's output: the whole text, a fenced block, or the span from the first to the last bracket.
 
     Raises:
-        ValueError: with position, when there is none.
+        ValueError: if the text contains no JSON; the message names the position at which the whole text is not JSON.
     """
     try:
         return parse_json(text)
     except ValueError as error:
-        for inner in _candidates(text):
+        for candidate in _json_candidates(text):
             try:
-                return parse_json(inner)
+                return parse_json(candidate)
             except ValueError:
                 continue
         raise ValueError(str(error)) from error
 
 
-def _candidates(text: str) -> Iterator[str]:
-    begin = text.find("```")
-    end = text.find("```", begin + 3)
-    if 0 <= begin < end:
-        yield text[begin + 3 : end].partition("\n")[2]
+def canonical_json(arguments: JsonObject) -> str:
+    """Format arguments so that equal arguments have equal text, whatever their key order and spelling were."""
+    return _canonical_encoder.encode(arguments)
+
+
+def _json_candidates(text: str) -> Iterator[str]:
+    fence = text.find("```")
+    end = text.find("```", fence + 3)
+    if 0 <= fence < end:
+        yield text[fence + 3 : end].partition("\n")[2]
     for opening, closing in ("{}", "[]"):
         start, stop = text.find(opening), text.rfind(closing)
         if 0 <= start < stop:
             yield text[start : stop + 1]
 
 
-def canonical_json(arguments: JsonObject) -> str:
-    """Write arguments so that the same ones are the same text, in whatever order and spelling the model gave them."""
-    return _canonical_encoder.encode(arguments)
+def _to_plain_tuple(value: object) -> Any:
+    """Convert an immutable array for orjson, which refuses subclasses of tuple."""
+    if isinstance(value, tuple):
+        return tuple(value)
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
 
 
+# orjson is optional. It formats and parses what it handles exactly; the standard library handles the rest.
+try:
+    import orjson
+except ImportError:
+    _fast_dumps: Callable[[Any], bytes] | None = None
+    _fast_loads: Callable[[bytes], Any] | None = None
+else:
+    _JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+    _fast_dumps, _fast_loads = partial(orjson.dumps, default=_to_plain_tuple, option=_JSON_ONLY), orjson.loads
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parse_finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"the number {text} is larger than a float can be")
+    return number
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+# Maps every digit to "0" and every other byte to a space, so that one substring search finds long runs of digits.
+_DIGITS_TO_ZERO = bytes(b"0"[0] if chr(byte).isdecimal() else b" "[0] for byte in range(128)) + b" " * 128
+_LONG_INTEGER = b"0" * 19  # an integer of 19 digits may exceed 64 bits

@@ -1,4 +1,4 @@
-"""Messages: what a conversation is made of."""
+"""Messages, the elements of a conversation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from agentloop.values.value import EncodeOnce
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 Part: TypeAlias = Text | Image | Audio | Document | Reasoning | ToolExchange | ProviderPart
-"""What a message may hold. A bare call is not among them."""
+"""A part of a message. A tool call is only allowed together with its execution, as a `ToolExchange`."""
 ResponsePart: TypeAlias = Text | Reasoning | ToolCall | ProviderPart
-"""What a response of a model may hold."""
+"""A part of a model's response."""
 
 _CONTENT = frozenset({Text, Image, Audio, Document})
 _ALLOWED: Mapping[str, frozenset[type]] = {
@@ -28,6 +28,7 @@ _ALLOWED: Mapping[str, frozenset[type]] = {
 
 
 def _as_parts(parts: str | Part | Iterable[str | Part]) -> tuple[Part, ...]:
+    # A tuple without strings is kept as it is: most messages are rebuilt from the parts of another message.
     if isinstance(parts, tuple):
         for part in parts:
             if type(part) is str:
@@ -43,13 +44,19 @@ def _as_parts(parts: str | Part | Iterable[str | Part]) -> tuple[Part, ...]:
 
 @frozen(eq=False, repr=False)
 class Message(EncodeOnce):
-    """One message of a conversation; immutable, and unable to hold a tool call without its execution (law 2).
+    """One message of a conversation. It cannot hold a tool call without its execution (law 2).
+
+    `Message.user(…)`, `Message.assistant(…)` and `Message.system(…)` create messages; `Message(role, parts)` is for a role that
+    is only known at run time.
 
     Attributes:
         role: `user`, `assistant` or `system`.
-        parts: the content in the order it came. A user's message holds text and media, a system message text, an
-            assistant's also reasoning, tool exchanges and provider parts.
-        metadata: JSON of yours; the model never sees it.
+        parts: the content, in order; strings become `Text`. User messages hold text and media, system messages hold text,
+            assistant messages may also hold reasoning, tool exchanges and provider parts.
+        metadata: JSON for the application's use; it is never sent to a model.
+
+    Raises:
+        ContractViolation: if the role is unknown, or a part is not allowed in a message of this role.
     """
 
     role: Role
@@ -62,37 +69,41 @@ class Message(EncodeOnce):
             raise ContractViolation(f"a message's role is user, assistant or system, not {self.role!r}")
         for part in self.parts:
             if type(part) not in allowed:
-                raise ContractViolation(_why_not(self.role, part))
+                raise ContractViolation(_describe_violation(self.role, part))
 
     @classmethod
     def user(cls, *content: str | ContentPart, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
-        """Make a user's message of text and media."""
+        """Create a user message of text and media."""
         return cls("user", _as_parts(content), freeze_object(metadata))
 
     @classmethod
     def assistant(cls, *content: str | Part, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
-        """Make an assistant's message."""
+        """Create an assistant message."""
         return cls("assistant", _as_parts(content), freeze_object(metadata))
 
     @classmethod
     def system(cls, *content: str | Text, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
-        """Make a system message that stands in the conversation, beside the system prompt of the context."""
+        """Create a system message inside the conversation, in addition to the system prompt of the context."""
         return cls("system", _as_parts(content), freeze_object(metadata))
 
     @classmethod
     def of_response(cls, parts: Sequence[ResponsePart], executions: Sequence[ToolExecution]) -> Message:
-        """Make the assistant's message of a response, each call of which is joined to its execution, by position.
+        """Create the assistant message of a response by joining each call to its execution.
+
+        Args:
+            parts: the parts of the response.
+            executions: the execution of each call, in call order.
 
         Raises:
-            ContractViolation: when there are not as many executions as calls.
+            ContractViolation: if the number of executions differs from the number of calls.
         """
         calls = sum(type(part) is ToolCall for part in parts)
         if calls != len(executions):
             raise ContractViolation(
                 f"{calls} tool calls need {calls} executions, there are {len(executions)} (laws 1 and 2)"
             )
-        left = iter(executions)
-        joined: list[str | Part] = [ToolExchange(p, next(left)) if isinstance(p, ToolCall) else p for p in parts]
+        remaining = iter(executions)
+        joined: list[str | Part] = [ToolExchange(p, next(remaining)) if isinstance(p, ToolCall) else p for p in parts]
         return cls("assistant", joined)
 
     @property
@@ -106,7 +117,7 @@ class Message(EncodeOnce):
         return tuple([part for part in self.parts if type(part) is ToolExchange])
 
     def with_parts(self, parts: Iterable[str | Part]) -> Message:
-        """Return a copy with other parts."""
+        """Return a copy with these parts instead."""
         return Message(self.role, _as_parts(parts), self.metadata)
 
     def with_metadata(self, **entries: object) -> Message:
@@ -114,7 +125,7 @@ class Message(EncodeOnce):
         return Message(self.role, self.parts, self.metadata.plus(**entries))
 
 
-def _why_not(role: str, part: Any) -> str:
+def _describe_violation(role: str, part: Any) -> str:
     if isinstance(part, ToolCall):
         return (
             f"a message cannot hold the bare tool call {part.name!r}: give it together with its execution as a "

@@ -1,4 +1,4 @@
-"""The parts that a message or a response is made of, except calls."""
+"""The parts of messages and responses, except tool calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class Text(Value):
-    """A piece of text.
+    """Text.
 
     Attributes:
-        text: the text itself.
-        provider_data: what a wire format must send back with this part, by the wire format's name (a signature, an id).
+        text: the text.
+        provider_data: data that a wire format must send back with this part, such as a signature or an id, by the name of
+            the wire format.
     """
 
     text: str
@@ -27,11 +28,11 @@ class Text(Value):
 
 @frozen(eq=False, repr=False)
 class Reasoning(Value):
-    """What a model thought before it answered or called a tool.
+    """The reasoning of a model before it answered or called a tool.
 
     Attributes:
-        text: the thoughts as far as the provider shows them; may be empty when only an encrypted form exists.
-        provider_data: signature or encrypted content, by the name of the wire format that must get it back.
+        text: the reasoning, as far as the provider shows it; may be empty if only an encrypted form exists.
+        provider_data: signature or encrypted content that a wire format must send back, by the name of the wire format.
     """
 
     text: str
@@ -40,11 +41,11 @@ class Reasoning(Value):
 
 @frozen(eq=False, repr=False)
 class ProviderPart(Value):
-    """An opaque piece of one provider's answer that must be echoed to that provider and means nothing to others.
+    """An opaque part of a provider's response, sent back to that provider and left out for all others.
 
     Attributes:
-        wire_format: the name of the wire format it belongs to, such as `anthropic-messages`.
-        payload: the piece as JSON.
+        wire_format: the name of its wire format, such as `anthropic-messages`.
+        payload: the part as JSON.
     """
 
     wire_format: str
@@ -61,11 +62,14 @@ class Media(Value):
 
     Attributes:
         media_type: the MIME type, such as `image/png`; may be empty for a reference.
-        data: the content itself.
-        url: where the provider can fetch it.
-        file_id: the provider's own id of an uploaded file.
-        name: a file name for the model to see; optional.
-        provider_data: what a wire format must send back with this part, by the wire format's name.
+        data: the content.
+        url: the address from which the provider can fetch it.
+        file_id: the provider's id of an uploaded file.
+        name: a file name for the model to see; may be empty.
+        provider_data: data that a wire format must send back with this part, by the name of the wire format.
+
+    Raises:
+        ConfigurationError: if not exactly one of `data`, `url` and `file_id` is set, or `data` has no `media_type`.
     """
 
     media_type: str = ""
@@ -78,45 +82,45 @@ class Media(Value):
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
-        given = [name for name in ("data", "url", "file_id") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) if given else "none"
+        sources = [name for name in ("data", "url", "file_id") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            actual = " and ".join(sources) if sources else "none"
             raise ConfigurationError(
-                f"{type(self).__name__} needs exactly one of data, url and file_id; given: {found}"
+                f"{type(self).__name__} needs exactly one of data, url and file_id; given: {actual}"
             )
         if self.data is not None and not self.media_type:
             raise ConfigurationError(f"{type(self).__name__} with data needs a media_type such as 'image/png'")
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], media_type: str = "") -> Self:
-        """Read a file.
+        """Read the content from a file.
 
         Args:
             path: the file.
-            media_type: its MIME type; guessed from the file's name when left out.
+            media_type: its MIME type; by default guessed from the name of the file.
 
         Raises:
-            ConfigurationError: when the MIME type cannot be guessed.
-            OSError: when the file cannot be read.
+            ConfigurationError: if the MIME type cannot be guessed.
+            OSError: if the file cannot be read.
         """
-        from mimetypes import guess_type  # noqa: PLC0415  # 3 ms that only those pay who guess
+        from mimetypes import guess_type  # noqa: PLC0415  # takes 3 ms to load
 
-        name = os.path.basename(path)  # noqa: PTH119  # pathlib: another 2 ms
-        kind = media_type or guess_type(name)[0]
-        if kind is None:
-            raise ConfigurationError(f"the media type of {name} cannot be told from its name; pass media_type")
-        with open(path, "rb") as file:  # noqa: PTH123  # the same
-            return cls(media_type=kind, data=file.read(), name=name)
+        name = os.path.basename(path)  # noqa: PTH119  # pathlib takes another 2 ms
+        guessed = media_type or guess_type(name)[0]
+        if guessed is None:
+            raise ConfigurationError(f"the media type of {name} cannot be guessed from its name; pass media_type")
+        with open(path, "rb") as file:  # noqa: PTH123  # as above
+            return cls(media_type=guessed, data=file.read(), name=name)
 
 
 class Image(Media):
-    """A picture."""
+    """An image."""
 
     __slots__ = ()
 
 
 class Audio(Media):
-    """A sound recording."""
+    """An audio recording."""
 
     __slots__ = ()
 

@@ -243,7 +243,7 @@ class BeforeToolUse(StatePoint):
         index: 0-based index of the call among the calls of its step.
         verdict: an interceptor's ruling on the call; None lets it run.
         decision: the decision on the call if it was suspended; it is not suspended again.
-        decided: the call as the decision allows it to run; None without a decision.
+        decided_call: the call as the decision allows it to run; None without a decision.
         ensemble: the name of the group that the tool belongs to; empty for a tool without a group.
     """
 
@@ -254,7 +254,7 @@ class BeforeToolUse(StatePoint):
     index: int = 0
     verdict: Verdict | None = None
     decision: Decision | None = None
-    decided: ToolCall | None = None
+    decided_call: ToolCall | None = None
     ensemble: str = ""
 
     @property
@@ -288,7 +288,9 @@ class BeforeToolUse(StatePoint):
         if self.decision is None:
             return evolve(self, verdict=Suspend(reason))
         # A decision holds for the arguments that were shown: later changes by interceptors are taken back.
-        return self if self.decided is None or self.call == self.decided else evolve(self, call=self.decided)
+        if self.decided_call is None or self.call == self.decided_call:
+            return self
+        return evolve(self, call=self.decided_call)
 
 
 @frozen(eq=False, repr=False)

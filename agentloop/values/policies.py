@@ -1,4 +1,4 @@
-"""What a tool asks for in calls that fail, repeat or come too often."""
+"""Policies of tools for calls that fail, repeat or come too often: retry, cache, rate limit, circuit, deduplication."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class SeenCall(Value):
 
     Attributes:
         name: the name of the tool.
-        arguments: its arguments.
-        caller: whom it is made for.
-        execution_id: the execution that it belongs to.
-        step: the step of the execution.
-        began: when it came, in seconds of the loop's clock.
-        ended: when it ended; None for a call that is under way.
+        arguments: the arguments.
+        caller: the user or tenant on whose behalf it is made.
+        execution_id: the execution.
+        step: the 1-based step of the execution.
+        began: the time at which it started, in seconds of the loop's clock.
+        ended: the time at which it ended; None while it is running.
     """
 
     name: str
@@ -38,21 +38,21 @@ class SeenCall(Value):
 
 
 Similarity: TypeAlias = Callable[[SeenCall, SeenCall], bool]
-"""Says whether a call asks for the same as an earlier one; both are of the same tool and caller."""
+"""Returns whether a call and an earlier one, of the same tool and caller, are the same call."""
 
 
 class Deduplicator(ABC):
-    """Says which calls are the same call. It keeps nothing: the calls themselves are kept by `Deduplicate`.
+    """Decides which calls are the same call. It holds no state: `Deduplicate` stores the calls.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
     - Calls of different tools or callers are in different groups.
-    - The same two calls always get the same answer.
+    - The result for two calls depends on these two calls alone.
     """
 
     @property
     def remembers(self) -> bool:
-        """Whether a call that has ended can be the same as a later one."""
+        """Whether a later call can be the same as one that has ended; if False, only running calls are compared."""
         return True
 
     @abstractmethod
@@ -61,11 +61,11 @@ class Deduplicator(ABC):
 
     @abstractmethod
     def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """Say whether a call is the same as an earlier one of its group, which is under way or has succeeded."""
+        """Return whether a call is the same as an earlier call of its group, which is running or has succeeded."""
 
 
 ErrorKind: TypeAlias = str | type[BaseException]
-"""A class of errors, which stands for its subclasses too, or the name of one class."""
+"""An error class, which includes its subclasses, or the name of a single class."""
 
 
 def _as_kinds(kinds: ErrorKind | Iterable[ErrorKind]) -> tuple[ErrorKind, ...]:
@@ -97,23 +97,24 @@ class RetryPolicy(Value):
 
     def matches(self, error: str) -> bool:
         """Return whether to retry after an error whose class has this name."""
-        return (not self.on or _names(error, self.on)) and not _names(error, self.not_on)
+        return (not self.on or _matches_any(error, self.on)) and not _matches_any(error, self.not_on)
 
 
-def _names(error: str, kinds: tuple[ErrorKind, ...]) -> bool:
-    return any(error == kind if isinstance(kind, str) else _is_of(error, kind) for kind in kinds)
+def _matches_any(error: str, kinds: tuple[ErrorKind, ...]) -> bool:
+    return any(error == kind if isinstance(kind, str) else _is_subclass_name(error, kind) for kind in kinds)
 
 
-def _is_of(error: str, kind: type[BaseException]) -> bool:
-    return kind.__name__ == error or any(_is_of(error, sub) for sub in kind.__subclasses__())
+def _is_subclass_name(error: str, kind: type[BaseException]) -> bool:
+    # A failed call is stored as data, so only the name of its error class is known here.
+    return kind.__name__ == error or any(_is_subclass_name(error, sub) for sub in kind.__subclasses__())
 
 
 @frozen(eq=False, repr=False)
 class CachePolicy(Value):
-    """How long a result is used again for the same call of the same caller.
+    """How long a result is reused for equal calls of the same caller.
 
     Attributes:
-        seconds: how long a result is used.
+        seconds: how long a result is reused.
         max_entries: the maximum number of cached results of the tool; the least recently used entry is evicted first.
     """
 
@@ -123,18 +124,18 @@ class CachePolicy(Value):
 
 @frozen(eq=False, repr=False)
 class RateLimit(Value):
-    """How often a tool may be run: a bucket of tokens that fills steadily, of which each attempt takes one.
+    """How often a tool may run: a token bucket from which each attempt takes one token.
 
-    In any `n` seconds no more than `burst + n * calls / per` attempts begin.
+    In any `n` seconds at most `burst + n * calls / per` attempts start.
 
     Attributes:
-        calls: how many tokens come in `per` seconds.
-        per: seconds.
-        burst: how many tokens the bucket holds, so how many attempts may begin at once; `calls` when left out.
-        max_wait: the maximum seconds that a call waits for its turn; a call that would wait longer is refused. None for
+        calls: the number of tokens added in `per` seconds.
+        per: the period in seconds.
+        burst: the capacity of the bucket, and so the number of attempts that may start at once; by default `calls`.
+        max_wait: the maximum seconds that a call waits for a token; a call that would wait longer is refused. None for
             no maximum, 0 to never wait.
-        by: a bucket for all tools that give this name, or a function from the arguments to the name of one of the tool's
-            buckets; None for one bucket of the tool's own.
+        by: the name of a bucket that several tools share, or a function from the arguments to the name of one of the tool's
+            buckets; None for one bucket per tool.
     """
 
     calls: int = field(validator=ge(1))
@@ -146,13 +147,14 @@ class RateLimit(Value):
 
 @frozen(eq=False, repr=False)
 class CircuitPolicy(Value):
-    """When a tool that keeps failing is left alone, and when it is tried again.
+    """When a circuit breaker stops the calls of a failing tool, and when it tries the tool again.
 
     Attributes:
-        failures: how many failures in a row open the circuit.
+        failures: the number of consecutive failures that open the circuit.
         seconds: how long it stays open.
-        probes: how many calls are let through after that; if all succeed the circuit is closed, if one fails it opens.
-        dependency: a name that several tools share, to have one circuit; empty for one of the tool's own.
+        probes: the number of calls that are let through after that; if all succeed the circuit closes, if one fails it
+            opens again.
+        dependency: the name of a circuit that several tools share; empty for one circuit per tool.
     """
 
     failures: int = field(default=5, validator=ge(1))
@@ -163,17 +165,20 @@ class CircuitPolicy(Value):
 
 @frozen(eq=False, repr=False)
 class DeduplicatePolicy(Value):
-    """Which calls of a tool run once, so that the others are given the result of the one that ran.
+    """Which calls of a tool are the same call; one of them runs, and the others get its result.
 
-    Calls are the same when they have the same caller, are near enough to each other, and have the same arguments. When all is
-    left out, only those are that are under way at the same time.
+    Calls are the same if they have the same caller and the same arguments and are close enough to each other. By default only
+    calls that run at the same time are close enough.
 
     Attributes:
-        seconds: how long after a success a call is still the same; `inf` for as long as it is remembered.
-        steps: how many steps of one execution calls may be apart; 0 for those of one message.
-        by: says which calls are the same, in place of their arguments: a deduplicator, or a function of two calls. Without
-            seconds and steps it alone decides.
+        seconds: the maximum seconds between the success of a call and the next one; `inf` for as long as it is stored.
+        steps: the maximum distance in steps of one execution; 0 for calls of one message.
+        by: compares calls in place of their arguments: a deduplicator, or a function of two calls. Without `seconds` and
+            `steps` it decides alone.
         across_executions: whether calls of different executions can be the same.
+
+    Raises:
+        TypeError: if `by` is neither.
     """
 
     seconds: float | None = field(default=None, validator=optional(ge(0)))
@@ -182,46 +187,46 @@ class DeduplicatePolicy(Value):
     across_executions: bool = field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what says nothing about calls."""
+        """Check the type of `by`."""
         if not (self.by is None or isinstance(self.by, Deduplicator) or callable(self.by)):
             raise TypeError(f"a deduplicator is a Deduplicator or a function of two calls, not {self.by!r}")
 
 
 Deduplicated: TypeAlias = DeduplicatePolicy | Literal["exact"]
-"""A policy, or `exact`: the same call runs once in an execution, however far apart its repetitions are."""
+"""A policy, or `exact`: calls with equal arguments run once in an execution, whatever the distance between them."""
 
 
-def _as_policy(given: Deduplicated | None) -> DeduplicatePolicy | None:
-    if given is None or isinstance(given, DeduplicatePolicy):
-        return given
-    if given != "exact":
-        raise ValueError(f"deduplicate is a DeduplicatePolicy or 'exact', not {given!r}")
+def _as_policy(value: Deduplicated | None) -> DeduplicatePolicy | None:
+    if value is None or isinstance(value, DeduplicatePolicy):
+        return value
+    if value != "exact":
+        raise ValueError(f"deduplicate is a DeduplicatePolicy or 'exact', not {value!r}")
     return DeduplicatePolicy(inf)
 
 
 def _none_or(kind: type) -> Callable[[Any, Attribute[Any], Any], None]:
-    def check(_: object, asked: Attribute[Any], value: object) -> None:
+    def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if value is not None and not isinstance(value, kind):
-            raise TypeError(
-                f"{asked.name!r} has to be a {kind.__name__}, as in {asked.name}={kind.__name__}(…), not {value!r}"
-            )
+            name = attribute.name
+            raise TypeError(f"{name!r} has to be a {kind.__name__}, as in {name}={kind.__name__}(…), not {value!r}")
 
     return check
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class CallPolicy(Value):
-    """What a tool asks for; `agentloop.interception.Resilience` does it. None asks for nothing.
+    """The policies of a tool, applied by `agentloop.interception.Resilience`. None leaves a policy out.
 
-    A tool that asks for retries, a cache or deduplication gets them whatever its effect is: it was told so.
+    A policy applies whatever the effect of the tool is: retries, a cache or deduplication on a tool with side effects are
+    the author's explicit choice.
 
     Attributes:
-        retry: how a failed call is tried again.
-        cache: how long results are used again.
-        rate_limit: how often it may be run.
-        circuit: when it is left alone because it keeps failing.
-        deadline: seconds for a call in all, waits and repetitions included.
-        deduplicate: which of its calls run once: a `DeduplicatePolicy`, or `exact`.
+        retry: how a failed call is retried.
+        cache: how long results are reused.
+        rate_limit: how often the tool may run.
+        circuit: when a circuit breaker stops the calls of the failing tool.
+        deadline: the maximum seconds of a call, including waits and retries.
+        deduplicate: which calls run once: a `DeduplicatePolicy`, or `exact`.
     """
 
     retry: RetryPolicy | None = field(default=None, validator=_none_or(RetryPolicy))
@@ -232,9 +237,9 @@ class CallPolicy(Value):
     deduplicate: DeduplicatePolicy | None = field(default=None, converter=_as_policy)
 
     def merged_over(self, other: CallPolicy) -> Self:
-        """Return what this asks for, and where it asks for nothing, what the other does."""
-        open_fields = [f.name for f in fields(CallPolicy) if getattr(self, f.name) is None]
-        return evolve(self, **{name: getattr(other, name) for name in open_fields})
+        """Return this policy with its unset fields taken from the other one."""
+        unset = [f.name for f in fields(CallPolicy) if getattr(self, f.name) is None]
+        return evolve(self, **{name: getattr(other, name) for name in unset})
 
 
 DEFAULT_CALL_POLICY = CallPolicy()

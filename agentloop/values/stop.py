@@ -1,4 +1,4 @@
-"""Reasons to stop, as values."""
+"""Why an execution stops: reasons, signals, and the decision to continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentloop.values.value import Value
 
 
 class StopReason(StrEnum):
-    """Why an execution stops, the weightiest first: where there are several signals, the weightiest one wins.
+    """Why an execution stops, in order of precedence: of several signals, the first in this order wins.
 
     The last three are soft: a requested continuation overrides them. All others are hard.
     """
@@ -33,12 +33,12 @@ class StopReason(StrEnum):
 
     @property
     def is_hard(self) -> bool:
-        """Whether a requested continuation cannot override it."""
+        """Whether the execution stops even if a continuation was requested."""
         return self not in _SOFT
 
     @property
     def weight(self) -> int:
-        """Its place in the order of weight; higher wins."""
+        """The precedence; the signal with the highest weight wins."""
         return _WEIGHTS[self]
 
 
@@ -50,17 +50,17 @@ LIMITS = frozenset(reason for reason in StopReason if reason.is_hard) - {
     StopReason.USER_REQUESTED,
     StopReason.SUSPENDED,
 }
-"""The reasons that are limits: an execution that ends by one of these was cut short but did not fail."""
+"""The reasons that are limits: the execution ended early, but did not fail."""
 
 
 @frozen(eq=False, repr=False)
 class StopSignal(Value):
-    """One reason to stop.
+    """A request to stop the execution.
 
     Attributes:
-        reason: what kind of reason it is.
-        message: the reason in words, for a person.
-        source: who gave it: the name of an interceptor, a tool or a driver.
+        reason: the kind of reason.
+        message: the reason in words, for people.
+        source: the name of the interceptor, tool or driver that sent it.
         context: details as JSON, such as the limit and the count that reached it.
     """
 
@@ -72,11 +72,11 @@ class StopSignal(Value):
 
 @frozen(eq=False, repr=False)
 class Continuation(Value):
-    """What speaks for stopping and for going on, after a step.
+    """The stop signals and the continuation request that decide, after a step, whether another step follows.
 
     Attributes:
         signals: the stop signals so far.
-        requested: whether somebody asked to go on; that overrides soft signals and never hard ones.
+        requested: whether a continuation was requested; a request overrides soft signals, never hard ones.
     """
 
     signals: tuple[StopSignal, ...] = field(default=(), converter=tuple[StopSignal, ...])
@@ -84,42 +84,48 @@ class Continuation(Value):
 
     @property
     def hard_signal(self) -> StopSignal | None:
-        """The weightiest hard signal, if there is one."""
+        """The signal of highest weight if it is hard, else None."""
         signal = self.signal
         return signal if signal is not None and signal.reason.is_hard else None
 
     @property
     def signal(self) -> StopSignal | None:
-        """The weightiest signal, the first of equals, if there is one."""
+        """The signal of highest weight, the first among equals; None if there are no signals."""
         return max(self.signals, key=lambda signal: signal.reason.weight) if self.signals else None
 
     def should_stop(self, *, has_tool_executions: bool) -> bool:
-        """Decide, after a step, whether the execution stops.
+        """Return whether the execution stops after a step.
 
         Args:
-            has_tool_executions: whether the step ran tools, whose results the model has not seen yet.
+            has_tool_executions: whether the step executed tools, whose results the model has not seen yet.
         """
         if self.hard_signal is not None:
             return True
         return not self.requested and (bool(self.signals) or not has_tool_executions)
 
     def with_signal(self, signal: StopSignal) -> Continuation:
-        """Return it with one more signal."""
+        """Return a copy with one more signal."""
         return Continuation((*self.signals, signal), self.requested)
 
     def with_request(self) -> Continuation:
-        """Return it with the wish to go on."""
-        return Continuation(self.signals, True)  # noqa: FBT003  # the field is named `requested` five lines above
+        """Return a copy that requests a continuation."""
+        return Continuation(self.signals, requested=True)
 
 
 NO_SIGNALS = Continuation()
 
 
 class AgentStop(AgentLoopError):
-    """Raise it in a tool, an interceptor or a driver to stop the execution without failing it.
+    """Raise this in a tool, an interceptor or a driver to stop the execution without failing it.
+
+    Args:
+        message: the reason in words, for people.
+        reason: the kind of reason.
+        source: the name of the sender; by default the tool, interceptor or driver that raises the error.
+        context: details as JSON.
 
     Attributes:
-        signal: the reason.
+        signal: the stop signal.
     """
 
     def __init__(
@@ -134,6 +140,6 @@ class AgentStop(AgentLoopError):
         self.signal: StopSignal = StopSignal(reason, message, source, context)
 
     def set_default_source(self, source: str) -> None:
-        """Name who raised it, unless it says so itself."""
+        """Set the source of the signal, unless it has one."""
         if not self.signal.source:
             self.signal = evolve(self.signal, source=source)

@@ -1,4 +1,4 @@
-"""What all values have in common."""
+"""The base classes of values: equality, hash and repr by field, and cached encodings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from attrs import field, fields, frozen
 
 
 class Value:
-    """A frozen attrs class whose instances compare, hash and show themselves by their fields.
+    """The base of frozen attrs classes; provides `==`, `hash` and `repr` by field.
 
-    attrs can write these methods for each class; with sixty classes that takes 30 ms of every start, so they stand here once.
-    Subclasses are decorated with `@frozen(eq=False, repr=False)`. A field with `eq=False` is not compared, one with
-    `repr=False` not shown, and a function as `repr` shows it.
+    attrs can generate these methods for each class, but for sixty classes that takes 30 ms of every start. Decorate
+    subclasses with `@frozen(eq=False, repr=False)`. A field with `eq=False` is not compared, one with `repr=False` is left out
+    of the repr, and a function as `repr` formats the field.
     """
 
     __slots__ = ()
@@ -27,12 +27,12 @@ class Value:
         if type(other) is not type(self):
             return NotImplemented
         kind: Any = type(self)
-        take = _compared(kind)
-        return bool(take(self) == take(other))
+        compared = _compared_fields(kind)
+        return bool(compared(self) == compared(other))
 
     def __hash__(self) -> int:
         kind: Any = self.__class__
-        return hash((kind, _compared(kind)(self)))
+        return hash((kind, _compared_fields(kind)(self)))
 
     def __repr__(self) -> str:
         kind: Any = self.__class__
@@ -42,13 +42,13 @@ class Value:
 
 
 @cache
-def _compared(kind: Any) -> Callable[[object], object]:
-    """Return a function that takes the compared fields out of an instance of this class."""
+def _compared_fields(kind: Any) -> Callable[[object], object]:
+    """Return a function from an instance of this class to its compared fields; `attrgetter` runs in C."""
     names = [field.name for field in attrs.fields(kind) if field.eq]
-    return attrgetter(*names) if names else _nothing
+    return attrgetter(*names) if names else _no_fields
 
 
-def _nothing(_: object) -> object:
+def _no_fields(_: object) -> object:
     return ()
 
 
@@ -57,38 +57,41 @@ T = TypeVar("T")
 
 @frozen(eq=False, repr=False)
 class EncodeOnce(Value):
-    """An immutable value that keeps what encoders make of it, in a slot that is not compared, shown or stored."""
+    """An immutable value that caches its encoded forms, in a slot that is not compared, shown or stored.
+
+    A long conversation is encoded again for each request; with the cache, only its new messages are.
+    """
 
     _encodings: dict[object, object] = field(factory=dict, init=False, eq=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
-        """Copies and pickles leave the encoded forms behind."""
-        taken = {field.alias or field.name: getattr(self, field.name) for field in fields(type(self)) if field.init}
-        return partial(type(self), **taken), ()
+        """Rebuild copies and pickles from the fields alone, without the cache."""
+        arguments = {field.alias or field.name: getattr(self, field.name) for field in fields(type(self)) if field.init}
+        return partial(type(self), **arguments), ()
 
     def encoded(self, fingerprint: object, encode: Callable[[Self], T]) -> T:
-        """Return what `encode` makes of this value, computed once per fingerprint.
+        """Return `encode(self)`, computed once per fingerprint.
 
         Args:
-            fingerprint: hashable; names the encoder together with everything besides the value that its output depends on.
+            fingerprint: hashable; identifies the encoder and everything else that its output depends on besides the value.
             encode: a pure function.
         """
         try:
             return cast("T", self._encodings[fingerprint])
         except KeyError:
-            made = self._encodings[fingerprint] = encode(self)
-            return made
+            encoding = self._encodings[fingerprint] = encode(self)
+            return encoding
 
 
 V = TypeVar("V", bound=EncodeOnce)
 
 
 def encode_each(values: Iterable[V], fingerprint: object, encode: Callable[[V], T]) -> list[T]:
-    """Return what `encode` makes of each value, in order; each is encoded once and then kept with its value."""
-    made = []
+    """Return the encoding of each value, in order; the same as `value.encoded(fingerprint, encode)` for each, but faster."""
+    encoded = []
     for value in values:
-        encodings = value._encodings  # noqa: SLF001  # a friend in the same file, on the path that grows with the history
+        encodings = value._encodings  # noqa: SLF001  # same file; this loop runs over the whole history for each request
         if fingerprint not in encodings:
             encodings[fingerprint] = encode(value)
-        made.append(encodings[fingerprint])
-    return cast("list[T]", made)
+        encoded.append(encodings[fingerprint])
+    return cast("list[T]", encoded)

@@ -91,7 +91,7 @@ def test_one_dead_server_does_not_hide_another(command_line: CommandLine, tmp_pa
     ended = command_line("tools", "list", "--mcp", str(path), "--json")
     assert ended.code == 1
     assert "add" in [row["name"] for row in json.loads(ended.out)]
-    assert "mcpServers.dies: its process has ended with exit code 1; it said last: no key" in ended.err
+    assert "mcpServers.dies: its process has ended with exit code 1; its last output: no key" in ended.err
 
 
 def test_a_model_calls_the_tools_of_servers(command_line: CommandLine, server: ModelServer, config: str) -> None:

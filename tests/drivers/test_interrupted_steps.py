@@ -1,4 +1,4 @@
-"""A step that is interrupted leaves with what was done, whatever stands between the executor and the caller of the loop."""
+"""Interrupted steps: no outcome is lost, whatever wraps the error on its way to the caller of the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentloop.values import ExecutionStatus, StepInterrupted, ToolCalls, ToolEx
 
 @frozen(kw_only=True)
 class LimitedDriver(ToolCallingDriver):
-    """Gives the calls of a step one second."""
+    """Limits the calls of a step to one second."""
 
     async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
         async with asyncio.timeout(1):
@@ -28,7 +28,7 @@ class LimitedDriver(ToolCallingDriver):
 
 
 def test_a_timeout_of_a_driver_keeps_the_outcomes_of_the_batch() -> None:
-    """The calls that ended in time have their results; the timeout is the error of the step."""
+    """Calls that ended in time keep their results; the timeout is the error of the step."""
     loop = AgentLoop(LimitedDriver(ScriptedInference([call("echo", 1), call("echo", 2, seconds=9)])), toys(Ledger()))
 
     async def run() -> AgentState:
@@ -42,7 +42,7 @@ def test_a_timeout_of_a_driver_keeps_the_outcomes_of_the_batch() -> None:
 
 
 def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() -> None:
-    """`asyncio.timeout` and `asyncio.wait_for` work as around any coroutine; the state is behind the cancellation."""
+    """`asyncio.timeout` and `asyncio.wait_for` work as with any coroutine, and `interrupted_state` returns the state."""
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([call("echo", 1, seconds=9)])), toys(Ledger()))
 
     async def limited() -> AgentState | None:
@@ -65,8 +65,8 @@ def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() ->
         assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
 
 
-async def test_a_cancelled_task_group_is_cancelled_as_with_any_coroutine() -> None:
-    """An execution in a task group that fails is cancelled, and the group raises the failure alone."""
+async def test_an_execution_in_a_task_group_is_cancelled_like_any_coroutine() -> None:
+    """When a sibling fails, the execution is cancelled and the group raises the error of the sibling alone."""
     started = asyncio.Event()
 
     @tool
@@ -90,7 +90,7 @@ async def test_a_cancelled_task_group_is_cancelled_as_with_any_coroutine() -> No
 
 @frozen
 class WrappingDriver(CanUseTools):
-    """Raises an error of its own from whatever goes wrong in a driver."""
+    """Raises an error of its own from any error of another driver."""
 
     driver: CanUseTools
 
@@ -102,7 +102,7 @@ class WrappingDriver(CanUseTools):
 
 
 def test_a_driver_that_wraps_an_error_loses_no_step() -> None:
-    """The step is in the state, with the error of the inner driver and that of the outer one."""
+    """The step is in the state, with the errors of both drivers."""
     tools = Tools.of(toys(Ledger()))
     executor = ToolExecutor(raise_on_tool_failure=True).with_tools(tools)
     inference = ScriptedInference([call("echo", 1), call("fail", 2)])
@@ -114,14 +114,14 @@ def test_a_driver_that_wraps_an_error_loses_no_step() -> None:
 
 
 class BrokenExecutor(CanExecuteToolCalls):
-    """Fails without saying what came of the calls."""
+    """Fails without the outcomes of the calls."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         raise OSError("no executor")
 
 
 async def test_a_driver_raises_one_error_with_the_state_and_the_cause() -> None:
-    """What leaves a driver is a `StepInterrupted`; calls whose outcome is unknown are failed and may have run."""
+    """A driver raises `StepInterrupted`; calls whose outcome is unknown failed and may have run."""
     driver = ToolCallingDriver(ScriptedInference([call("echo", 1)]), executor=BrokenExecutor())
     with pytest.raises(StepInterrupted, match="OSError: no executor") as raised:
         await driver.use_tools(begun_state("agent", "run"))

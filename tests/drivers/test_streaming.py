@@ -1,4 +1,4 @@
-"""Streaming drivers: what is told on the way, and that the run is the same."""
+"""Streaming drivers: the deltas they emit, and that the result does not depend on streaming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS = (ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "add", '{"a": 3
 
 
 async def run(*, streaming: bool) -> tuple[AgentState, list[Event]]:
-    """Run the script."""
+    """Run the script, and return the final state and the events."""
     events: list[Event] = []
     driver = ToolCallingDriver(ScriptedInference(["Let me see. ", *CALLS], "3 and 7."), streaming=streaming)
     loop = AgentLoop(driver, [add], clock=ManualClock(), ids=CountingIds())
@@ -36,17 +36,17 @@ async def run(*, streaming: bool) -> tuple[AgentState, list[Event]]:
 
 
 async def test_a_streamed_run_ends_in_the_same_state() -> None:
-    """Law 7 and law 8: streaming changes what is told on the way, and nothing that stays."""
+    """Laws 7 and 8: streaming adds deltas to the events, and changes nothing else."""
     plain, plain_events = await run(streaming=False)
     streamed, streamed_events = await run(streaming=True)
     assert to_json(streamed) == to_json(plain)
-    rest = [event for event in streamed_events if not isinstance(event, InferenceDeltaReceived)]
-    assert [type(event) for event in rest] == [type(event) for event in plain_events]
-    assert len(rest) < len(streamed_events)
+    others = [event for event in streamed_events if not isinstance(event, InferenceDeltaReceived)]
+    assert [type(event) for event in others] == [type(event) for event in plain_events]
+    assert len(others) < len(streamed_events)
 
 
-async def test_deltas_tell_text_and_calls_before_the_response() -> None:
-    """The pieces of an answer come between the request and the response, each of its kind."""
+async def test_deltas_hold_text_and_calls_before_the_response() -> None:
+    """The chunks of a response are emitted between the request and the response, each with its kind."""
     _, events = await run(streaming=True)
     deltas = [event.delta for event in events if isinstance(event, InferenceDeltaReceived)]
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == "Let me see. 3 and 7."
@@ -55,24 +55,24 @@ async def test_deltas_tell_text_and_calls_before_the_response() -> None:
 
 
 class Flaky(CanInfer):
-    """Breaks off in the middle of its first answer."""
+    """Fails in the middle of its first stream."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse((Text("whole"),))
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        self.asked += 1
+        self.requests += 1
         yield InferenceDelta("text", "who")
-        if self.asked == 1:
+        if self.requests == 1:
             raise InvalidResponse("broke off")
         yield InferenceDelta("text", "le")
         yield await self.infer(request)
 
 
-class Again(Interceptor):
+class RetryOnce(Interceptor):
     """Proceeds a second time after an error."""
 
     async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
@@ -83,17 +83,17 @@ class Again(Interceptor):
 
 
 async def test_deltas_carry_the_attempt_they_belong_to() -> None:
-    """What an interceptor repeats is told as such: the pieces before it are void."""
+    """When an interceptor retries, the deltas carry the attempt, so that those of the failed attempt can be discarded."""
     events: list[Event] = []
-    loop = AgentLoop(ToolCallingDriver(Flaky(), streaming=True), interceptors=[Again()])
+    loop = AgentLoop(ToolCallingDriver(Flaky(), streaming=True), interceptors=[RetryOnce()])
     loop.wiretap(events.append)
     assert (await loop.execute("?")).final_text == "whole"
-    told = [
+    emitted = [
         (type(event).__name__, event.delta.attempt if isinstance(event, InferenceDeltaReceived) else 0)
         for event in events
         if isinstance(event, InferenceDeltaReceived | InferenceRetried | InferenceResponseReceived)
     ]
-    assert told == [
+    assert emitted == [
         ("InferenceDeltaReceived", 1),
         ("InferenceRetried", 0),
         ("InferenceDeltaReceived", 2),
@@ -102,8 +102,8 @@ async def test_deltas_carry_the_attempt_they_belong_to() -> None:
     ]
 
 
-async def test_the_final_word_is_that_of_the_interceptors() -> None:
-    """Deltas are provisional: `InferenceResponseReceived` tells what an interceptor made of the answer."""
+async def test_the_response_after_the_interceptors_is_final() -> None:
+    """Deltas are provisional: `InferenceResponseReceived` holds the response after the interceptors."""
 
     class Shout(Interceptor):
         async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
@@ -115,16 +115,16 @@ async def test_the_final_word_is_that_of_the_interceptors() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(("given", "name"), [(None, "None"), ("hi", "str")])
-async def test_what_is_no_answer_is_named(given: Any, name: str, *, streaming: bool) -> None:
-    """An inference of another's making that gives something else has broken its contract, and the run says which."""
+@pytest.mark.parametrize(("result", "name"), [(None, "None"), ("hi", "str")])
+async def test_an_invalid_result_of_an_inference_is_named(result: Any, name: str, *, streaming: bool) -> None:
+    """An inference that returns anything but a response violates its contract; the error names its class."""
 
     class Odd(CanInfer):
         async def infer(self, request: InferenceRequest) -> InferenceResponse:
-            return given  # type: ignore[no-any-return]  # what the test is about
+            return result  # type: ignore[no-any-return]  # the violation that is tested
 
         async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-            yield given
+            yield result
 
     state = await AgentLoop(ToolCallingDriver(Odd(), streaming=streaming)).execute("?")
     assert state.errors[-1].type == "ContractViolation"
@@ -132,7 +132,7 @@ async def test_what_is_no_answer_is_named(given: Any, name: str, *, streaming: b
 
 
 async def test_a_stream_without_a_response_is_a_failure() -> None:
-    """An inference that ends its stream without a response has broken its contract, and the run says so."""
+    """An inference that ends its stream without a response violates its contract; the error says so."""
 
     class Silent(ScriptedInference):
         async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
@@ -142,14 +142,14 @@ async def test_a_stream_without_a_response_is_a_failure() -> None:
     assert state.errors[-1].message == "the stream of Silent ended without a response"
 
 
-async def test_a_loop_streams_the_deltas_and_can_be_left() -> None:
-    """`loop.stream()` gives the pieces as typed events; leaving it early ends the run."""
+async def test_a_loop_streams_deltas_and_the_stream_can_be_closed_early() -> None:
+    """`loop.stream()` yields the chunks as typed events; leaving the block ends the execution."""
     driver = ToolCallingDriver(ScriptedInference("one two three"), streaming=True)
-    told = []
+    texts = []
     async with AgentLoop(driver).stream("?") as events:
         async for event in events:
             if isinstance(event, InferenceDeltaReceived):
-                told.append(event.delta.text)
-                if len(told) == 2:
+                texts.append(event.delta.text)
+                if len(texts) == 2:
                     break
-    assert told == ["one ", "two "]
+    assert texts == ["one ", "two "]

@@ -1,4 +1,4 @@
-"""The driver for models that call tools, and the scripted one."""
+"""The driver for models that call tools, and the scripted driver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from agentloop.values.policies import RetryPolicy
 
 
 def test_the_request_carries_tools_choice_options_and_format() -> None:
-    """What the driver and the state say is what the model is asked."""
+    """The request holds what the driver and the state configure."""
     inference = ScriptedInference("done")
     driver = ToolCallingDriver(
         inference,
@@ -55,8 +55,8 @@ def test_the_request_carries_tools_choice_options_and_format() -> None:
     assert request.system_prompt == "be brief"
 
 
-def test_reasoning_text_and_calls_stay_in_their_order() -> None:
-    """The message of a step holds the parts of the response as they came, each call joined to its execution."""
+def test_reasoning_text_and_calls_keep_their_order() -> None:
+    """The message of a step holds the parts of the response in their order, each call with its execution."""
     parts = (Reasoning("hm"), Text("first"), call("echo", 1), Text("second"), call("echo", 2))
     state = AgentLoop(
         ToolCallingDriver(ScriptedInference(InferenceResponse(parts), "done")), toys(Ledger())
@@ -71,7 +71,7 @@ def test_reasoning_text_and_calls_stay_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "is_kept"),
     [
         ('{"a": 1}', False),
         ('```json\n{"a": 1}\n```', False),
@@ -82,56 +82,59 @@ def test_reasoning_text_and_calls_stay_in_their_order() -> None:
         ("{broken", True),
     ],
 )
-def test_text_that_only_repeats_the_arguments_is_dropped(text: str, kept: bool) -> None:  # noqa: FBT001  # a table
-    """Leaked arguments are not shown as the model's words; anything else is kept."""
-    made = ToolCall("c", "echo", '{"a": 1}')
-    assert without_leaked_arguments((Text(text), made)) == ((Text(text), made) if kept else (made,))
+def test_text_that_only_repeats_the_arguments_is_dropped(text: str, *, is_kept: bool) -> None:
+    """A text that is equal to the arguments of a call is dropped; any other text is kept."""
+    tool_call = ToolCall("c", "echo", '{"a": 1}')
+    expected = (Text(text), tool_call) if is_kept else (tool_call,)
+    assert without_leaked_arguments((Text(text), tool_call)) == expected
 
 
 def test_text_without_calls_is_never_dropped() -> None:
-    """An answer that is JSON is an answer."""
+    """A JSON text without calls is the answer."""
     assert without_leaked_arguments((Text('{"a": 1}'),)) == (Text('{"a": 1}'),)
 
 
-def test_repeated_attempts_are_events_and_one_inference() -> None:
-    """A provider that is asked again shows as retries; the step has one response."""
-    answers = [500, 503, 200]
+def test_retries_are_events_of_one_inference() -> None:
+    """Each retry of a request emits an event; the step has one response."""
+    statuses = [500, 503, 200]
 
     def respond(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         del path, body
-        status = answers.pop(0)
-        done = b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}'
-        return status, {}, done if status == 200 else b"down"
+        status = statuses.pop(0)
+        completion = (
+            b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}'
+        )
+        return status, {}, completion if status == 200 else b"down"
 
     config = LLMConfig(model="m", base_url="http://model", retry=RetryPolicy(initial_wait=0))
 
     async def run() -> tuple[str, list[Event]]:
         client = in_process_client(respond)
-        loop, told = AgentLoop(ToolCallingDriver(HttpInference(config, client=client))), list[Event]()
-        loop.on(InferenceRetried, told.append)
+        loop, retries = AgentLoop(ToolCallingDriver(HttpInference(config, client=client))), list[Event]()
+        loop.on(InferenceRetried, retries.append)
         state = await loop.execute("go")
         await client.aclose()
         assert state.usage == Usage(1, None, None, None, None, 1)
-        return state.final_text, told
+        return state.final_text, retries
 
-    text, told = asyncio.run(run())
+    text, retries = asyncio.run(run())
     assert text == "hi"
-    assert [(event.attempt, event.error.type) for event in told if isinstance(event, InferenceRetried)] == [
+    assert [(event.attempt, event.error.type) for event in retries if isinstance(event, InferenceRetried)] == [
         (1, "ProviderUnavailable"),
         (2, "ProviderUnavailable"),
     ]
 
 
-def test_a_failed_inference_is_told() -> None:
-    """The event says why, and the execution fails with the same error."""
-    loop, told = AgentLoop(ToolCallingDriver(ScriptedInference(ValueError("down")))), list[InferenceFailed]()
-    loop.on(InferenceFailed, told.append)
+def test_a_failed_inference_emits_an_event() -> None:
+    """The event holds the error with which the execution fails."""
+    loop, failures = AgentLoop(ToolCallingDriver(ScriptedInference(ValueError("down")))), list[InferenceFailed]()
+    loop.on(InferenceFailed, failures.append)
     state = loop.execute_sync("go")
-    assert [event.error for event in told] == list(state.errors)
+    assert [event.error for event in failures] == list(state.errors)
 
 
-def test_a_script_of_steps_is_followed_without_a_model() -> None:
-    """Calls are executed, recorded results are taken, errors are raised, and the end of the script is an error."""
+def test_a_scripted_driver_follows_its_script_without_a_model() -> None:
+    """Calls are executed, recorded results are used, errors are raised, and the end of the script is an error."""
     ledger = Ledger()
     script = (
         ScenarioStep.tool_call("echo", {"value": 1}, text="let me see"),
@@ -140,7 +143,12 @@ def test_a_script_of_steps_is_followed_without_a_model() -> None:
     )
     done = AgentLoop(ScriptedDriver(*script, ScenarioStep.final("done")), toys(ledger)).execute_sync("go")
     assert done.final_text == "done"
-    assert [[one.value for one in step.executions] for step in done.steps] == [[1], [{"ok": True}], [2, None], []]
+    assert [[execution.value for execution in step.executions] for step in done.steps] == [
+        [1],
+        [{"ok": True}],
+        [2, None],
+        [],
+    ]
     assert [arguments["value"] for _, arguments in ledger.used] == [1, 2, 3]
     failed = AgentLoop(ScriptedDriver(ScenarioStep.error(KeyError("x")))).execute_sync("go")
     assert (failed.status, failed.errors[0].type) == (ExecutionStatus.FAILED, "KeyError")

@@ -1,1 +1,1 @@
-"""Tests with processes that are killed."""
+"""Tests of executions whose processes are killed."""

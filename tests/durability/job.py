@@ -1,24 +1,24 @@
-"""What is asked of the nursery."""
+"""The jobs of the fork server."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 ENDED, CRASHED, CONFLICT = 0, 1, 3
-"""How a process ends that is not killed: the run has ended, something went wrong, or somebody else drives the execution."""
+"""The exit codes of a process: the execution has ended, an error was raised, or another process drives the execution."""
 
 
 class Job(TypedDict):
-    """What a process is to do.
+    """The job of one process.
 
     Attributes:
-        workload: which run.
+        workload: the name of the workload.
         folder: the folder of the trial.
-        recovers: whether it goes on with the run; else it begins it.
-        dies_at: the moment at which it kills itself; empty for never.
+        recovers: whether the process recovers the execution; otherwise it starts it.
+        kill_point: the point at which the process kills itself; empty for never.
     """
 
     workload: str
     folder: str
     recovers: bool
-    dies_at: str
+    kill_point: str

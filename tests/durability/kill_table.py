@@ -1,8 +1,9 @@
-"""What becomes of runs that are killed, as a table: `python -m tests.durability.kill_table`.
+"""A table of executions whose processes are killed: `python -m tests.durability.kill_table`.
 
-Every run is a process, killed by SIGKILL at a moment, and gone on with by another one. The moments are all at which the run does
-something that outlives it: before and after each append to its journal, before and after each effect of a tool. A ledger outside counts
-the effects. The program ends with 1 when an effect was lost or doubled, or a doubt not told.
+Every execution runs in a process that is killed by SIGKILL, and another process recovers it. The kill points are all points at
+which the execution does something that outlives its process: before and after each append to its journal, and before and after each
+effect of a tool. A ledger outside of the process counts the effects. The exit code is 1 when an effect was lost or repeated, or a
+doubt was not reported.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from tempfile import TemporaryDirectory
 from attrs import define, field
 
 from agentloop.values.tool_calls import ToolStatus
-from tests.durability.trial import Trials, Verdict, nursery
+from tests.durability.trial import Trials, Verdict, start_fork_server
 from tests.durability.workloads import WORKLOADS
 
-_WORDS = {
+_LABELS = {
     "before append": "before a record",
     "after append": "after a record",
-    "told of": "after its outcome was told",
+    "after event": "after the event of its outcome",
 }
-_PAIRED = ("mixed", "effect", "probed", "suspend", "agent", "approved inside", "steered")
-_PAIRS = 6
-"""Of how many moments all pairs are tried."""
+_BY_POINT = frozenset({"pure", "idempotent", "effect", "reconciled"})
+"""The workloads with a line for each kind of kill point; the others have a single line."""
+_PAIRED = ("mixed", "effect", "reconciled", "suspend", "agent", "agent approval", "messages")
+"""The workloads that are killed twice."""
+_PAIRED_POINTS = 6
+"""The number of kill points of which all pairs are tried."""
 
 
 @define
@@ -36,18 +40,18 @@ class Row:
     """A line of the table.
 
     Attributes:
-        run: the workload.
-        moment: where its process was killed.
-        trials: how many trials.
-        kills: how many processes were killed.
-        calls: how many calls had an effect, by the ledger.
-        repeated: how many of them have had it more than once.
-        in_doubt: how many calls ended in doubt.
-        problems: what must not be.
+        workload: the name of the workload.
+        label: where its process was killed.
+        trials: the number of trials.
+        kills: the number of killed processes.
+        calls: the number of calls with an effect, according to the ledger.
+        repeated: the number of calls that had their effect more than once.
+        in_doubt: the number of calls that ended in doubt.
+        problems: violations of the durability guarantees.
     """
 
-    run: str
-    moment: str
+    workload: str
+    label: str
     trials: int = 0
     kills: int = 0
     calls: int = 0
@@ -55,95 +59,92 @@ class Row:
     in_doubt: int = 0
     problems: list[str] = field(factory=list)
 
-    def add(self, verdict: Verdict, moments: Sequence[str]) -> None:
+    def add(self, verdict: Verdict, kill_points: Sequence[str]) -> None:
         """Count a trial."""
         self.trials += 1
-        self.kills += verdict.killed
-        told = f"{self.run}, killed {' and then '.join(moments)}"
-        self.problems += [f"{told}: {problem}" for problem in verdict.problems]
-        if not verdict.killed:
-            self.problems.append(f"{told}: the moment was not reached")
-        if verdict.found is None:
+        self.kills += verdict.kill_count
+        trial = f"{self.workload}, killed {' and then '.join(kill_points)}"
+        self.problems += [f"{trial}: {problem}" for problem in verdict.problems]
+        if not verdict.kill_count:
+            self.problems.append(f"{trial}: the kill point was not reached")
+        if verdict.result is None:
             return
         counts = Counter(key for key, _ in verdict.effects)
         self.calls += len(counts)
         self.repeated += sum(count > 1 for count in counts.values())
-        outcomes = verdict.found.outcomes.values()
+        outcomes = verdict.result.outcomes.values()
         self.in_doubt += sum(outcome.status is ToolStatus.IN_DOUBT for outcome in outcomes)
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line, cell by cell."""
+        """Return the cells of the line."""
         numbers = (self.trials, self.kills, self.calls, self.repeated, self.in_doubt, len(self.problems))
-        return (self.run, self.moment, *[str(number) for number in numbers])
+        return (self.workload, self.label, *[str(number) for number in numbers])
 
 
 HEAD = ("run", "killed", "trials", "kills", "calls with an effect", "repeated", "in doubt", "wrong")
 
 
-def plans(trials: Trials) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Name every trial: its workload, its line of the table, and its moments."""
+def plan_trials(trials: Trials) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield every trial: its workload, the label of its line, and its kill points."""
     for workload in WORKLOADS:
-        for moment in trials.reference(workload).moments:
-            words = moment.rsplit(" ", 1)[0] if workload in _BY_MOMENT else ""
-            yield workload, _WORDS.get(words, words.replace(" e", " the e")) or "at each moment", [moment]
+        for point in trials.reference(workload).points:
+            kind = point.rsplit(" ", 1)[0] if workload in _BY_POINT else ""
+            yield workload, _LABELS.get(kind, kind.replace(" e", " the e")) or "at each point", [point]
     for workload in _PAIRED:
-        moments = trials.reference(workload).moments
-        some = moments[len(moments) // 12 :: max(len(moments) // _PAIRS, 1)][:_PAIRS]
-        for one in some:
-            yield from [(workload, "twice in a row", [one, other]) for other in some]
+        points = trials.reference(workload).points
+        selected = points[len(points) // 12 :: max(len(points) // _PAIRED_POINTS, 1)][:_PAIRED_POINTS]
+        for first in selected:
+            yield from [(workload, "twice in a row", [first, second]) for second in selected]
 
 
-_BY_MOMENT = frozenset({"pure", "idempotent", "effect", "probed"})
-
-
-def table(folder: Path) -> list[Row]:
-    """Try everything, on two processors, and return the lines."""
+def run_trials(folder: Path) -> list[Row]:
+    """Run all trials on two processors, and return the lines of the table."""
     rows: dict[tuple[str, str], Row] = {}
-    with nursery() as one, nursery() as other, ThreadPoolExecutor(2) as pool:
-        both = [Trials(one, folder / "one"), Trials(other, folder / "other")]
-        todo = list(plans(both[0]))
+    with start_fork_server() as first, start_fork_server() as second, ThreadPoolExecutor(2) as pool:
+        runners = [Trials(first, folder / "first"), Trials(second, folder / "second")]
+        plan = list(plan_trials(runners[0]))
 
-        def work(at: int) -> list[tuple[str, str, Sequence[str], Verdict]]:
+        def run_half(index: int) -> list[tuple[str, str, Sequence[str], Verdict]]:
             return [
-                (workload, line, at_moments, both[at].killed(workload, *at_moments))
-                for workload, line, at_moments in todo[at::2]
+                (workload, label, points, runners[index].run(workload, *points))
+                for workload, label, points in plan[index::2]
             ]
 
-        for workload, line, moments, verdict in [done for some in pool.map(work, range(2)) for done in some]:
-            rows.setdefault((workload, line), Row(workload, line)).add(verdict, moments)
-    order = {(workload, line): at for at, (workload, line, _) in reversed(list(enumerate(todo)))}
-    return sorted(rows.values(), key=lambda row: order[row.run, row.moment])
+        for workload, label, points, verdict in [trial for half in pool.map(run_half, range(2)) for trial in half]:
+            rows.setdefault((workload, label), Row(workload, label)).add(verdict, points)
+    order = {(workload, label): index for index, (workload, label, _) in reversed(list(enumerate(plan)))}
+    return sorted(rows.values(), key=lambda row: order[row.workload, row.label])
 
 
-def show(rows: Sequence[Row]) -> None:
-    """Print the table, and what is wrong."""
+def print_table(rows: Sequence[Row]) -> None:
+    """Print the table and all problems."""
     total = Row("all", "")
     for row in rows:
         for name in ("trials", "kills", "calls", "repeated", "in_doubt"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
         total.problems += row.problems
     lines = [HEAD, *[row.cells() for row in (*rows, total)]]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(HEAD))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     for line in lines:
         left = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
         right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
-        say("  ".join((*left, *right)))
+        print_line("  ".join((*left, *right)))
     for problem in total.problems:
-        say(f"WRONG: {problem}")
+        print_line(f"WRONG: {problem}")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line."""
     sys.stdout.write(f"{line}\n")
 
 
 def main() -> int:
-    """Print the table; return 1 when something is wrong."""
-    begun = time.perf_counter()
+    """Print the table; return 1 when there are problems."""
+    start = time.perf_counter()
     with TemporaryDirectory() as folder:
-        rows = table(Path(folder))
-    show(rows)
-    say(f"{time.perf_counter() - begun:.0f} seconds")
+        rows = run_trials(Path(folder))
+    print_table(rows)
+    print_line(f"{time.perf_counter() - start:.0f} seconds")
     return 1 if any(row.problems for row in rows) else 0
 
 

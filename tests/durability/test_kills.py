@@ -1,4 +1,4 @@
-"""Runs in real processes that are killed by SIGKILL, and gone on with by others."""
+"""Executions in processes that are killed by SIGKILL, and that other processes recover."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Iterator
 import pytest
 
 from agentloop.values.tool_calls import ToolStatus
-from tests.durability.trial import Trials, nursery
+from tests.durability.trial import Trials, start_fork_server
 from tests.durability.workloads import WORKLOADS
 
-EACH = 6
-"""Every how manieth moment is tried here; all of them by `make kill-test`."""
+STRIDE = 6
+"""Every sixth kill point is tried here; `make kill-test` tries all of them."""
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
-    with nursery() as one:
-        yield Trials(one, tmp_path_factory.mktemp("trials"))
+    with start_fork_server() as server:
+        yield Trials(server, tmp_path_factory.mktemp("trials"))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_run_that_is_killed_is_gone_on_with(trials: Trials, workload: str) -> None:
-    """Wherever a process is killed, no effect is lost unnoticed or doubled, doubts are told, and the fold is the state."""
-    moments = trials.reference(workload).moments
-    for moment in moments[hash_of(workload) % EACH :: EACH]:
-        verdict = trials.killed(workload, moment)
-        assert verdict.problems == [], moment
-        assert verdict.killed == 1
+def test_a_killed_execution_is_recovered(trials: Trials, workload: str) -> None:
+    """At any kill point, no effect is lost or repeated, doubts are reported, and the folded state is the final one."""
+    points = trials.reference(workload).points
+    for point in points[stable_hash(workload) % STRIDE :: STRIDE]:
+        verdict = trials.run(workload, point)
+        assert verdict.problems == [], point
+        assert verdict.kill_count == 1
 
 
-@pytest.mark.parametrize("workload", ["mixed", "suspend", "approved inside", "steered"])
-def test_a_recovery_that_is_killed_is_gone_on_with(trials: Trials, workload: str) -> None:
-    """The same when the process that recovers is killed, too, and the one that recovers then."""
-    moments = trials.reference(workload).moments
-    for moment in moments[3 : len(moments) // 2 : len(moments) // 8]:
-        verdict = trials.killed(workload, moment, "after append 2", "before append 2")
-        assert verdict.problems == [], moment
-        assert verdict.killed == 3
+@pytest.mark.parametrize("workload", ["mixed", "suspend", "agent approval", "messages"])
+def test_a_killed_recovery_is_recovered(trials: Trials, workload: str) -> None:
+    """The same holds when two recoveries are killed as well."""
+    points = trials.reference(workload).points
+    for point in points[3 : len(points) // 2 : len(points) // 8]:
+        verdict = trials.run(workload, point, "after append 2", "before append 2")
+        assert verdict.problems == [], point
+        assert verdict.kill_count == 3
 
 
-def test_a_doubt_is_the_price_of_an_effect_alone(trials: Trials) -> None:
-    """Killed between an effect and its record, a call of an `effect` tool is in doubt, and others come to their outcome."""
+def test_only_a_call_with_an_unknown_effect_is_in_doubt(trials: Trials) -> None:
+    """After a kill between an effect and its record, only a call of an `effect` tool that cannot look it up is in doubt."""
     for workload, status in (
         ("pure", ToolStatus.SUCCEEDED),
         ("idempotent", ToolStatus.SUCCEEDED),
         ("effect", ToolStatus.IN_DOUBT),
-        ("probed", ToolStatus.SUCCEEDED),
+        ("reconciled", ToolStatus.SUCCEEDED),
     ):
-        verdict = trials.killed(workload, "after effect run/2/1")
+        verdict = trials.run(workload, "after effect run/2/1")
         assert verdict.problems == []
-        assert verdict.found is not None
-        assert verdict.found.outcomes["run/2/1"].status is status
-        times = [key for key, _ in verdict.effects].count("run/2/1")
-        assert times == (2 if workload in {"pure", "idempotent"} else 1)
+        assert verdict.result is not None
+        assert verdict.result.outcomes["run/2/1"].status is status
+        count = [key for key, _ in verdict.effects].count("run/2/1")
+        assert count == (2 if workload in {"pure", "idempotent"} else 1)
 
 
-def hash_of(text: str) -> int:
+def stable_hash(text: str) -> int:
     """Return a number that is the same in every process."""
     return sum(text.encode())

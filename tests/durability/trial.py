@@ -1,4 +1,4 @@
-"""Trials: a run in a process that is killed, gone on with in others, and judged from outside."""
+"""Trials: executions whose processes are killed and that other processes recover, inspected from outside."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from tests.durability.inspection import ReferenceRun, TrialResult, find_problems, read_result, reference_of
 from tests.durability.job import ENDED, Job
-from tests.durability.judging import Found, Reference, found_in, problems_of, reference_of
-from tests.durability.place import Place
+from tests.durability.trial_folder import TrialFolder
 
-_TRIES = 9
-"""How often a trial is begun anew because its moment was not reached: what threads do together differs in how it is appended."""
+_MAX_ATTEMPTS = 9
+"""How often a trial is repeated when its kill point is not reached; records of concurrent threads are grouped differently."""
 
 ROOT = Path(__file__).parents[2]
 
 
 @define
-class Nursery:
-    """The process that forks the others.
+class ForkServer:
+    """The process that forks the processes of trials.
 
     Attributes:
         process: the process.
@@ -34,123 +34,124 @@ class Nursery:
 
     process: subprocess.Popen[str]
 
-    def begin(self, *jobs: Job) -> Sequence[int]:
-        """Start processes, all at once, and return their ids."""
-        pids: Sequence[int] = self._ask(jobs)
+    def start(self, *jobs: Job) -> Sequence[int]:
+        """Start a process for each job, all at the same time, and return their ids."""
+        pids: Sequence[int] = self._request(jobs)
         return pids
 
-    def end(self, pid: int) -> int:
-        """Wait for a process and return how it ended: its code, or minus the signal that killed it."""
-        code: int = self._ask(pid)
+    def wait(self, pid: int) -> int:
+        """Wait for a process and return its exit code, or minus the number of the signal that killed it."""
+        code: int = self._request(pid)
         return code
 
     def run(self, job: Job) -> int:
-        """Start a process and wait for it."""
-        return self.end(self.begin(job)[0])
+        """Start a process, wait for it, and return its exit code."""
+        return self.wait(self.start(job)[0])
 
-    def _ask(self, what: object) -> Any:
+    def _request(self, command: object) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{json.dumps(what)}\n")
+        self.process.stdin.write(f"{json.dumps(command)}\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
-    """Start a nursery; it ends with the block."""
+def start_fork_server() -> Iterator[ForkServer]:
+    """Start a fork server; it ends with the block."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.durability.nursery"],
+        [sys.executable, "-m", "tests.durability.fork_server"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            yield Nursery(process)
+            yield ForkServer(process)
         finally:
             process.kill()
 
 
 @frozen
 class Verdict:
-    """What a trial has come to.
+    """The outcome of a trial.
 
     Attributes:
-        killed: how many of its processes were killed.
-        found: what is there; None when the last process did not end.
+        kill_count: the number of processes that were killed.
+        result: the files of the trial; None when the last process did not end.
         effects: the key and the tool of each line of the ledger.
-        problems: what must not be, in words; empty when all is well.
+        problems: violations of the durability guarantees, in words; empty when there are none.
     """
 
-    killed: int
-    found: Found | None
+    kill_count: int
+    result: TrialResult | None
     effects: Sequence[tuple[str, str]]
     problems: Sequence[str]
 
 
 @define
 class Trials:
-    """Trials in folders of their own.
+    """Runs trials, each in a folder of its own.
 
     Attributes:
-        nursery: forks the processes.
-        folder: where the folders are made.
-        references: what becomes of the workloads that nobody kills.
+        server: forks the processes.
+        folder: the parent of the folders.
+        references: the workloads without kills, by name.
     """
 
-    nursery: Nursery
+    server: ForkServer
     folder: Path
-    references: dict[str, Reference] = field(factory=dict)
+    references: dict[str, ReferenceRun] = field(factory=dict)
     _count: int = 0
 
     def new_folder(self, workload: str) -> Path:
-        """Make an empty folder."""
+        """Create an empty folder."""
         self._count += 1
         folder = self.folder / f"{workload.replace(' ', '_')}_{self._count}"
         folder.mkdir(parents=True)
         return folder
 
-    def reference(self, workload: str) -> Reference:
-        """Return what becomes of a workload that nobody kills."""
+    def reference(self, workload: str) -> ReferenceRun:
+        """Return a workload without kills; it runs at the first call."""
         if workload not in self.references:
             folder = self.new_folder(workload)
-            code = self.nursery.run(job(workload, folder))
-            assert code == ENDED, Place(folder).lines("errors")
-            self.references[workload] = reference_of(found_in(folder))
+            code = self.server.run(make_job(workload, folder))
+            assert code == ENDED, TrialFolder(folder).lines("errors")
+            self.references[workload] = reference_of(read_result(folder))
         return self.references[workload]
 
-    def killed(self, workload: str, *dies_at: str) -> Verdict:
-        """Run a workload in processes that die at these moments, one after the other, and in one that ends it; judge it.
+    def run(self, workload: str, *kill_points: str) -> Verdict:
+        """Run a workload in processes that are killed, one after the other, and in a last one that ends it.
 
         Args:
-            workload: the name of the run.
-            dies_at: the moment of each process that dies; the first begins the run, the others go on with it.
+            workload: the name of the workload.
+            kill_points: the kill point of each process; the first one starts the execution, the others recover it.
         """
         reference = self.reference(workload)
-        for _ in range(_TRIES):
-            verdict = self._tried(workload, reference, dies_at)
-            if verdict.killed:
+        for _ in range(_MAX_ATTEMPTS):
+            verdict = self._attempt(workload, reference, kill_points)
+            if verdict.kill_count:
                 break
         return verdict
 
-    def _tried(self, workload: str, reference: Reference, dies_at: Sequence[str]) -> Verdict:
+    def _attempt(self, workload: str, reference: ReferenceRun, kill_points: Sequence[str]) -> Verdict:
         folder, kills = self.new_folder(workload), 0
-        for at, moment in enumerate((*dies_at, "")):
-            code = self.nursery.run(job(workload, folder, recovers=at > 0, dies_at=moment))
+        for index, kill_point in enumerate((*kill_points, "")):
+            code = self.server.run(make_job(workload, folder, recovers=index > 0, kill_point=kill_point))
             kills += code == -signal.SIGKILL
             if code == ENDED:
                 break
         else:
-            return Verdict(kills, None, (), [f"the last process ended with {code}", *Place(folder).lines("errors")])
-        found = found_in(folder)
-        effects = [(one["key"], one["tool"]) for one in found.place.effects()]
-        problems = list(problems_of(found, workload, reference, kills))
+            errors = TrialFolder(folder).lines("errors")
+            return Verdict(kills, None, (), [f"the last process ended with {code}", *errors])
+        result = read_result(folder)
+        effects = [(effect["key"], effect["tool"]) for effect in result.folder.effects()]
+        problems = list(find_problems(result, workload, reference, kills))
         if not problems:
             rmtree(folder)
-        return Verdict(kills, found, effects, problems)
+        return Verdict(kills, result, effects, problems)
 
 
-def job(workload: str, folder: Path, *, recovers: bool = False, dies_at: str = "") -> Job:
-    """Make a job."""
-    return Job(workload=workload, folder=str(folder), recovers=recovers, dies_at=dies_at)
+def make_job(workload: str, folder: Path, *, recovers: bool = False, kill_point: str = "") -> Job:
+    """Return a job."""
+    return Job(workload=workload, folder=str(folder), recovers=recovers, kill_point=kill_point)

@@ -1,4 +1,4 @@
-"""The runs that are killed: agents of five steps, each a mixture of what may be going on when a process dies."""
+"""The executions that are killed: agents of five steps, with a mixture of what can happen when a process dies."""
 
 from __future__ import annotations
 
@@ -13,129 +13,139 @@ from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
 from agentloop.interception import RequireApproval, Resilience
 from agentloop.values import Event, InDoubt
-from tests.durability.place import Place
-from tests.durability.work import EFFECTS, Plan, Script, flaky, tools_of
+from tests.durability.tools import EFFECTS, Script, ScriptedModel, make_flaky_tool, make_tools
+from tests.durability.trial_folder import TrialFolder
 
 RUN = "run"
 """The id of the execution that is killed."""
+BLOCKED = "blocked"
+"""The name of a workload that waits until the test releases it."""
 
-Build = Callable[[Place, CanJournal], AgentLoop]
+Build = Callable[[TrialFolder, CanJournal], AgentLoop]
 
 
 @frozen
 class Workload:
-    """A run that is to be killed.
+    """An execution that is killed.
 
     Attributes:
-        build: makes the loop.
-        ends_as: the status that it has to end with when it is recovered after a kill.
+        build: builds the loop.
+        ends_as: the statuses that it may have after it was killed and recovered.
     """
 
     build: Build
     ends_as: tuple[str, ...] = ("completed",)
 
 
-def script_of(one: str, other: str, third: str) -> Script:
-    """Return the script of five steps: one call, three side by side, calls one at a time, a mixture, and the answer."""
+def make_script(first: str, second: str, third: str) -> Script:
+    """Return a script of five steps: a call, concurrent calls, sequential calls, a mixture, and the answer.
+
+    Args:
+        first: the kind of effect of the first tool of a step.
+        second: the kind of effect of the second tool.
+        third: the kind of effect of the third tool.
+    """
     return (
-        [f"work_{one}"],
-        [f"work_{one}", f"work_{other}", f"grind_{third}"],
-        [f"seal_{other}", f"seal_{third}"],
-        [f"grind_{other}", f"seal_{one}", f"work_{third}"],
+        [f"work_{first}"],
+        [f"work_{first}", f"work_{second}", f"grind_{third}"],
+        [f"seal_{second}", f"seal_{third}"],
+        [f"grind_{second}", f"seal_{first}", f"work_{third}"],
     )
 
 
-def of_kinds(kinds: Sequence[str], *, in_doubt: InDoubt = InDoubt.TELL) -> Build:
-    """Make a loop whose three tools of a step are of these kinds of effect; `effect_probed` is one of its own."""
+def make_all_tools(folder: TrialFolder) -> list[Tool]:
+    """Return the tools of all kinds of effects."""
+    tools = [tool for effect in EFFECTS for tool in make_tools(folder, effect)]
+    return [*tools, *make_tools(folder, "effect", reconciled=True)]
 
-    def build(place: Place, journal: CanJournal) -> AgentLoop:
-        one, other, third = [kinds[at % len(kinds)] for at in range(3)]
-        driver = ToolCallingDriver(inference=Plan(place, script_of(one, other, third)))
-        return AgentLoop(driver, all_tools(place), journal=journal, in_doubt=in_doubt)
+
+def with_kinds(kinds: Sequence[str], *, in_doubt: InDoubt = InDoubt.TELL) -> Build:
+    """Return a builder of a loop whose tools have these kinds of effects, in turn; `effect_reconciled` is one of them."""
+
+    def build(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+        first, second, third = [kinds[index % len(kinds)] for index in range(3)]
+        driver = ToolCallingDriver(inference=ScriptedModel(folder, make_script(first, second, third)))
+        return AgentLoop(driver, make_all_tools(folder), journal=journal, in_doubt=in_doubt)
 
     return build
 
 
-def all_tools(place: Place) -> list[Tool]:
-    """Make the tools of all kinds."""
-    made = [one for effect in EFFECTS for one in tools_of(place, effect)]
-    return [*made, *tools_of(place, "effect", probed=True)]
+def build_with_agent(folder: TrialFolder, journal: CanJournal, *, approval: Sequence[str] = ()) -> AgentLoop:
+    """Return a loop that calls another agent next to other tools.
 
-
-def helped(place: Place, journal: CanJournal, *, approved: Sequence[str] = ()) -> AgentLoop:
-    """Make a loop whose agent has another one do a part, beside calls of its own."""
-    inner = Plan(place, (["work_effect", "work_pure"], ["seal_effect"], ["work_idempotent"]))
-    approval = [RequireApproval(approved)] if approved else []
-    helper = AgentLoop(ToolCallingDriver(inference=inner), all_tools(place), interceptors=approval)
+    Args:
+        folder: the folder of the trial.
+        journal: the journal.
+        approval: the tools of the other agent that need an approval.
+    """
+    inner = ScriptedModel(folder, (["work_effect", "work_pure"], ["seal_effect"], ["work_idempotent"]))
+    interceptors = [RequireApproval(approval)] if approval else []
+    helper = AgentLoop(ToolCallingDriver(inference=inner), make_all_tools(folder), interceptors=interceptors)
     script = (["work_effect"], ["agent", "work_effect", "work_idempotent"], ["agent"], ["seal_effect"])
-    tools = [*all_tools(place), helper.as_tool("agent", "Does a part of the work.")]
-    return AgentLoop(ToolCallingDriver(inference=Plan(place, script)), tools, journal=journal)
+    tools = [*make_all_tools(folder), helper.as_tool("agent", "Does a part of the work.")]
+    return AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, script)), tools, journal=journal)
 
 
-def approved(place: Place, journal: CanJournal) -> AgentLoop:
-    """Make a loop that asks before it does anything with an effect."""
-    driver = ToolCallingDriver(inference=Plan(place, script_of("effect", "effect_probed", "pure")))
-    return AgentLoop(
-        driver, all_tools(place), journal=journal, interceptors=[RequireApproval(["work_effect", "seal_*"])]
-    )
+def build_with_approval(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose calls with an effect need an approval."""
+    driver = ToolCallingDriver(inference=ScriptedModel(folder, make_script("effect", "effect_reconciled", "pure")))
+    approval = RequireApproval(["work_effect", "seal_*"])
+    return AgentLoop(driver, make_all_tools(folder), journal=journal, interceptors=[approval])
 
 
-def approved_inside(place: Place, journal: CanJournal) -> AgentLoop:
-    """Make a loop whose agent has another one do a part, which asks before it does anything with an effect."""
-    return helped(place, journal, approved=["work_effect", "seal_effect"])
+def build_with_agent_approval(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop that calls another agent, whose calls with an effect need an approval."""
+    return build_with_agent(folder, journal, approval=["work_effect", "seal_effect"])
 
 
-def retried(place: Place, journal: CanJournal) -> AgentLoop:
-    """Make a loop whose calls are tried again inside of one intent."""
+def build_with_retries(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose calls are retried within one intent."""
     script = (["flaky"], ["flaky", "work_effect", "flaky"], ["seal_effect", "flaky"], ["flaky"])
-    tools = [*all_tools(place), flaky(place)]
-    driver = ToolCallingDriver(inference=Plan(place, script))
+    tools = [*make_all_tools(folder), make_flaky_tool(folder)]
+    driver = ToolCallingDriver(inference=ScriptedModel(folder, script))
     return AgentLoop(driver, tools, journal=journal, interceptors=[Resilience()])
 
 
-def steered(place: Place, journal: CanJournal) -> AgentLoop:
-    """Make a loop that is sent a message after each of its steps."""
-    loop = of_kinds(["effect", "pure", "idempotent"])(place, journal)
+def build_with_messages(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop that gets a message after some of its steps."""
+    loop = with_kinds(["effect", "pure", "idempotent"])(folder, journal)
     inbox = loop.inbox(RUN)
 
     def send(event: Event) -> None:
         if event.step_number in {1, 2, 5}:
             text = f"message {event.step_number} of {os.getpid()}"
-            place.note("sent", text)
+            folder.note("sent", text)
             inbox.send(text)
 
     loop.on(AgentStepCompleted, send)
     return loop
 
 
-def held(place: Place, journal: CanJournal) -> AgentLoop:
-    """Make a loop whose first call goes on when somebody has opened a pipe and closed it again."""
+def build_blocked(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose first call waits until a named pipe is opened and closed."""
 
     @tool(name="wait_effect")
     def wait(number: int, context: ToolContext) -> str:
         """Wait in the middle of an effect."""
-        place.have_effect(context.idempotency_key, "wait_effect", "effect")
-        (place.folder / "gate").read_bytes()
+        folder.add_effect(context.idempotency_key, "wait_effect", "effect")
+        (folder.folder / "gate").read_bytes()
         return f"did {number}"
 
-    plan = Plan(place, (["wait_effect"], ["work_effect"]))
-    return AgentLoop(ToolCallingDriver(inference=plan), [wait, *all_tools(place)], journal=journal)
+    model = ScriptedModel(folder, (["wait_effect"], ["work_effect"]))
+    return AgentLoop(ToolCallingDriver(inference=model), [wait, *make_all_tools(folder)], journal=journal)
 
-
-HELD = "held"
-"""A workload that waits; somebody has to let it go on."""
 
 WORKLOADS: Mapping[str, Workload] = {
-    "pure": Workload(of_kinds(["pure"])),
-    "idempotent": Workload(of_kinds(["idempotent"])),
-    "effect": Workload(of_kinds(["effect"])),
-    "mixed": Workload(of_kinds(EFFECTS)),
-    "probed": Workload(of_kinds(["effect_probed"])),
-    "suspend": Workload(of_kinds(["effect", "idempotent"], in_doubt=InDoubt.SUSPEND)),
-    "fail": Workload(of_kinds(["effect"], in_doubt=InDoubt.FAIL), ("completed", "failed")),
-    "agent": Workload(helped),
-    "approved": Workload(approved),
-    "approved inside": Workload(approved_inside),
-    "retried": Workload(retried),
-    "steered": Workload(steered),
+    "pure": Workload(with_kinds(["pure"])),
+    "idempotent": Workload(with_kinds(["idempotent"])),
+    "effect": Workload(with_kinds(["effect"])),
+    "mixed": Workload(with_kinds(EFFECTS)),
+    "reconciled": Workload(with_kinds(["effect_reconciled"])),
+    "suspend": Workload(with_kinds(["effect", "idempotent"], in_doubt=InDoubt.SUSPEND)),
+    "fail": Workload(with_kinds(["effect"], in_doubt=InDoubt.FAIL), ("completed", "failed")),
+    "agent": Workload(build_with_agent),
+    "approval": Workload(build_with_approval),
+    "agent approval": Workload(build_with_agent_approval),
+    "retries": Workload(build_with_retries),
+    "messages": Workload(build_with_messages),
 }

@@ -1,4 +1,4 @@
-"""A world inside of one process: tools that count what they do, and a journal that dies at an append."""
+"""A simulation in one process: tools that count their effects, and a journal that simulates a kill at an append."""
 
 from __future__ import annotations
 
@@ -33,121 +33,121 @@ from agentloop.values.records import Reconciliation
 SECRET = 'card "4111-1111"'
 RUN = "run"
 Turn = Sequence[tuple[str, str]]
-"""The calls of a step: the name of a tool, and its text."""
+"""The calls of a step: each the name of a tool and its text."""
 
 
-class Dead(JournalError):
-    """The process has died, as far as the journal is concerned."""
+class ProcessKilled(JournalError):
+    """The simulated process was killed."""
 
 
 class MortalJournal(MemoryJournal):
-    """A journal in memory that takes no more appends after some: what it holds is what a process that was killed leaves."""
+    """A journal in memory that fails after some appends; it then holds what a killed process leaves."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__(secrets=secrets)
-        self.left: int | None = None
-        self.last_is_kept = False
+        self.remaining: int | None = None
+        self.stores_last = False
         self.cancels: asyncio.Task[Any] | None = None
 
-    def live(
-        self, appends: int | None, *, last_is_kept: bool = False, cancels: asyncio.Task[Any] | None = None
+    def start_process(
+        self, appends: int | None, *, stores_last: bool = False, cancels: asyncio.Task[Any] | None = None
     ) -> None:
-        """Begin another life.
+        """Simulate another process.
 
         Args:
-            appends: how many appends return in it; None for all.
-            last_is_kept: whether the records of the append that it dies in are there afterwards.
-            cancels: what is cancelled instead of dying.
+            appends: the number of appends that succeed; None for all.
+            stores_last: whether the append during which the process is killed stores its records.
+            cancels: a task to cancel in place of the kill.
         """
-        self.left, self.last_is_kept, self.cancels = appends, last_is_kept, cancels
+        self.remaining, self.stores_last, self.cancels = appends, stores_last, cancels
 
     @property
-    def is_dead(self) -> bool:
-        """Whether the process has died."""
-        return self.left is not None and self.left < 0
+    def is_killed(self) -> bool:
+        """Whether the simulated process was killed."""
+        return self.remaining is not None and self.remaining < 0
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
-        """Append, or die."""
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0 and self.cancels is not None:
+        """Append records, or simulate the kill."""
+        if self.remaining is not None:
+            self.remaining -= 1
+            if self.remaining < 0 and self.cancels is not None:
                 self.cancels.cancel()
-                self.left = None
-            elif self.left < 0:
-                if self.left == -1 and self.last_is_kept:
+                self.remaining = None
+            elif self.remaining < 0:
+                if self.remaining == -1 and self.stores_last:
                     await super().append(head, records)
-                raise Dead("the process was killed")
+                raise ProcessKilled("the process was killed")
         await super().append(head, records)
 
 
 @define
 class World:
-    """What tools have done.
+    """The effects of tools.
 
     Attributes:
-        runs: how often each call has had its effect, by its idempotency key.
-        texts: the arguments that calls ran with, by key.
+        runs: the number of effects of each call, by its idempotency key.
+        texts: the arguments with which calls ran, by key.
     """
 
     runs: Counter[str] = field(factory=Counter)
     texts: dict[str, set[str]] = field(factory=dict)
 
-    def do(self, context: ToolContext, text: str) -> str:
-        """Have an effect."""
+    def have_effect(self, context: ToolContext, text: str) -> str:
+        """Count an effect."""
         key = context.idempotency_key
         self.runs[key] += 1
         self.texts.setdefault(key, set()).add(text)
         return f"did {text}"
 
     def tools(self) -> list[Tool]:
-        """Make a tool of each kind; `asked` is one that a person is asked about."""
+        """Return a tool of each kind; `approved` needs the approval of a person."""
 
         @tool(effect="pure")
         async def pure(text: str, context: ToolContext) -> str:
             """Do something that changes nothing."""
-            return self.do(context, text)
+            return self.have_effect(context, text)
 
         @tool(effect="idempotent")
         def idempotent(text: str, context: ToolContext) -> str:
             """Do something that can be repeated."""
-            return self.do(context, text)
+            return self.have_effect(context, text)
 
         @tool
         async def effect(text: str, context: ToolContext) -> str:
             """Do something."""
-            return self.do(context, text)
+            return self.have_effect(context, text)
 
         @tool(sequential=True)
-        async def asked(text: str, context: ToolContext) -> str:
-            """Do something that a person is asked about."""
-            return self.do(context, text)
+        async def approved(text: str, context: ToolContext) -> str:
+            """Do something that needs an approval."""
+            return self.have_effect(context, text)
 
-        async def find_out(context: ToolContext) -> Reconciliation:
+        async def look_up(context: ToolContext) -> Reconciliation:
             return happened("found") if self.runs[context.idempotency_key] else did_not_happen()
 
-        @tool(reconcile=find_out)
-        async def probed(text: str, context: ToolContext) -> str:
+        @tool(reconcile=look_up)
+        async def reconciled(text: str, context: ToolContext) -> str:
             """Do something that can be looked up."""
-            return self.do(context, text)
+            return self.have_effect(context, text)
 
-        return [pure, idempotent, effect, asked, probed]
+        return [pure, idempotent, effect, approved, reconciled]
 
 
 @frozen
 class Model(CanInfer):
-    """Decides from what it is asked alone: the calls of the turn that follows those in the request, and at last an answer."""
+    """A model without state: it makes the calls of the turn after those in the request, and answers after the last turn."""
 
     turns: Sequence[Turn]
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Give the next turn."""
+        """Return the next turn."""
         number = sum(bool(message.exchanges) for message in request.messages)
         usage = Usage(input_tokens=10, output_tokens=number)
         if number >= len(self.turns):
             return InferenceResponse((Text("done"),), usage=usage)
         calls = [
-            ToolCall(f"c{number}_{at}", name, format_json({_parameter(name): text}).decode())
-            for at, (name, text) in enumerate(self.turns[number])
+            ToolCall(f"c{number}_{index}", name, format_json({_parameter(name): text}).decode())
+            for index, (name, text) in enumerate(self.turns[number])
         ]
         return InferenceResponse((Text("on it"), *calls), usage=usage)
 
@@ -156,7 +156,7 @@ def _parameter(name: str) -> str:
     return "task" if name.startswith("agent") else "text"
 
 
-def loop_of(
+def make_loop(
     world: World,
     turns: Sequence[Turn],
     inner: Sequence[Turn],
@@ -164,17 +164,17 @@ def loop_of(
     *interceptors: CanIntercept,
     in_doubt: InDoubt = InDoubt.TELL,
 ) -> AgentLoop:
-    """Make a loop, with an agent as one of its tools; a person is asked about the calls of `asked`.
+    """Return a loop with an agent as one of its tools; calls of `approved` need an approval.
 
     Args:
-        world: what the tools change.
-        turns: what its model does.
-        inner: what the model of the agent does.
-        journal: where it is written down.
-        interceptors: more of them.
-        in_doubt: what becomes of calls in doubt.
+        world: counts the effects of the tools.
+        turns: the turns of its model.
+        inner: the turns of the agent's model.
+        journal: the journal.
+        interceptors: additional interceptors.
+        in_doubt: what happens to calls in doubt.
     """
-    approval = RequireApproval(["asked"])
+    approval = RequireApproval(["approved"])
     helper = AgentLoop(ToolCallingDriver(inference=Model(inner)), world.tools(), interceptors=[approval])
     tools = [*world.tools(), helper.as_tool("agent", "Does a part of the work.")]
     driver = ToolCallingDriver(inference=Model(turns))

@@ -1,4 +1,4 @@
-"""Calls, arguments, results and tools that nobody should make: each ends as an outcome, in bounded time and memory."""
+"""Hostile calls, arguments, results and tools: each ends as an outcome, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agentloop.interception import before_step
 from agentloop.testing import ExecutorBench, Ledger, Toy, call, run_virtual
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
 from agentloop.values.points import BeforeStep
-from tests.executors.hostile_cases import CASES, Doing
+from tests.executors.hostile_cases import CASES, CallbackTool
 from tests.limits import LONGEST
 
 EXPECTED = {
     "10,000 calls": {"succeeded": 10_000},
     "10,000 calls in threads": {"succeeded": 10_000},
-    "10,000 calls of no tool": {"rejected": 10_000},
+    "10,000 calls of an unknown tool": {"rejected": 10_000},
     "a schema with cycles": {"succeeded": 1, "rejected": 2},
     "a schema of 1 MB": {"succeeded": 5, "rejected": 5},
     "1,000 tools": {"succeeded": 2, "rejected": 3},
@@ -33,15 +33,15 @@ EXPECTED = {
     "a text of 50 MB": {"succeeded": 1},
     "deep arguments": {"succeeded": 2, "rejected": 4},
     "arguments of 5 MB": {"succeeded": 2, "rejected": 1},
-    "500,000 wrong items": {"rejected": 3},
+    "500,000 invalid items": {"rejected": 3},
     "30,000 unique objects": {"succeeded": 1, "rejected": 1},
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_batch_that_asks_too_much_ends_in_bounds(name: str) -> None:
-    """Every call has its outcome within 2 seconds of CPU and 100 MB, and no thread is left."""
-    ended = subprocess.run(
+def test_a_batch_that_demands_too_much_stays_within_limits(name: str) -> None:
+    """Every call has an outcome within 2 seconds of CPU time and 100 MB, and no thread is left."""
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.executors.hostile_cases", name],
         capture_output=True,
         text=True,
@@ -49,27 +49,27 @@ def test_a_batch_that_asks_too_much_ends_in_bounds(name: str) -> None:
         timeout=LONGEST,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    told = json.loads(ended.stdout)
-    assert told["outcomes"] == EXPECTED[name]
-    assert told["threads"] == 0
-    assert told["seconds"] < 2, told
-    assert told["mb"] < 100, told
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    report = json.loads(completed.stdout)
+    assert report["outcomes"] == EXPECTED[name]
+    assert report["threads"] == 0
+    assert report["seconds"] < 2, report
+    assert report["mb"] < 100, report
 
 
-def outcome_of(made: Tool, text: str = "{}") -> ToolExecution:
-    """Call a tool between two others, which have to succeed, and alone, which has to end in the same way."""
-    beside = Doing("beside")
-    calls = [ToolCall("", "beside", "{}"), ToolCall("", made.name, text), ToolCall("", "beside", "{}")]
-    before, outcome, after = asyncio.run(ExecutorBench([made, beside]).run(*calls)).executions
-    assert [one.status for one in (before, after)] == [ToolStatus.SUCCEEDED] * 2
-    (alone,) = asyncio.run(ExecutorBench([made]).run(calls[1])).executions
+def run_tool(hostile: Tool, arguments: str = "{}") -> ToolExecution:
+    """Call a tool between two siblings, which succeed, and alone, with the same outcome; return the outcome."""
+    sibling = CallbackTool("sibling")
+    calls = [ToolCall("", "sibling"), ToolCall("", hostile.name, arguments), ToolCall("", "sibling")]
+    before, outcome, after = asyncio.run(ExecutorBench([hostile, sibling]).run(*calls)).executions
+    assert [execution.status for execution in (before, after)] == [ToolStatus.SUCCEEDED] * 2
+    (alone,) = asyncio.run(ExecutorBench([hostile]).run(calls[1])).executions
     assert (alone.status, alone.value, alone.error) == (outcome.status, outcome.value, outcome.error)
     return outcome
 
 
-class Untellable(Exception):
-    """An error whose message cannot be told."""
+class UnprintableError(Exception):
+    """An error without a message: `str` and `repr` raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -77,52 +77,54 @@ class Untellable(Exception):
     __repr__ = __str__
 
 
-class Unshowable:
-    """A value that cannot be shown."""
+class Unprintable:
+    """A value whose `repr` raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
 
 
-class Leaving(BaseException):
-    """What is not meant to be caught."""
+class Exit(BaseException):
+    """An error that is not an `Exception`."""
 
 
-def within_itself() -> list[Any]:
+def cyclic_list() -> list[Any]:
     items: list[Any] = []
     items.append(items)
     return items
 
 
-def without_end() -> object:
-    return without_end()
+def endless_recursion() -> object:
+    return endless_recursion()
 
 
 RESULTS: dict[str, Callable[[], Any]] = {
-    "a generator": lambda: (one for one in "abc"),
-    "a list within itself": within_itself,
-    "recursion": without_end,
-    "the tool": lambda: Doing("inner"),
-    "no repr": Unshowable,
-    "a key without repr": lambda: {Unshowable(): 1},
+    "a generator": lambda: (letter for letter in "abc"),
+    "a list that contains itself": cyclic_list,
+    "recursion": endless_recursion,
+    "the tool": lambda: CallbackTool("inner"),
+    "no repr": Unprintable,
+    "a key without repr": lambda: {Unprintable(): 1},
     "not a number": lambda: float("nan"),
     "an integer of 5,000 digits": lambda: 10**5_000,
 }
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_that_is_no_json_is_a_failure(name: str) -> None:
-    """The call fails with a message for the model; its siblings succeed."""
-    outcome = outcome_of(Doing("odd", RESULTS[name]))
+def test_a_result_without_a_json_form_is_a_failure(name: str) -> None:
+    """The call fails with an error message for the model; its siblings succeed."""
+    outcome = run_tool(CallbackTool("odd", RESULTS[name]))
     assert outcome.status is ToolStatus.FAILED
     assert outcome.error_message
 
 
 @pytest.mark.parametrize("timeout", [None, LONGEST])
 @pytest.mark.parametrize("threaded", [False, True])
-@pytest.mark.parametrize("error", [SystemExit(3), Leaving("away"), Untellable(), MemoryError(), StopAsyncIteration()])
-def test_whatever_a_tool_raises_is_its_outcome(error: BaseException, threaded: bool, timeout: float | None) -> None:  # noqa: FBT001  # a parameter of the test
-    """An exit or an error of any kind ends the call, not the program; in a coroutine, in a thread, and under a timeout."""
+@pytest.mark.parametrize("error", [SystemExit(3), Exit("now"), UnprintableError(), MemoryError(), StopAsyncIteration()])
+def test_any_exception_of_a_tool_becomes_its_outcome(
+    error: BaseException, timeout: float | None, *, threaded: bool
+) -> None:
+    """An exit or an error of any kind ends the call and not the program: in a coroutine, in a thread, with a timeout."""
 
     @tool(timeout=timeout)
     async def fails() -> str:
@@ -134,33 +136,33 @@ def test_whatever_a_tool_raises_is_its_outcome(error: BaseException, threaded: b
         """Fail."""
         raise error
 
-    outcome = outcome_of(fails_in_thread if threaded else fails)
+    outcome = run_tool(fails_in_thread if threaded else fails)
     assert outcome.status is ToolStatus.FAILED
     assert outcome.error is not None
     assert outcome.error.type == type(error).__name__
 
 
-def test_an_interrupt_of_the_program_is_no_outcome_but_one_in_a_thread_is() -> None:
-    """Control-C in a coroutine ends the program; a function in a thread can only have raised it itself."""
+def test_a_keyboard_interrupt_ends_the_program_unless_a_thread_raises_it() -> None:
+    """Ctrl-C in a coroutine ends the program; in a thread, only the function itself can have raised the error."""
 
     @tool
     async def interrupted() -> str:
-        """Be interrupted."""
+        """Raise what Ctrl-C raises."""
         raise KeyboardInterrupt
 
     @tool
     def interrupting() -> str:
-        """Raise what looks like an interrupt."""
+        """Raise what Ctrl-C raises."""
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ExecutorBench([interrupted]).run(ToolCall("", "interrupted", "{}")))
-    assert outcome_of(interrupting).status is ToolStatus.FAILED
+    assert run_tool(interrupting).status is ToolStatus.FAILED
 
 
 @pytest.mark.parametrize("timeout", [None, LONGEST])
-def test_a_tool_that_cancels_its_task_cancels_its_call_only(timeout: float | None) -> None:
-    """The execution goes on, also where the call is the only one."""
+def test_a_tool_that_cancels_its_task_cancels_only_its_call(timeout: float | None) -> None:
+    """The execution continues, also after a batch of one call."""
 
     @tool(timeout=timeout)
     async def cancels() -> str:
@@ -174,18 +176,18 @@ def test_a_tool_that_cancels_its_task_cancels_its_call_only(timeout: float | Non
     calls = [ToolCall("", "cancels", "{}")]
     state = AgentLoop(ToolCallingDriver(ScriptedInference(calls, calls * 2, "done")), [cancels]).execute_sync("go")
     assert state.final_text == "done"
-    assert [one.status for step in state.steps for one in step.executions] == [ToolStatus.CANCELLED] * 3
+    assert [execution.status for step in state.steps for execution in step.executions] == [ToolStatus.CANCELLED] * 3
 
 
-def test_a_tool_that_swallows_cancellation_does_not_keep_the_execution() -> None:
+def test_a_tool_that_swallows_a_cancellation_does_not_keep_the_execution_running() -> None:
     """The execution ends as cancelled, although its only call returns a result."""
 
-    async def cancelled() -> bool:
+    async def is_cancelled() -> bool:
         running = asyncio.Event()
 
         @tool
         async def stubborn() -> str:
-            """Go on when cancelled."""
+            """Swallow the cancellation."""
             running.set()
             try:
                 await asyncio.sleep(100)
@@ -200,7 +202,7 @@ def test_a_tool_that_swallows_cancellation_does_not_keep_the_execution() -> None
         await asyncio.wait((task,))
         return task.cancelled()
 
-    assert run_virtual(cancelled())
+    assert run_virtual(is_cancelled())
 
 
 @pytest.mark.parametrize(
@@ -219,51 +221,51 @@ def test_a_tool_that_swallows_cancellation_does_not_keep_the_execution() -> None
         ('{"a": 1}{"b": 2}', None),
     ],
 )
-def test_odd_arguments_run_as_they_are_or_not_at_all(text: str, expected: object) -> None:
-    """Of a name that comes twice the last counts; what is not JSON is rejected."""
-    used: list[object] = []
-    outcome = outcome_of(Doing("taking", lambda **arguments: used.append(arguments)), text)
+def test_unusual_arguments_reach_the_tool_unchanged_or_not_at_all(text: str, expected: object) -> None:
+    """The last of two equal names counts; text that is not JSON is rejected."""
+    received: list[object] = []
+    outcome = run_tool(CallbackTool("receive", lambda **arguments: received.append(arguments)), text)
     assert outcome.status is (ToolStatus.REJECTED if expected is None else ToolStatus.SUCCEEDED)
-    assert used == ([] if expected is None else [expected, expected])
+    assert received == ([] if expected is None else [expected, expected])
 
 
 def test_an_argument_may_be_named_self() -> None:
-    """Names that mean something to Python reach a function as any other."""
+    """Names with a meaning in Python reach a function like any other."""
 
     @tool(effect="pure")
     async def named(self: int) -> int:
-        """Return it."""
+        """Return the argument."""
         return self
 
-    assert outcome_of(named, '{"self": 7}').value == 7
+    assert run_tool(named, '{"self": 7}').value == 7
 
 
-def test_a_key_of_order_that_is_no_text_fails_its_call_only() -> None:
-    """What the policy of a tool gives is checked before it is used."""
+def test_an_ordering_key_that_is_not_text_fails_only_its_call() -> None:
+    """The result of a policy's key function is checked before it is used."""
     unordered: Any = ToolPolicy(key=lambda arguments: [])  # type: ignore[arg-type]  # the mistake
     odd = Toy("odd", Ledger(), lambda value, _: value, unordered)
-    outcome = outcome_of(odd, call("odd", 1).arguments_json)
+    outcome = run_tool(odd, call("odd", 1).arguments_json)
     assert outcome.status is ToolStatus.FAILED
     assert "list" in outcome.error_message
 
 
-def test_an_execution_fails_with_an_error_that_cannot_be_told() -> None:
-    """The state names the class of the error, where a driver or an interceptor raised it."""
+def test_an_execution_fails_with_an_error_that_cannot_be_printed() -> None:
+    """The error is in the state, whether the driver or an interceptor raised it."""
 
     @before_step
     def broken(point: BeforeStep) -> BeforeStep:
-        raise Untellable
+        raise UnprintableError
 
     interceptors: list[list[CanIntercept]] = [[], [broken]]
-    for chosen in interceptors:
-        loop = AgentLoop(ToolCallingDriver(ScriptedInference(Untellable())), interceptors=chosen)
+    for layers in interceptors:
+        loop = AgentLoop(ToolCallingDriver(ScriptedInference(UnprintableError())), interceptors=layers)
         state = loop.execute_sync("go")
         assert state.status is ExecutionStatus.FAILED
         assert state.errors
 
 
-def test_functions_wait_where_the_system_gives_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With three threads to be had, twenty calls run on them one after the other."""
+def test_functions_wait_if_the_system_starts_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three threads, twenty calls run in them one after the other."""
     start = threading.Thread.start
     started: list[threading.Thread] = []
 
@@ -275,11 +277,11 @@ def test_functions_wait_where_the_system_gives_no_more_threads(monkeypatch: pyte
 
     @tool(effect="pure")
     def worker(value: int) -> int:
-        """Return it."""
+        """Return the value."""
         return value
 
     monkeypatch.setattr(threading.Thread, "start", start_few)
     calls = [ToolCall("", "worker", f'{{"value": {value}}}') for value in range(20)]
     done = asyncio.run(ExecutorBench([worker]).run(*calls)).executions
-    assert [one.value for one in done] == list(range(20))
+    assert [execution.value for execution in done] == list(range(20))
     assert not any(thread.is_alive() for thread in started)

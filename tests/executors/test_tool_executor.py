@@ -1,4 +1,4 @@
-"""The executor: what comes of calls, in which order, and who is told."""
+"""The executor: outcomes of calls, their order, and the events about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, 
 from agentloop.values.tool_calls import ToolExecution
 from tests.limits import LONGEST, jump
 
-WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+USER: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
 
 
 @tool(effect="pure")
@@ -31,20 +31,20 @@ def thread_name() -> str:
 
 
 @tool(effect="pure")
-def who() -> str:
+def current_user() -> str:
     """Return the value of a context variable."""
-    return WHO.get()
+    return USER.get()
 
 
 @tool(timeout=900)
 def stuck() -> str:
-    """Wait until the test lets go."""
-    BEGUN.set()
+    """Wait until the test releases it."""
+    STARTED.set()
     RELEASE.wait(LONGEST)
     return "late"
 
 
-BEGUN, RELEASE = threading.Event(), threading.Event()
+STARTED, RELEASE = threading.Event(), threading.Event()
 
 
 @tool
@@ -56,13 +56,13 @@ async def sleepy(seconds: float) -> str:
 
 @tool
 async def exits() -> str:
-    """Leave the program."""
+    """Exit the program."""
     raise SystemExit(3)
 
 
 @tool(max_result_bytes=20)
 async def long_text() -> str:
-    """Return more than the model is shown."""
+    """Return more than its limit."""
     return "ä" * 50
 
 
@@ -79,40 +79,40 @@ async def picture() -> Image:
 
 
 @tool
-async def context_of(word: str, context: ToolContext, state: AgentState, served: ToolCall) -> list[str]:
+async def show_context(word: str, context: ToolContext, state: AgentState, tool_call: ToolCall) -> list[str]:
     """Return what was injected."""
-    return [word, context.idempotency_key, state.agent_id, served.name, str(context.dependencies)]
+    return [word, context.idempotency_key, state.agent_id, tool_call.name, str(context.dependencies)]
 
 
 @tool
-async def progressing(context: ToolContext) -> str:
-    """Tell progress from a coroutine."""
+async def report(context: ToolContext) -> str:
+    """Report progress from a coroutine."""
     context.progress("half")
     context.progress({"done": 1.0})
     return "ok"
 
 
 @tool
-def progressing_plain(context: ToolContext) -> str:
-    """Tell progress from a thread."""
+def report_in_thread(context: ToolContext) -> str:
+    """Report progress from a thread."""
     context.progress(0.5)
     return "ok"
 
 
 def statuses(executions: Any) -> list[str]:
-    return [one.status.value for one in executions]
+    return [execution.status.value for execution in executions]
 
 
-def test_outcomes_come_in_call_order_whatever_finishes_first() -> None:
-    """The first call comes first, although the last one ends first."""
+def test_outcomes_are_in_call_order_whichever_call_ends_first() -> None:
+    """The outcome of the first call comes first, although the last call ends first."""
     bench = ExecutorBench(toys(Ledger()))
     done = run_virtual(bench.run(call("echo", 1, seconds=3), call("echo", 2, seconds=1), call("echo", 3)))
-    assert [one.value for one in done] == [1, 2, 3]
+    assert [execution.value for execution in done] == [1, 2, 3]
     settled = [event.execution.value for event in bench.events if isinstance(event, ToolCallSettled)]
     assert settled == [1, 2, 3]
 
 
-def test_calls_of_a_batch_run_at_the_same_time() -> None:
+def test_calls_of_a_batch_run_concurrently() -> None:
     """Three calls of three seconds take three seconds."""
 
     async def seconds() -> float:
@@ -123,13 +123,13 @@ def test_calls_of_a_batch_run_at_the_same_time() -> None:
     assert run_virtual(seconds()) == pytest.approx(3)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, 6), (2, 4), (None, 2)])
-def test_no_more_calls_run_at_once_than_the_cap_allows(most: int | None, expected: float) -> None:
-    """Three calls of two seconds take as long as the cap makes them."""
+@pytest.mark.parametrize(("max_concurrency", "expected"), [(1, 6), (2, 4), (None, 2)])
+def test_max_concurrency_limits_the_calls_that_run_at_once(max_concurrency: int | None, expected: float) -> None:
+    """Three calls of two seconds take the longer, the fewer of them may run at once."""
 
     async def seconds() -> float:
         before = asyncio.get_running_loop().time()
-        bench = ExecutorBench(toys(Ledger()), ToolExecutor(max_concurrency=most))
+        bench = ExecutorBench(toys(Ledger()), ToolExecutor(max_concurrency=max_concurrency))
         await bench.run(*[call("echo", n, seconds=2) for n in range(3)])
         return asyncio.get_running_loop().time() - before
 
@@ -137,7 +137,7 @@ def test_no_more_calls_run_at_once_than_the_cap_allows(most: int | None, expecte
 
 
 def test_a_sequential_tool_runs_alone() -> None:
-    """A sequential call begins when all before it have ended, and ends before those after it begin."""
+    """A sequential call starts after all calls before it have ended, and ends before the calls after it start."""
     bench = ExecutorBench(toys(Ledger()))
     run_virtual(bench.run(call("echo", 1, seconds=2), call("alone", 2, seconds=2), call("echo", 3, seconds=2)))
     order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
@@ -151,8 +151,8 @@ def test_a_sequential_tool_runs_alone() -> None:
     ]
 
 
-def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
-    """Calls with equal keys never overlap; those with other keys do."""
+def test_calls_with_the_same_ordering_key_run_one_after_the_other() -> None:
+    """Calls with equal keys never overlap; calls with different keys do."""
     bench = ExecutorBench(toys(Ledger()))
     run_virtual(
         bench.run(call("keyed", 1, seconds=2, key="a"), call("keyed", 2, seconds=2, key="b"), call("keyed", 3, key="a"))
@@ -163,7 +163,7 @@ def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "error", "words"),
+    ("tool_call", "error", "message"),
     [
         (call("ekko", 1), "UnknownTool", "did you mean 'echo'?"),
         (call("nothing like it", 1), "UnknownTool", "the tools are echo, plain"),
@@ -178,38 +178,38 @@ def test_calls_with_one_ordering_key_run_one_after_the_other() -> None:
         (ToolCall("", "echo", ""), "InvalidArguments", "'value' is a required property"),
     ],
 )
-def test_a_call_that_cannot_run_is_rejected_and_told_why(made: ToolCall, error: str, words: str) -> None:
-    """A bad call does not run, emits no start, and its outcome says what to do better."""
+def test_an_invalid_call_is_rejected_with_the_reason(tool_call: ToolCall, error: str, message: str) -> None:
+    """An invalid call does not run and emits no start event; its error tells the model how to correct it."""
     ledger = Ledger()
     bench = ExecutorBench(toys(ledger))
-    (outcome,) = run_virtual(bench.run(made)).executions
+    (outcome,) = run_virtual(bench.run(tool_call)).executions
     assert outcome.status is ToolStatus.REJECTED
     assert outcome.error is not None
     assert outcome.error.type == error
-    assert words in outcome.error.message
+    assert message in outcome.error.message
     assert not ledger.used
     assert bench.told() == ["ToolCallRejected"]
 
 
-def test_a_value_for_an_injected_parameter_is_rejected() -> None:
-    """A model cannot put anything in the place of what the program injects, even where the schema would let it."""
-    loose = tool(schema={"type": "object", "properties": {"word": {"type": "string"}}})(context_of.function)
-    for made in (context_of, loose):
-        arguments = ToolCall("", made.name, '{"word": "x", "state": {"agent_id": "forged"}}')
-        (outcome,) = run_virtual(ExecutorBench([made]).run(arguments)).executions
+def test_an_argument_for_an_injected_parameter_is_rejected() -> None:
+    """A model cannot replace what the program injects, even if the schema allows additional properties."""
+    loose = tool(schema={"type": "object", "properties": {"word": {"type": "string"}}})(show_context.function)
+    for candidate in (show_context, loose):
+        arguments = ToolCall("", candidate.name, '{"word": "x", "state": {"agent_id": "forged"}}')
+        (outcome,) = run_virtual(ExecutorBench([candidate]).run(arguments)).executions
         assert outcome.status is ToolStatus.REJECTED
         assert "state" in outcome.error_message
 
 
 def test_state_call_and_context_are_injected() -> None:
-    """A tool gets the state, its call and its context where its annotations ask for them."""
-    bench = ExecutorBench([context_of], dependencies="the database")
-    (outcome,) = run_virtual(bench.run(ToolCall("c", "context_of", '{"word": "hi"}'))).executions
-    assert outcome.value == ("hi", "run/1/0", "agent", "context_of", "the database")
+    """A tool receives the state, its call and its context as the annotations of its parameters request."""
+    bench = ExecutorBench([show_context], dependencies="the database")
+    (outcome,) = run_virtual(bench.run(ToolCall("c", "show_context", '{"word": "hi"}'))).executions
+    assert outcome.value == ("hi", "run/1/0", "agent", "show_context", "the database")
 
 
 class Reader(Tool, CanAccessAgentState, CanAccessToolCall):
-    """A class tool that reads state and call."""
+    """A class tool that reads the state and its call."""
 
     name = "reader"
     description = "Read."
@@ -228,8 +228,8 @@ class Reader(Tool, CanAccessAgentState, CanAccessToolCall):
         return self.seen
 
 
-def test_a_class_tool_gets_state_and_call_by_its_contracts() -> None:
-    """A class tool is bound by making copies; the tool that was passed in stays as it was."""
+def test_a_class_tool_receives_state_and_call_through_its_contracts() -> None:
+    """A class tool is bound by copying; the registered tool does not change."""
     reader = Reader()
     (outcome,) = run_virtual(ExecutorBench([reader]).run(ToolCall("id7", "reader"))).executions
     assert outcome.value == "agentid7"
@@ -237,26 +237,26 @@ def test_a_class_tool_gets_state_and_call_by_its_contracts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("name", "error", "message"),
     [
         ("fail", "RuntimeError", "the toy fails on 1"),
         ("broken", "ToolFailed", "cannot be turned into JSON"),
         ("exits", "SystemExit", "3"),
     ],
 )
-def test_a_tool_that_raises_or_returns_nonsense_fails_alone(name: str, error: str, words: str) -> None:
+def test_a_tool_that_raises_or_returns_an_invalid_result_fails_alone(name: str, error: str, message: str) -> None:
     """The call fails with the tool's own error, and its siblings succeed."""
-    made = call(name, 1) if name != "exits" else ToolCall("", name)
-    done = run_virtual(ExecutorBench([*toys(Ledger()), exits]).run(call("echo", 1), made, call("echo", 2)))
+    tool_call = call(name, 1) if name != "exits" else ToolCall("", name)
+    done = run_virtual(ExecutorBench([*toys(Ledger()), exits]).run(call("echo", 1), tool_call, call("echo", 2)))
     assert statuses(done) == ["succeeded", "failed", "succeeded"]
     failed = done.executions[1]
     assert failed.error is not None
     assert failed.error.type == error
-    assert words in failed.error.message
+    assert message in failed.error.message
 
 
-def test_a_timeout_ends_a_coroutine_and_says_that_it_may_have_had_an_effect() -> None:
-    """A call over its time ends as timed out, in time, and its siblings go on."""
+def test_a_timeout_ends_a_coroutine_which_may_have_had_an_effect() -> None:
+    """A call that exceeds its timeout ends as timed out, and its siblings continue."""
     bench = ExecutorBench(toys(Ledger()), ToolExecutor(default_timeout=5))
     done = run_virtual(bench.run(call("hasty", 1, seconds=3), call("echo", 2, seconds=3), call("echo", 3, seconds=7)))
     assert statuses(done) == ["timed_out", "succeeded", "timed_out"]
@@ -264,12 +264,12 @@ def test_a_timeout_ends_a_coroutine_and_says_that_it_may_have_had_an_effect() ->
     assert "within 1 seconds" in done.executions[0].error_message
 
 
-def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left_behind() -> None:
-    """A tool that swallows its cancellation cannot hold up the batch."""
+def test_a_coroutine_that_ignores_its_cancellation_is_abandoned() -> None:
+    """A tool that swallows its cancellation does not delay the batch, and an event reports it."""
 
     @tool(timeout=1.0)
     async def stubborn() -> str:
-        """Never give up."""
+        """Ignore cancellations."""
         for _ in range(5):
             try:
                 await asyncio.sleep(100)
@@ -290,45 +290,47 @@ def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left_behind() -> N
     assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
 
 
-async def test_plain_functions_run_in_threads_of_their_own_pool() -> None:
-    """A plain function does not block the event loop's thread, and sees the context variables of the call."""
-    WHO.set("ada")
-    done = await ExecutorBench([thread_name, who]).run(ToolCall("", "thread_name"), ToolCall("", "who"))
+async def test_plain_functions_run_in_the_threads_of_a_pool() -> None:
+    """A plain function runs outside the event loop's thread, and sees the context variables of its caller."""
+    USER.set("ada")
+    done = await ExecutorBench([thread_name, current_user]).run(
+        ToolCall("", "thread_name"), ToolCall("", "current_user")
+    )
     assert done.executions[0].value == "agentloop-tool"
     assert done.executions[1].value == "ada"
     assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
 
 
-async def test_a_plain_function_over_its_time_ends_in_its_thread_and_is_told() -> None:
-    """A thread cannot be interrupted: the call ends as timed out, an event says that the thread goes on."""
-    BEGUN.clear()
+async def test_a_plain_function_that_times_out_continues_in_its_thread() -> None:
+    """A thread cannot be interrupted: the call ends as timed out, and an event reports that the function still runs."""
+    STARTED.clear()
     RELEASE.clear()
     bench = ExecutorBench([stuck, thread_name])
     running = asyncio.create_task(bench.run(ToolCall("", "stuck"), ToolCall("", "thread_name")))
-    assert await asyncio.to_thread(BEGUN.wait, LONGEST)
+    assert await asyncio.to_thread(STARTED.wait, LONGEST)
     jump(900)
     done = await running
     assert statuses(done) == ["timed_out", "succeeded"]
     assert done.executions[0].may_have_run
     assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
     RELEASE.set()
-    for thread in [one for one in threading.enumerate() if one.name == "agentloop-tool"]:
+    for thread in [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]:
         thread.join(LONGEST)
     assert done.executions[0].value is None
 
 
-async def test_progress_is_told_between_start_and_end() -> None:
-    """What a tool says of its progress is an event, also from a thread, and before the outcome."""
-    bench = ExecutorBench([progressing, progressing_plain])
-    await bench.run(ToolCall("", "progressing"))
-    await bench.run(ToolCall("", "progressing_plain"))
+async def test_progress_is_emitted_between_start_and_end() -> None:
+    """Each progress report of a tool is an event before that of the outcome, also from a thread."""
+    bench = ExecutorBench([report, report_in_thread])
+    await bench.run(ToolCall("", "report"))
+    await bench.run(ToolCall("", "report_in_thread"))
     updates = [event.update for event in bench.events if isinstance(event, ToolCallProgressed)]
     assert updates == ["half", {"done": 1.0}, 0.5]
     assert bench.told()[:4] == ["ToolCallStarted", "ToolCallProgressed", "ToolCallProgressed", "ToolCallCompleted"]
 
 
-def test_a_long_result_is_cut_for_the_model_and_kept_whole() -> None:
-    """The model is shown as many bytes as allowed, with a notice; the value is whole."""
+def test_a_long_result_is_truncated_for_the_model_and_kept_whole() -> None:
+    """The model receives as many bytes as the limit allows, with a notice; the value of the execution is whole."""
     done = run_virtual(ExecutorBench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table")))
     text, table = done.executions
     assert text.value == "ä" * 50
@@ -338,15 +340,15 @@ def test_a_long_result_is_cut_for_the_model_and_kept_whole() -> None:
     assert len(table.text) < 101_000
 
 
-def test_a_picture_goes_to_the_model_as_content() -> None:
-    """A tool may return parts; the model is shown them, the program gets a description."""
+def test_an_image_is_sent_to_the_model_as_content() -> None:
+    """A tool may return parts: they are the content for the model, and the value describes them."""
     (outcome,) = run_virtual(ExecutorBench([picture]).run(ToolCall("", "picture"))).executions
     assert outcome.content == (Image(data=b"png", media_type="image/png"),)
     assert outcome.value == ({"type": "image", "media_type": "image/png", "bytes": 3},)
 
 
-def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
-    """AgentStop out of a tool is a stop signal named by the tool; the other calls are settled."""
+def test_a_tool_that_stops_the_execution_leaves_its_siblings_settled() -> None:
+    """An `AgentStop` of a tool becomes a stop signal with the tool as its source; the other calls are settled."""
     done = run_virtual(ExecutorBench(toys(Ledger())).run(call("echo", 1), call("stop", 2), call("echo", 3)))
     assert statuses(done) == ["succeeded", "cancelled", "succeeded"]
     signal = done.state.stop_signal
@@ -355,7 +357,7 @@ def test_a_tool_that_stops_ends_the_execution_and_loses_no_sibling() -> None:
 
 
 def test_raising_on_failure_settles_the_whole_batch_first() -> None:
-    """The error carries every outcome, also those of the siblings."""
+    """The error carries the outcomes of all calls, including those of the siblings."""
     bench = ExecutorBench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
     with pytest.raises(BatchInterrupted, match="the tool 'fail' failed: the toy fails on 1") as caught:
         run_virtual(bench.run(call("fail", 1), call("echo", 2, seconds=2)))
@@ -370,8 +372,8 @@ class Blocking(Interceptor):
         return point.block("not two") if point.arguments["value"] == 2 else point
 
 
-def test_a_blocked_call_is_told_and_its_siblings_run() -> None:
-    """A block is an outcome with the reason, an event of its own, and no start."""
+def test_a_blocked_call_is_reported_and_its_siblings_run() -> None:
+    """A blocked call has an outcome with the reason and a `ToolCallBlocked` event; no start event is emitted."""
     bench = ExecutorBench(toys(Ledger()), interceptors=[Blocking()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
     assert statuses(done) == ["succeeded", "blocked", "succeeded"]
@@ -381,7 +383,7 @@ def test_a_blocked_call_is_told_and_its_siblings_run() -> None:
 
 
 def test_stopping_on_a_block_cancels_the_calls_after_it() -> None:
-    """Calls admitted before the block run; those after it are cancelled without running."""
+    """Calls admitted before the block run; the calls after it are cancelled without running."""
     ledger = Ledger()
     bench = ExecutorBench(toys(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
@@ -390,7 +392,7 @@ def test_stopping_on_a_block_cancels_the_calls_after_it() -> None:
 
 
 class Changing(Interceptor):
-    """Changes calls and outcomes, and counts in the state."""
+    """Changes calls and outcomes, and counts them in the state."""
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         seen = point.state.context.metadata.get("before", 0)
@@ -405,46 +407,46 @@ class Changing(Interceptor):
 
 
 def test_interceptors_change_calls_outcomes_and_the_state() -> None:
-    """A changed call is validated again, a changed outcome is final, and the state comes back with the answer."""
+    """A changed call is validated again, a changed outcome is final, and the changed state is returned with the batch."""
     bench = ExecutorBench(toys(Ledger()), interceptors=[Changing()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
-    assert [one.value for one in done] == [(10,), (20,), None]
+    assert [execution.value for execution in done] == [(10,), (20,), None]
     assert statuses(done) == ["succeeded", "succeeded", "rejected"]
     assert done.state.context.metadata == {"before": 3, "after": 3}
-    told = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
-    assert told == list(done.executions)
+    emitted = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
+    assert emitted == list(done.executions)
 
 
 class Around(Interceptor):
-    """Wraps calls: repeats, replaces, notes."""
+    """Answers one call itself, and repeats calls that fail."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.statuses: list[str] = []
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         if point.arguments["value"] == 1:
             return point.succeed("from the cache")
         first = await proceed()
-        self.notes.append(first.status.value)
+        self.statuses.append(first.status.value)
         return await proceed() if first.has_error else first
 
 
-def test_a_layer_around_a_call_may_repeat_or_replace_it() -> None:
-    """Each attempt gets fresh arguments; a replaced call does not run."""
+def test_an_interceptor_may_repeat_or_replace_a_call() -> None:
+    """Each attempt receives new arguments; a replaced call does not run."""
     ledger, around = Ledger(), Around()
     done = run_virtual(
         ExecutorBench(toys(ledger), interceptors=[around]).run(call("echo", 1), call("fail", 2), call("echo", 3))
     )
-    assert [one.value for one in done] == ["from the cache", None, 3]
-    assert around.notes == ["failed", "succeeded"]
+    assert [execution.value for execution in done] == ["from the cache", None, 3]
+    assert around.statuses == ["failed", "succeeded"]
     assert [name for name, _ in ledger.used] == ["fail", "fail", "echo"]
 
 
 class Raising(Interceptor):
     """Raises at one point for one value."""
 
-    def __init__(self, at: str) -> None:
-        self.at = at
+    def __init__(self, point: str) -> None:
+        self.point = point
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         self._raise("before", point.arguments)
@@ -458,45 +460,47 @@ class Raising(Interceptor):
         self._raise("after", point.execution.arguments)
         return point
 
-    def _raise(self, at: str, arguments: JsonObject) -> None:
-        if self.at == at and arguments.get("value") == 2:
+    def _raise(self, point: str, arguments: JsonObject) -> None:
+        if self.point == point and arguments.get("value") == 2:
             raise ValueError("broken interceptor")
 
 
 @pytest.mark.parametrize(
-    ("at", "expected", "ran"),
+    ("point", "expected", "values"),
     [
         ("before", ["succeeded", "failed", "cancelled"], [1]),
         ("around", ["succeeded", "failed", "succeeded"], [1, 3]),
         ("after", ["succeeded", "failed", "succeeded"], [1, 2, 3]),
     ],
 )
-def test_an_interceptor_that_raises_fails_closed(at: str, expected: list[str], ran: list[int]) -> None:
-    """The guarded call does not count as run, every call has an outcome, and the error names the interceptor."""
+def test_an_interceptor_that_raises_fails_closed(point: str, expected: list[str], values: list[int]) -> None:
+    """The guarded call is no success, every call has an outcome, and the error names the interceptor."""
     ledger = Ledger()
-    with pytest.raises(BatchInterrupted, match=f"the interceptor Raising failed at {at}_tool_use") as caught:
-        run_virtual(ExecutorBench(toys(ledger), interceptors=[Raising(at)]).run(*[call("echo", n) for n in (1, 2, 3)]))
+    with pytest.raises(BatchInterrupted, match=f"the interceptor Raising failed at {point}_tool_use") as caught:
+        run_virtual(
+            ExecutorBench(toys(ledger), interceptors=[Raising(point)]).run(*[call("echo", n) for n in (1, 2, 3)])
+        )
     assert isinstance(caught.value.cause, InterceptorFailed)
     outcome = caught.value.executions
     assert statuses(outcome) == expected
-    assert [arguments["value"] for _, arguments in ledger.used] == ran
+    assert [arguments["value"] for _, arguments in ledger.used] == values
     assert outcome.executions[1].value is None
 
 
 class Suspending(Interceptor):
-    """Lets calls of one value wait."""
+    """Suspends the calls with the value 2."""
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         return point.suspend("two needs a decision") if point.arguments["value"] == 2 else point
 
 
-def test_a_call_that_waits_is_pending_and_its_siblings_run() -> None:
-    """A suspended call has no outcome; a sequential call after it waits for it."""
+def test_a_suspended_call_is_pending_and_its_siblings_run() -> None:
+    """A suspended call has no outcome; a sequential call after it is pending until it is settled."""
     ledger = Ledger()
     bench = ExecutorBench(toys(ledger), interceptors=[Suspending()])
     done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("alone", 3), call("echo", 4)))
-    assert [one.value for one in done] == [1, 4]
-    assert [(one.key, one.reason, one.waits_for) for one in done.pending] == [
+    assert [execution.value for execution in done] == [1, 4]
+    assert [(pending.key, pending.reason, pending.waits_for) for pending in done.pending] == [
         ("run/1/1", "two needs a decision", ""),
         ("run/1/2", "runs after run/1/1", "run/1/1"),
     ]
@@ -513,8 +517,8 @@ def test_a_call_that_waits_is_pending_and_its_siblings_run() -> None:
         (edit({"value": "five"}), "rejected", None),
     ],
 )
-def test_a_decision_settles_the_call_it_is_for(decision: Any, status: str, value: object) -> None:
-    """An approved call runs, a denied one is blocked, an answered one is settled, an edited one is validated again."""
+def test_a_decision_settles_its_call(decision: Any, status: str, value: object) -> None:
+    """Approved calls run, denied calls are blocked, answered calls are settled, edited calls are validated again."""
     bench = ExecutorBench(toys(Ledger()), interceptors=[Suspending()])
     done = run_virtual(bench.run(call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": decision}))
     (outcome,) = done.executions
@@ -524,10 +528,10 @@ def test_a_decision_settles_the_call_it_is_for(decision: Any, status: str, value
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.5, 2.5])
 def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> None:
-    """Whenever the task is cancelled, the error carries an outcome for each call."""
+    """Whenever the task is cancelled, the carrier behind the cancellation holds an outcome for each call."""
     bench = ExecutorBench(toys(Ledger()))
 
-    async def cancelled() -> BatchInterrupted | None:
+    async def cancel() -> BatchInterrupted | None:
         task = asyncio.ensure_future(
             bench.run(call("echo", 1, seconds=1), call("alone", 2, seconds=1), call("echo", 3, seconds=1))
         )
@@ -537,18 +541,18 @@ def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> No
             await task
         return BatchInterrupted.find_in(caught.value)
 
-    carrier = run_virtual(cancelled())
+    carrier = run_virtual(cancel())
     assert carrier is not None
     outcome = carrier.executions
     finished = int(after)
     assert statuses(outcome) == ["succeeded"] * finished + ["cancelled"] * (3 - finished)
     assert not outcome.executions[-1].may_have_run or after > 2
-    cut_off = outcome.executions[finished]
-    assert cut_off.duration_ms == pytest.approx((after - finished) * 1000)
+    interrupted = outcome.executions[finished]
+    assert interrupted.duration_ms == pytest.approx((after - finished) * 1000)
 
 
-def test_an_invalid_schema_is_found_before_anything_runs() -> None:
-    """A tool whose parameters are no JSON Schema is refused when the tools are bound."""
+def test_an_invalid_schema_is_reported_before_any_tool_runs() -> None:
+    """Binding a tool whose parameters are not a valid JSON Schema raises an error."""
 
     class Odd(Reader):
         name = "odd"
@@ -558,8 +562,8 @@ def test_an_invalid_schema_is_found_before_anything_runs() -> None:
         run_virtual(ExecutorBench([Odd()]).run(ToolCall("", "odd")))
 
 
-def test_content_that_a_tool_returns_is_cut_as_well() -> None:
-    """Text parts are held to the limit like any text."""
+def test_text_parts_of_a_tool_are_truncated() -> None:
+    """The limit applies to each text part that a tool returns."""
 
     @tool(max_result_bytes=10)
     async def parts() -> list[Text]:
@@ -572,14 +576,14 @@ def test_content_that_a_tool_returns_is_cut_as_well() -> None:
 
 
 def test_ten_thousand_calls_in_one_batch_are_all_settled() -> None:
-    """A very large batch has as many outcomes as calls."""
+    """A very large batch returns one outcome per call."""
     done = run_virtual(ExecutorBench(toys(Ledger())).run(*[call("echo", n) for n in range(10_000)]))
     assert len(done) == 10_000
     assert done.executions[-1].value == 9_999
 
 
-def test_agent_stop_is_there_for_interceptors_too() -> None:
-    """An interceptor that stops keeps the call from running and leaves the signal in the state."""
+def test_an_interceptor_may_stop_the_execution_before_a_call() -> None:
+    """The call is blocked, and the stop signal is in the state."""
 
     class Stopping(Interceptor):
         def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:

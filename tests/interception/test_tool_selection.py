@@ -224,7 +224,7 @@ def test_what_a_model_finds_it_is_offered() -> None:
         "done",
     )
     pinned = Named("ask_user", "Ask the user a question.")
-    state = run(model, [ToolSearch(two_hundred(), most=3), pinned])
+    state = run(model, [ToolSearch(two_hundred(), max_results=3), pinned])
     asked = names_asked(model)
     assert asked[0] == ["search_tools", "ask_user"]
     assert asked[1][:3] == ["search_tools", "ask_user", "translate_document"]
@@ -237,10 +237,10 @@ def test_what_a_model_finds_it_is_offered() -> None:
 
 def test_what_was_found_follows_from_the_state() -> None:
     """Stored and read again, in another loop, a conversation goes on with the tools that it found."""
-    state = run(ScriptedInference(search("share calendar"), "done"), [ToolSearch(two_hundred(), most=2)])
+    state = run(ScriptedInference(search("share calendar"), "done"), [ToolSearch(two_hundred(), max_results=2)])
     model = ScriptedInference("done")
     stored = from_json(to_json(state), AgentState).with_message("more")
-    run(model, [ToolSearch(two_hundred(), most=2)], state=stored)
+    run(model, [ToolSearch(two_hundred(), max_results=2)], state=stored)
     assert names_asked(model)[0][:2] == ["search_tools", "share_calendar"]
     assert len(names_asked(model)[0]) == 3
 
@@ -278,7 +278,7 @@ def test_two_searches_stand_beside_each_other() -> None:
     """Each finds and hides its own tools."""
     many = two_hundred()
     model = ScriptedInference(search("delete tickets", "find_b"), "done")
-    run(model, [ToolSearch(many[:100], name="find_a"), ToolSearch(many[100:], name="find_b", most=1)])
+    run(model, [ToolSearch(many[:100], name="find_a"), ToolSearch(many[100:], name="find_b", max_results=1)])
     assert names_asked(model)[0] == ["find_a", "find_b"]
     assert all(name in {tool.name for tool in many[100:]} for name in names_asked(model)[1][2:])
     assert len(names_asked(model)[1]) == 3
@@ -326,8 +326,8 @@ def test_a_search_refuses_what_it_could_not_tell_apart() -> None:
     """The name of the searching tool is its own, and something has to be found."""
     with pytest.raises(ToolDefinitionError, match="pass another name"):
         ToolSearch([Named("search_tools", "Search.")])
-    with pytest.raises(ValueError, match="most"):
-        ToolSearch(two_hundred(), most=0)
+    with pytest.raises(ValueError, match="max_results"):
+        ToolSearch(two_hundred(), max_results=0)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_search_refuses_what_it_could_not_tell_apart() -> None:
 )
 def test_the_tool_that_fits_best_is_found_first(query: str, expected: str) -> None:
     """Words of names and descriptions find a tool, whatever their endings and order."""
-    found = ToolRanking.of([tool.spec for tool in two_hundred()]).best(query, 5)
+    found = ToolRanking.of([tool.spec for tool in two_hundred()]).search(query, 5)
     assert found[0].name == expected
     assert len(found) <= 5
 
@@ -355,22 +355,22 @@ def test_parameters_can_be_searched_too() -> None:
     schema = {"type": "object", "properties": {"iban": {"type": "string", "description": "An account at a bank."}}}
     pay = ToolSpec("pay", "Send money.", schema)
     other = ToolSpec("look", "See something.", {"type": "object"})
-    assert ToolRanking.of([other, pay]).best("bank account", 5) == [pay]
-    assert ToolRanking.of([other, pay]).best("IBAN", 5) == [pay]
+    assert ToolRanking.of([other, pay]).search("bank account", 5) == [pay]
+    assert ToolRanking.of([other, pay]).search("IBAN", 5) == [pay]
 
 
 def test_words_that_say_nothing_find_nothing() -> None:
     """A query of filling words, or none, fits no tool; neither does any where there are none."""
     ranking = ToolRanking.of([tool.spec for tool in two_hundred()])
-    assert ranking.best("please use the tool that can do this", 5) == []
-    assert ranking.best("", 5) == []
-    assert ToolRanking.of([]).best("create", 5) == []
+    assert ranking.search("please use the tool that can do this", 5) == []
+    assert ranking.search("", 5) == []
+    assert ToolRanking.of([]).search("create", 5) == []
 
 
 def test_tools_that_fit_equally_well_keep_their_order() -> None:
     """The order of results is that of the tools, so that it is the same every time."""
     specs = [ToolSpec(f"tool_{n}", "Fry an egg.", {"type": "object"}) for n in range(9)]
-    assert ToolRanking.of(specs).best("egg", 3) == specs[:3]
+    assert ToolRanking.of(specs).search("egg", 3) == specs[:3]
 
 
 def test_selection_and_search_keep_the_laws_of_interceptors() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of recovery share: a model that decides by what it sees, tools that keep a ledger, and journals cut short."""
+"""Shared by the tests of recovery: a model that decides by its request, tools with a ledger, and truncated journals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Turn = str | Sequence[tuple[str, Mapping[str, object]]]
 
 
 class Model(CanInfer):
-    """Answers by how many turns of its own it sees, so that it goes on rightly in any process."""
+    """Answers with the turn that follows those in the request, so that it resumes correctly in any process."""
 
     def __init__(self, *turns: Turn) -> None:
         self.turns = turns
         self.asked = 0
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Give the turn that follows those in the request."""
+        """Return the turn that follows those in the request."""
         self.asked += 1
         number = sum(message.role == "assistant" for message in request.messages)
         turn = self.turns[number]
@@ -37,19 +37,19 @@ class Model(CanInfer):
         return InferenceResponse(tuple(calls), FinishReason.TOOL_CALLS, usage, "m", f"r{number}")
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Give the turn in one piece."""
+        """Stream the turn in one piece."""
         yield await self.infer(request)
 
 
-async def cut(journal: MemoryJournal, execution_id: str, count: int) -> Chronicle:
-    """Return the journal of one execution as a crash leaves it: with its first records only."""
+async def truncate(journal: MemoryJournal, execution_id: str, count: int) -> Chronicle:
+    """Return a journal with the first records of one execution, as a crash leaves it."""
     chronicle, head = Chronicle(), await journal.head(execution_id)
     assert head is not None
     await chronicle.append(head, await journal.read(execution_id))
     return await chronicle.crashed_after(count)
 
 
-class World:
+class ToolLedger:
     """What tools have done, by the idempotency keys of their calls."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The loop: begin, go on, stop, resume, and what each way to end leaves behind."""
+"""`AgentLoop`: starting, stepping, stopping, resuming, and the state that each kind of end leaves."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLo
     return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
 
 
-def test_an_execution_goes_from_question_to_answer() -> None:
-    """Steps, messages, usage and reason are in the final state."""
+def test_an_execution_runs_from_question_to_answer() -> None:
+    """The final state has the steps, the messages, the usage and the stop reason."""
     state = scripted([call("echo", 1)], "done").execute_sync("go")
     assert state.status is ExecutionStatus.COMPLETED
     assert state.final_text == "done"
@@ -76,7 +76,7 @@ def test_an_execution_goes_from_question_to_answer() -> None:
 
 
 def test_a_parallel_batch_is_one_assistant_message() -> None:
-    """All calls of an answer and their executions stand in one message, in order."""
+    """All calls of a response and their executions are in one message, in order."""
     state = scripted([call("echo", 1), call("fail", 2), call("echo", 3)], "done").execute_sync("go")
     message = state.messages[1]
     assert [exchange.execution.status.value for exchange in message.exchanges] == ["succeeded", "failed", "succeeded"]
@@ -84,21 +84,21 @@ def test_a_parallel_batch_is_one_assistant_message() -> None:
 
 
 @pytest.mark.parametrize("given", ["go", Message.user("go"), AgentState.start("go")])
-def test_an_execution_begins_with_a_text_a_message_or_a_state(given: Any) -> None:
-    """All three forms of input give the same conversation."""
+def test_the_input_is_a_text_a_message_or_a_state(given: Any) -> None:
+    """All three forms of input lead to the same conversation."""
     state = scripted("done", system_prompt="be brief").execute_sync(given)
     assert [message.text for message in state.messages] == ["go", "done"]
     assert state.context.system_prompt == ("" if isinstance(given, AgentState) else "be brief")
 
 
-def test_what_cannot_begin_an_execution_is_refused() -> None:
-    """Other input is a TypeError before anything runs."""
+def test_other_input_is_refused() -> None:
+    """Input of another type is a TypeError before anything runs."""
     with pytest.raises(TypeError, match="is a text, a Message or an AgentState"):
         scripted("done").execute_sync(7)  # type: ignore[arg-type]  # the mistake under test
 
 
-def test_a_finished_state_begins_its_next_execution() -> None:
-    """The conversation goes on in a new execution with steps and usage of its own."""
+def test_a_final_state_starts_its_next_execution() -> None:
+    """The conversation continues in a new execution with its own steps and usage."""
     loop = scripted([call("echo", 1)], "first")
     state = loop.execute_sync("one", execution_id="run-1")
     state = loop.execute_sync(state.with_message("two"), execution_id="run-2")
@@ -109,7 +109,7 @@ def test_a_finished_state_begins_its_next_execution() -> None:
 
 
 def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() -> None:
-    """The second execution is shown questions and answers of the first, without its calls."""
+    """The model sees questions and answers of the first execution in the second, without its calls."""
     inference = ScriptedInference([call("echo", 1)], "first")
     loop = AgentLoop(ToolCallingDriver(inference), toys(Ledger()))
     loop.execute_sync(loop.execute_sync("one").with_message("two"))
@@ -117,15 +117,15 @@ def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() 
     assert shown == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
 
 
-async def test_iterating_yields_the_state_after_each_step_and_the_final_one() -> None:
-    """Each yielded state is whole; only the last is terminal."""
+async def test_iterate_yields_the_state_after_each_step_and_the_final_state() -> None:
+    """Each yielded state is complete; only the last one is terminal."""
     states = [state async for state in scripted([call("echo", 1)], "done").iterate("go")]
     assert [state.step_count for state in states] == [1, 2, 2]
     assert [state.status.value for state in states] == ["in_progress", "in_progress", "completed"]
 
 
-async def test_a_state_left_in_the_middle_goes_on_where_it_stands() -> None:
-    """A state yielded between steps can be stored, read again, and gone on with."""
+async def test_a_state_between_steps_can_be_stored_and_continued() -> None:
+    """A state that was yielded between steps is stored, loaded and executed to its end."""
     events: list[Event] = []
     bus = EventBus()
     bus.wiretap(events.append)
@@ -145,8 +145,8 @@ async def test_a_state_left_in_the_middle_goes_on_where_it_stands() -> None:
         await loop.execute(left, execution_id="another")
 
 
-async def test_streaming_gives_events_and_then_the_final_state() -> None:
-    """The stream is the run: events as they happen, the state at the end."""
+async def test_a_stream_has_the_events_and_then_the_final_state() -> None:
+    """`stream` yields the events as they happen and has the final state at the end."""
     stream = scripted([call("echo", 1)], "done").stream("go")
     names = [type(event).__name__ async for event in stream]
     assert names[0] == "AgentExecutionStarted"
@@ -155,8 +155,8 @@ async def test_streaming_gives_events_and_then_the_final_state() -> None:
     assert stream.state.final_text == "done"
 
 
-async def test_a_run_waits_for_a_reader_that_falls_behind() -> None:
-    """Nothing piles up: the run goes no further than the buffer ahead of its reader."""
+async def test_an_execution_waits_for_a_slow_reader_of_its_stream() -> None:
+    """The execution is at most one buffer of events ahead of its reader."""
     ledger = Ledger()
     loop = scripted(*[[call("echo", n)] for n in range(50)], "done", ledger=ledger, max_steps=None)
     async with loop.stream("go") as stream:
@@ -167,8 +167,8 @@ async def test_a_run_waits_for_a_reader_that_falls_behind() -> None:
     assert len(ledger.used) < 50
 
 
-async def test_leaving_a_stream_cancels_the_run_and_leaves_nothing() -> None:
-    """After an early exit no task is left, and nobody listens any more."""
+async def test_closing_a_stream_cancels_the_execution() -> None:
+    """After an early exit no task and no listener is left."""
     before = asyncio.all_tasks()
     loop = scripted([call("echo", 1, seconds=100)], "done")
     stream = loop.stream("go")
@@ -181,7 +181,7 @@ async def test_leaving_a_stream_cancels_the_run_and_leaves_nothing() -> None:
     assert not told
 
 
-async def test_two_streams_of_one_loop_are_kept_apart() -> None:
+async def test_two_streams_of_one_loop_are_separate() -> None:
     """Each stream has the events of its own execution."""
     loop = scripted([call("echo", 1)], "done")
 
@@ -193,8 +193,8 @@ async def test_two_streams_of_one_loop_are_kept_apart() -> None:
     assert first != second
 
 
-async def test_two_streams_of_one_state_are_kept_apart() -> None:
-    """Executions that go on from the same state are of one agent, and each stream still has its own events only."""
+async def test_two_streams_of_one_state_are_separate() -> None:
+    """Two executions of the same agent have the same agent id, and each stream has only its own events."""
     loop = scripted([call("echo", 1)], "done", [call("echo", 1)], "done", "hello")
     begun = await loop.execute("hello")
 
@@ -208,8 +208,8 @@ async def test_two_streams_of_one_state_are_kept_apart() -> None:
     assert first[0] != begun.execution_id
 
 
-async def test_a_break_out_of_a_stream_leaves_nothing() -> None:
-    """A stream that nobody keeps ends its run by itself, without waiting for a garbage collection."""
+async def test_a_break_out_of_a_stream_leaves_no_task() -> None:
+    """A stream without references cancels its execution, without waiting for a garbage collection."""
     before = asyncio.all_tasks()
     loop = scripted([call("echo", 1, seconds=100)], "done")
     gc.disable()
@@ -224,8 +224,8 @@ async def test_a_break_out_of_a_stream_leaves_nothing() -> None:
         gc.enable()
 
 
-async def test_a_stream_that_was_left_has_the_last_state() -> None:
-    """What was done before the early exit is not lost."""
+async def test_a_stream_that_was_closed_early_has_the_last_state() -> None:
+    """The steps before the early exit are in the state."""
     stream = scripted([call("echo", 1)], [call("echo", 2, seconds=100)], "done").stream("go")
     async with stream:
         async for event in stream:
@@ -236,24 +236,24 @@ async def test_a_stream_that_was_left_has_the_last_state() -> None:
     assert [e.status for step in stream.state.steps for e in step.executions] == ["succeeded", "cancelled"]
 
 
-def test_the_plain_forms_work_any_number_of_times() -> None:
-    """A script may run a loop again and again in one process."""
+def test_the_sync_methods_work_repeatedly() -> None:
+    """A script can run a loop several times in one process."""
     loop = scripted([call("echo", 1), call("plain", 2)], "done")
     for _ in range(3):
         assert loop.execute_sync("go").final_text == "done"
         assert [state.step_count for state in loop.iterate_sync("go")] == [1, 2, 2]
 
 
-async def test_the_plain_forms_refuse_to_run_inside_an_event_loop() -> None:
-    """The error says what to await instead."""
+async def test_the_sync_methods_refuse_to_run_inside_an_event_loop() -> None:
+    """The error names the coroutine to await instead."""
     with pytest.raises(RuntimeError, match=r"use await loop.execute\(…\)"):
         scripted("done").execute_sync("go")
     with pytest.raises(RuntimeError, match=r"use async for state in loop\.iterate"):
         scripted("done").iterate_sync("go")
 
 
-def test_leaving_a_plain_iteration_early_leaves_nothing() -> None:
-    """A break out of the loop closes what it opened."""
+def test_a_break_out_of_a_sync_iteration_leaves_no_thread() -> None:
+    """A break out of the loop closes the threads that it started."""
     threads = set(threading.enumerate())
     for state in scripted([call("plain", 1)], "done").iterate_sync("go"):
         assert state.step_count == 1
@@ -263,20 +263,20 @@ def test_leaving_a_plain_iteration_early_leaves_nothing() -> None:
 
 @frozen
 class MarkedExecutor(ToolExecutor):
-    """An executor of a user's own."""
+    """A subclass of the executor."""
 
 
 @frozen
-class Nothing(CanCompileMessages):
+class LastMessageCompiler(CanCompileMessages):
     """A compiler that shows only the last message."""
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         return state.messages[-1:]
 
 
-def test_changing_one_part_keeps_every_other() -> None:
-    """A custom executor, compiler, bus and interceptors survive each `with_…`, and the original stays as it was."""
-    executor, compiler, bus = MarkedExecutor(), Nothing(), EventBus()
+def test_changing_one_part_keeps_all_others() -> None:
+    """Executor, compiler, bus and interceptors survive each `with_…`, and the original loop does not change."""
+    executor, compiler, bus = MarkedExecutor(), LastMessageCompiler(), EventBus()
     limit = before_step(lambda point: point)
     loop = AgentLoop(
         ScriptedDriver(ScenarioStep.final("done")),
@@ -319,21 +319,21 @@ def test_changing_one_part_keeps_every_other() -> None:
         ((ScriptedDriver(), [len]), TypeError),
     ],
 )
-def test_parts_of_the_wrong_kind_are_refused_when_the_loop_is_made(arguments: Any, error: type[Exception]) -> None:
-    """A mistake in putting a loop together does not wait for its first run."""
+def test_parts_of_the_wrong_type_are_refused_at_construction(arguments: Any, error: type[Exception]) -> None:
+    """A wrong argument is an error before the first execution."""
     with pytest.raises(error):
         AgentLoop(*arguments)
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
-    """The error names both."""
+def test_two_tools_with_the_same_name_are_refused() -> None:
+    """The error contains the name."""
     ledger = Ledger()
     with pytest.raises(ToolDefinitionError, match="two tools are named 'echo'"):
         AgentLoop(ScriptedDriver(), [*toys(ledger), *toys(ledger)])
 
 
 def test_dependencies_reach_the_tools_and_nothing_else() -> None:
-    """What the program gives is in the context of its tools, and in no state."""
+    """The dependencies are in the context of tools, and in no state."""
 
     @tool
     async def use_database(context: ToolContext) -> str:
@@ -346,16 +346,16 @@ def test_dependencies_reach_the_tools_and_nothing_else() -> None:
     assert b"secret handle" not in to_json(evolve(state, context=evolve(state.context, messages=()), execution=None))
 
 
-async def test_one_loop_serves_many_executions_at_once() -> None:
-    """Concurrent executions end as each would alone."""
+async def test_one_loop_runs_many_executions_concurrently() -> None:
+    """Concurrent executions end as each of them would alone."""
     loop = scripted([call("whoami", 1), call("echo", 2, seconds=0.001)], "done")
     states = await asyncio.gather(*[loop.execute(AgentState.start("go", agent_id=f"agent {n}")) for n in range(50)])
     assert [state.steps[0].executions[0].value for state in states] == [f"agent {n}" for n in range(50)]
     assert len({state.execution_id for state in states}) == 50
 
 
-def test_an_error_of_the_model_ends_as_a_failed_state() -> None:
-    """The error is in the state, with everything that was done before; whoever wants an exception can have it."""
+def test_an_error_of_the_model_leads_to_a_failed_state() -> None:
+    """The state has the error and all earlier steps; `raise_for_failure` makes an exception of it."""
     state = scripted([call("echo", 1)], ValueError("the model is down")).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert [step.kind for step in state.steps] == [StepKind.TOOL_EXECUTION, StepKind.ERROR]
@@ -367,8 +367,8 @@ def test_an_error_of_the_model_ends_as_a_failed_state() -> None:
     assert caught.value.state is state
 
 
-def test_a_failure_of_the_batch_is_told_with_every_outcome() -> None:
-    """Under an executor that raises, the step holds the whole batch beside its error."""
+def test_a_failed_batch_is_recorded_with_every_outcome() -> None:
+    """With an executor that raises, the failed step contains the whole batch."""
     loop = scripted([call("fail", 1), call("echo", 2)], "never", executor=ToolExecutor(raise_on_tool_failure=True))
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
@@ -377,8 +377,8 @@ def test_a_failure_of_the_batch_is_told_with_every_outcome() -> None:
     assert len(state.messages) == 2
 
 
-class Bare(CanUseTools):
-    """A driver written from nothing: it accepts nothing of the loop."""
+class MinimalDriver(CanUseTools):
+    """A driver that implements `CanUseTools` and accepts nothing from the loop."""
 
     def __init__(self, *returns: Any) -> None:
         self.returns = returns
@@ -397,9 +397,9 @@ def with_answer(state: AgentState) -> AgentState:
     return state.with_step(step)
 
 
-def test_a_driver_written_from_nothing_works() -> None:
-    """Only the one method of the contract is needed."""
-    assert AgentLoop(Bare(with_answer)).execute_sync("go").final_text == "by hand"
+def test_a_driver_without_the_template_works() -> None:
+    """The one method of the contract is enough."""
+    assert AgentLoop(MinimalDriver(with_answer)).execute_sync("go").final_text == "by hand"
 
 
 @pytest.mark.parametrize(
@@ -412,26 +412,26 @@ def test_a_driver_written_from_nothing_works() -> None:
     ],
 )
 def test_a_driver_that_breaks_its_contract_is_named(returned: Any, words: str) -> None:
-    """The execution fails with the driver's name and what it did."""
-    state = AgentLoop(Bare(returned)).execute_sync("go")
+    """The execution fails with the name of the driver and the violation."""
+    state = AgentLoop(MinimalDriver(returned)).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.errors[-1].type == "ContractViolation"
-    assert "the driver Bare" in state.errors[-1].message
+    assert "the driver MinimalDriver" in state.errors[-1].message
     assert words in state.errors[-1].message
 
 
-def test_agent_stop_from_a_driver_is_a_reason_and_no_error() -> None:
-    """The execution is stopped, by the reason that was given."""
+def test_agent_stop_from_a_driver_stops_without_an_error() -> None:
+    """The execution is stopped with the reason of the exception."""
     stop = AgentStop("that is all", reason=StopReason.NO_PROGRESS, source="a driver")
-    state = AgentLoop(Bare(stop)).execute_sync("go")
+    state = AgentLoop(MinimalDriver(stop)).execute_sync("go")
     assert state.status is ExecutionStatus.STOPPED
     assert state.stop_signal is not None
     assert (state.stop_signal.reason, state.stop_signal.message) == (StopReason.NO_PROGRESS, "that is all")
     assert not state.errors
 
 
-class Approving(Interceptor):
-    """Lets calls with an even value wait."""
+class SuspendEvenValues(Interceptor):
+    """Suspends calls with an even value."""
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         return point.suspend("even numbers need a decision") if point.arguments["value"] % 2 == 0 else point
@@ -440,12 +440,12 @@ class Approving(Interceptor):
 def suspended(ledger: Ledger) -> tuple[AgentLoop, AgentState]:
     script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in (1, 2, 4)], usage=Usage(1, 1))
     driver = ScriptedDriver(script, ScenarioStep.final("done", usage=Usage(1, 1)))
-    loop = AgentLoop(driver, toys(ledger), interceptors=[Approving()])
+    loop = AgentLoop(driver, toys(ledger), interceptors=[SuspendEvenValues()])
     return loop, loop.execute_sync("go", execution_id="run")
 
 
-def test_a_suspended_execution_waits_with_its_siblings_done() -> None:
-    """The calls that wait are in the state; nothing of the turn is in the conversation yet."""
+def test_a_suspended_execution_has_run_the_other_calls() -> None:
+    """The pending calls are in the state; nothing of the turn is in the conversation yet."""
     ledger = Ledger()
     _, state = suspended(ledger)
     assert state.status is ExecutionStatus.SUSPENDED
@@ -456,8 +456,8 @@ def test_a_suspended_execution_waits_with_its_siblings_done() -> None:
     assert state.stop_signal.reason is StopReason.SUSPENDED
 
 
-async def test_a_suspended_state_goes_through_json_and_is_resumed_call_by_call() -> None:
-    """Undecided calls stay pending, decided ones are settled, and nothing that ran before runs again."""
+async def test_a_stored_suspended_state_is_resumed_call_by_call() -> None:
+    """Calls without a decision stay pending, the others are settled, and nothing runs twice."""
     ledger = Ledger()
     loop, state = await asyncio.to_thread(suspended, ledger)
     stored = from_json(to_json(state), AgentState)
@@ -473,8 +473,8 @@ async def test_a_suspended_state_goes_through_json_and_is_resumed_call_by_call()
     assert done.tool_call_count == 3
 
 
-async def test_decisions_are_held_against_what_waits() -> None:
-    """A decision for no pending call, or given for other arguments, is refused, and nothing runs."""
+async def test_decisions_are_validated_against_the_pending_calls() -> None:
+    """A decision for no pending call, or for other arguments, is refused, and nothing runs."""
     ledger = Ledger()
     loop, state = await asyncio.to_thread(suspended, ledger)
     digest = state.pending[0].digest
@@ -504,8 +504,8 @@ async def cancelled_after(loop: AgentLoop, seconds: float) -> AgentState:
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 3, 5, 7])
-def test_cancelling_the_task_settles_what_is_open_and_carries_the_state(seconds: float) -> None:
-    """The last state comes with the error: stopped by the user, its conversation whole, one terminal event."""
+def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float) -> None:
+    """The error carries the last state: stopped by the user, with a complete conversation and one final event."""
     loop = scripted([call("echo", 1, seconds=2), call("echo", 2, seconds=4)], [call("echo", 3, seconds=4)], "done")
     told: list[Event] = []
     loop.wiretap(told.append)
@@ -521,8 +521,8 @@ def test_cancelling_the_task_settles_what_is_open_and_carries_the_state(seconds:
     assert again.final_text == "picked up"
 
 
-def test_a_cancelled_wait_for_decisions_leaves_a_whole_conversation() -> None:
-    """When a limit or a person ends an execution that has calls waiting, they are settled as cancelled."""
+def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
+    """An execution that fails while calls are pending has a complete conversation, with the calls cancelled."""
     loop = scripted([call("echo", 2), call("stop", 1)], "done").with_interceptors(
         before_tool_use(lambda point: point.suspend() if point.call.name == "echo" else point),
         before_step(lambda point: point),
@@ -541,7 +541,7 @@ def test_a_cancelled_wait_for_decisions_leaves_a_whole_conversation() -> None:
 
 
 async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
-    """Threads end with the execution; shared things with the loop that is entered, however often."""
+    """Threads end with the execution, and shared resources with the outermost `async with`."""
     loop = scripted([call("plain", 1)], "done")
     async with loop as entered:
         assert entered is loop
@@ -554,8 +554,8 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
     await loop.aclose()
 
 
-def test_same_clock_and_ids_give_the_same_bytes() -> None:
-    """Two runs of the same script are equal to the last byte (law 8)."""
+def test_the_same_clock_and_ids_lead_to_the_same_bytes() -> None:
+    """Two runs of the same script have byte-identical final states (law 8)."""
 
     def run() -> bytes:
         loop = scripted(
@@ -569,8 +569,8 @@ def test_same_clock_and_ids_give_the_same_bytes() -> None:
     assert run() == run()
 
 
-def test_the_account_of_a_run_can_be_read() -> None:
-    """A person sees what happened in a few lines."""
+def test_explain_describes_an_execution() -> None:
+    """`explain` returns a short description of the steps and calls."""
     account = scripted([call("echo", 1), call("fail", 2)], "done").execute_sync("go", execution_id="run").explain()
     assert account.splitlines()[0].startswith("execution run: completed")
     assert "2 steps, 2 tool calls, 30 tokens" in account
@@ -579,8 +579,8 @@ def test_the_account_of_a_run_can_be_read() -> None:
     assert AgentState.start("go").explain() == "no execution yet"
 
 
-def test_a_loop_describes_its_parts() -> None:
-    """Driver, tools, executor and the order of interceptors can be read."""
+def test_describe_lists_the_parts_of_a_loop() -> None:
+    """The description has the driver, the tools, the executor and the order of the interceptors."""
     text = scripted("done").with_interceptors(before_step(lambda point: point)).describe()
     assert "ToolCallingDriver" in text
     assert "echo, plain, whoami" in text
@@ -599,16 +599,14 @@ def test_a_loop_describes_its_parts() -> None:
         (lambda loop: loop.for_model(LLMConfig.parse("ollama:m"), api_key="k"), ConfigurationError),
     ],
 )
-def test_a_part_that_cannot_work_is_refused_when_it_is_given(
-    change: Callable[[Any], object], kind: type[Exception]
-) -> None:
-    """What is no such part, or would have no effect, is told at once and not in the middle of a run."""
+def test_invalid_parts_are_refused_by_each_method(change: Callable[[Any], object], kind: type[Exception]) -> None:
+    """An argument of a wrong type, or without effect, is an error before an execution starts."""
     with pytest.raises(kind):
         change(scripted("so"))
 
 
-def test_for_model_takes_a_string_a_configuration_or_an_inference() -> None:
-    """The short form makes the loop that the long form spells out."""
+def test_for_model_accepts_a_string_a_configuration_or_an_inference() -> None:
+    """The short form creates the same loop as the long form."""
     loop = AgentLoop.for_model("openai:some-model", tools=toys(Ledger()), api_key="k", max_steps=5)
     assert isinstance(loop.driver, ToolCallingDriver)
     assert loop.max_steps == 5
@@ -616,21 +614,21 @@ def test_for_model_takes_a_string_a_configuration_or_an_inference() -> None:
     assert state.final_text == "hello"
 
 
-def test_a_text_without_calls_that_asks_to_go_on_is_followed_by_another_step() -> None:
+def test_a_requested_continuation_leads_to_another_step_after_an_answer() -> None:
     """A requested continuation overrides the end by an answer, once per request."""
 
-    class Insisting(Interceptor):
+    class RequestsContinuation(Interceptor):
         def after_step(self, point: Any) -> Any:
             return point.request_continuation() if point.state.step_count < 3 else point
 
-    state = scripted("one", "two", "three").with_interceptors(Insisting()).execute_sync("go")
+    state = scripted("one", "two", "three").with_interceptors(RequestsContinuation()).execute_sync("go")
     assert (state.step_count, state.final_text) == (3, "three")
     assert state.execution is not None
     assert [signal.reason for signal in state.execution.continuation.signals] == [StopReason.COMPLETED]
 
 
-async def test_an_event_about_a_call_is_told_before_the_next_step() -> None:
-    """Events come in the order of what they tell."""
+async def test_events_of_a_call_precede_the_end_of_its_step() -> None:
+    """Events are emitted in the order of what they report."""
     loop = scripted([call("echo", 1)], "done")
     names = [type(event).__name__ async for event in loop.stream("go")]
     assert names.index("ToolCallCompleted") < names.index("AgentStepCompleted")
@@ -638,50 +636,52 @@ async def test_an_event_about_a_call_is_told_before_the_next_step() -> None:
 
 
 @frozen(kw_only=True)
-class Echoing(Driver):
-    """A first driver: answers with the last message."""
+class UppercaseDriver(Driver):
+    """A minimal driver: answers with the last message."""
 
     async def decide(self, draft: Any, messages: Sequence[Message]) -> Any:
         draft.add_response(InferenceResponse((), usage=Usage.none()))
         return (Text(messages[-1].text.upper()),)
 
 
-def test_a_driver_of_the_template_needs_one_method() -> None:
-    """A subclass of the template writes `decide`."""
-    assert AgentLoop(Echoing()).execute_sync("hello").final_text == "HELLO"
+def test_a_subclass_of_the_driver_template_implements_one_method() -> None:
+    """A subclass of `Driver` implements `decide`."""
+    assert AgentLoop(UppercaseDriver()).execute_sync("hello").final_text == "HELLO"
 
 
-async def test_an_interceptor_that_fails_before_every_step_does_not_defeat_the_limit() -> None:
-    """Errors before steps that are recovered from make steps of their own, and these count (law 5)."""
+async def test_an_interceptor_that_fails_before_every_step_does_not_bypass_the_limit() -> None:
+    """Errors before steps that are recovered from become steps, which count (law 5)."""
 
-    class Broken(Interceptor):
+    class FailingInterceptor(Interceptor):
         def before_step(self, point: BeforeStep) -> BeforeStep:
             raise RuntimeError("broken")
 
-    class Recovers(Interceptor):
+    class RecoveringInterceptor(Interceptor):
         def on_error(self, point: OnError) -> OnError:
             return point.recover()
 
     driver = ScriptedDriver(ScenarioStep.final("done"))
-    final = await AgentLoop(driver, interceptors=[Broken(), Recovers()], max_steps=3).execute("go")
+    final = await AgentLoop(driver, interceptors=[FailingInterceptor(), RecoveringInterceptor()], max_steps=3).execute(
+        "go"
+    )
     assert (final.status, final.step_count) == (ExecutionStatus.STOPPED, 3)
     assert final.stop_signal is not None
     assert final.stop_signal.reason is StopReason.STEP_LIMIT
 
 
-async def test_what_layers_made_of_a_state_is_kept_when_the_next_one_fails() -> None:
-    """An interceptor that raises loses its own change only."""
+async def test_changes_of_outer_interceptors_survive_a_failing_inner_one() -> None:
+    """An interceptor that raises loses only its own change."""
 
-    class Notes(Interceptor):
+    class MarksState(Interceptor):
         priority = 10
 
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(seen=True))
 
-    class Broken(Interceptor):
+    class FailingInterceptor(Interceptor):
         def before_step(self, point: BeforeStep) -> BeforeStep:
             raise RuntimeError("broken")
 
-    final = await AgentLoop(ScriptedDriver(), interceptors=[Broken(), Notes()]).execute("go")
+    final = await AgentLoop(ScriptedDriver(), interceptors=[FailingInterceptor(), MarksState()]).execute("go")
     assert final.status is ExecutionStatus.FAILED
     assert final.context.metadata["seen"] is True

@@ -1,4 +1,4 @@
-"""Agents as tools: results, events, limits, suspension, cancellation, and the same outcome whatever finishes first."""
+"""Agents as tools: results, events, limits, suspension, cancellation, and independence of the order of completion."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ final, calls = ScenarioStep.final, ScenarioStep.tool_calls
 
 
 def scripted(*script: ScenarioStep, tools: list[Tool] | None = None, **parts: object) -> AgentLoop:
-    """Make a loop that follows a script, with ids that count."""
+    """Return a loop that follows a script, with ids that count."""
     given: dict[str, object] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
     return AgentLoop(ScriptedDriver(*script), tools or [], **given)  # type: ignore[arg-type]  # parts of a loop
 
 
 def caller(*agents: Tool, tasks: int = 1, **parts: object) -> AgentLoop:
-    """Make a loop that calls each of these agents once, or as often as is said, in one batch."""
+    """Return a loop that calls each of these agents, `tasks` times each, in one batch."""
     batch = [(agent.name, {"task": f"{agent.name} {number}"}) for agent in agents for number in range(tasks)]
     return scripted(calls(*batch), final("over"), tools=list(agents), **parts)
 
@@ -79,19 +79,19 @@ def pay(to: str) -> str:
 
 
 def clerk(*, tools: list[Tool] | None = None, **options: object) -> Tool:
-    """Make an agent that pays when a person agrees."""
+    """Return an agent tool whose payments need an approval."""
     script = (calls(("pay", {"to": "Ada"})), final("it is paid"))
     loop = scripted(*script, tools=tools or [pay], interceptors=[RequireApproval()])
     return loop.as_tool("clerk", "Pays.", **options)  # type: ignore[arg-type]  # options of as_tool
 
 
 def leaves(state: AgentState) -> list[PendingCall]:
-    """Return the calls that can be decided."""
+    """Return the pending calls that can be decided."""
     return [call for call in state.pending if not call.waits_for]
 
 
-async def test_an_agent_answers_a_call_with_its_final_text() -> None:
-    """The call is an execution of its own, of an agent whose parent is the caller, and its answer is the result."""
+async def test_the_final_text_of_an_agent_is_the_result_of_the_call() -> None:
+    """The call is an execution of its own, of an agent whose parent is the caller."""
     model = ScriptedInference("42")
     child = AgentLoop.for_model(model, system_prompt="Be exact.")
     loop = caller(child.as_tool("ask", "Knows."))
@@ -112,8 +112,8 @@ async def test_an_agent_answers_a_call_with_its_final_text() -> None:
     assert {event.agent_id for event in served} == {"tool_execution_1/agent_1"}
 
 
-async def test_a_listener_of_both_loops_is_told_once() -> None:
-    """An agent that shares the bus of its caller tells each event once."""
+async def test_a_listener_of_both_loops_receives_each_event_once() -> None:
+    """An agent that shares the bus of its caller emits each event once."""
     base = scripted(final("yes"))
     loop = base.with_driver(ScriptedDriver(calls(("ask", {"task": "?"})), final("over"))).with_tools(
         [base.as_tool("ask", "Knows.")]
@@ -124,8 +124,8 @@ async def test_a_listener_of_both_loops_is_told_once() -> None:
     assert Counter(type(event) for event in seen)[AgentExecutionStarted] == 2
 
 
-async def test_a_stream_of_the_caller_holds_the_events_of_agents_at_any_depth() -> None:
-    """Whoever reads the stream sees what every agent below does."""
+async def test_the_stream_of_the_caller_has_the_events_of_nested_agents() -> None:
+    """A reader of the stream sees the events of agents at any depth."""
     inner = scripted(final("deep")).as_tool("inner", "Is deep.")
     loop = caller(caller(inner).as_tool("outer", "Is outer."))
     executions = {event.execution_id async for event in loop.stream("go", execution_id="run")}
@@ -145,7 +145,7 @@ async def test_a_typed_answer_is_data() -> None:
 
 
 async def test_typed_parameters_reach_the_agent_as_json() -> None:
-    """The fields of an input type are the parameters; they are validated before the agent begins."""
+    """The fields of the input type are the parameters; arguments are validated before the agent starts."""
 
     @frozen
     class Question:
@@ -160,8 +160,8 @@ async def test_typed_parameters_reach_the_agent_as_json() -> None:
     assert [request.messages[0].text for request in model.requests] == ['{"topic":"x","depth":2}']
 
 
-def test_parameters_that_are_no_object_are_refused() -> None:
-    """What cannot be the arguments of a call is found when the tool is made."""
+def test_parameters_that_are_not_an_object_are_refused() -> None:
+    """Invalid parameters are an error when the tool is created."""
     loop = scripted(final("x"))
     with pytest.raises(ToolDefinitionError, match="object"):
         loop.as_tool("ask", "Knows.", input_type=int)
@@ -170,7 +170,7 @@ def test_parameters_that_are_no_object_are_refused() -> None:
 
 
 async def test_a_failed_agent_is_a_failed_call() -> None:
-    """The caller is told the agent's error, and goes on."""
+    """The caller receives the error of the agent and continues."""
     child = scripted(ScenarioStep.error(ValueError("no such file")))
     state = await caller(child.as_tool("ask", "Knows.")).execute("go")
     execution = state.steps[0].executions[0]
@@ -179,8 +179,8 @@ async def test_a_failed_agent_is_a_failed_call() -> None:
     assert state.final_text == "over"
 
 
-async def test_an_agent_at_its_limit_says_what_it_has_done() -> None:
-    """The limit, and the calls that were made, are told to the caller."""
+async def test_an_agent_that_reaches_its_limit_reports_its_work() -> None:
+    """The result of the call names the limit and the calls that the agent made."""
     child = scripted(calls(("pay", {"to": "Ada"})), calls(("pay", {"to": "Bob"})), tools=[pay], max_steps=1)
     state = await caller(child.as_tool("ask", "Knows.")).execute("go")
     execution = state.steps[0].executions[0]
@@ -189,8 +189,8 @@ async def test_an_agent_at_its_limit_says_what_it_has_done() -> None:
     assert "paid Ada" in execution.error_message
 
 
-async def test_an_agent_draws_on_the_budget_of_its_caller() -> None:
-    """What the caller has left bounds its agents, and what they use is the caller's."""
+async def test_an_agent_uses_the_budget_of_its_caller() -> None:
+    """The remaining budget of the caller limits its agents, and their usage counts as the caller's."""
     child = AgentLoop.for_model(
         ScriptedInference(*[ToolCall("1", "pay", '{"to": "x"}')] * 30), tools=[pay], max_steps=None
     )
@@ -205,8 +205,8 @@ async def test_an_agent_draws_on_the_budget_of_its_caller() -> None:
     assert state.extensions["agentloop.budget"]["Budget"]["steps"] < 20
 
 
-async def test_agents_below_each_other_are_bounded() -> None:
-    """An agent that is called too deep does not begin, and its caller is told why."""
+async def test_the_depth_of_nested_agents_is_limited() -> None:
+    """An agent beyond its maximum depth does not start, and its caller receives the reason."""
     agent = scripted(final("deepest")).as_tool("agent", "Acts.", max_depth=2)
     for _ in range(3):
         agent = caller(agent).as_tool("agent", "Acts.", max_depth=9)
@@ -215,10 +215,10 @@ async def test_agents_below_each_other_are_bounded() -> None:
     loop.wiretap(lambda event: told.append(getattr(getattr(event, "execution", None), "error_message", "")))
     state = await loop.execute("go")
     assert state.status is ExecutionStatus.COMPLETED
-    assert any("down to depth 2" in text for text in told)
+    assert any("a max_depth of 2" in text for text in told)
 
 
-async def test_an_agent_has_the_tools_that_it_may_use() -> None:
+async def test_an_agent_has_only_its_allowed_tools() -> None:
     """Tools that are denied, or not allowed, are neither offered nor run."""
 
     @tool
@@ -235,15 +235,15 @@ async def test_an_agent_has_the_tools_that_it_may_use() -> None:
         assert statuses == [ToolStatus.BLOCKED, ToolStatus.SUCCEEDED]
 
 
-def test_a_tool_that_is_not_there_can_be_neither_allowed_nor_denied() -> None:
-    """A mistyped name is found when the tool is made."""
+def test_an_unknown_tool_can_be_neither_allowed_nor_denied() -> None:
+    """A misspelled name is an error when the tool is created."""
     loop = scripted(final("x"), tools=[pay])
     with pytest.raises(ToolDefinitionError, match="did you mean 'pay'"):
         loop.as_tool("ask", "Knows.", tools_denied=["pya"])
 
 
-async def test_an_agent_gets_the_dependencies_of_the_execution() -> None:
-    """What the program gave to the caller's execution reaches the agent's tools."""
+async def test_an_agent_has_the_dependencies_of_its_caller() -> None:
+    """The dependencies of the caller's execution reach the tools of the agent."""
 
     @tool
     async def who(context: ToolContext) -> str:
@@ -261,8 +261,8 @@ async def test_an_agent_gets_the_dependencies_of_the_execution() -> None:
 # --- suspension ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_of_an_agent_that_waits_is_pending_at_its_caller() -> None:
-    """The caller's call waits for the agent's; when that is decided the agent goes on, and then the caller."""
+async def test_a_pending_call_of_an_agent_is_pending_in_its_caller() -> None:
+    """The caller's call waits for the agent's call; after the decision the agent continues, then the caller."""
     loop = caller(clerk())
     suspended: list[ToolCallSuspended] = []
     loop.on(ToolCallSuspended, suspended.append)
@@ -284,14 +284,14 @@ async def test_a_call_of_an_agent_that_waits_is_pending_at_its_caller() -> None:
     assert ended.steps[0].executions[0].value == "it is paid"
 
 
-async def test_siblings_of_an_agent_that_waits_run_once() -> None:
-    """What needs no decision has run before the suspension, and does not run again."""
-    ran: list[str] = []
+async def test_siblings_of_a_suspended_agent_run_once() -> None:
+    """Calls without a decision to wait for run before the suspension and not again."""
+    run_in_order: list[str] = []
 
     @tool
     async def look() -> str:
         """Look."""
-        ran.append("look")
+        run_in_order.append("look")
         return "seen"
 
     batch = calls(("look", {}), ("clerk", {"task": "a"}), ("clerk", {"task": "b"}))
@@ -302,12 +302,12 @@ async def test_siblings_of_an_agent_that_waits_run_once() -> None:
     assert [call.key for call in leaves(state)] == [first.key]
     state = await loop.resume(state, {first.key: approve()})
     assert state.status is ExecutionStatus.COMPLETED
-    assert ran == ["look"]
+    assert run_in_order == ["look"]
     assert [one.value for one in state.steps[0].executions] == ["seen", "it is paid", "it is paid"]
 
 
-async def test_suspension_passes_through_any_number_of_agents() -> None:
-    """A call two agents below is decided at the top, by its own key, and nobody runs anything twice."""
+async def test_a_suspension_passes_through_nested_agents() -> None:
+    """A call two agents below is decided in the outermost state, by its own key, and nothing runs twice."""
     paid: list[str] = []
 
     @tool(name="pay")
@@ -327,8 +327,8 @@ async def test_suspension_passes_through_any_number_of_agents() -> None:
     assert paid == ["Ada", "Ada"]
 
 
-async def test_a_call_that_an_agent_serves_can_be_denied_or_answered_as_a_whole() -> None:
-    """The agent is not asked any more; approving makes no sense, since it is not what waits."""
+async def test_the_call_of_a_suspended_agent_can_be_denied_or_answered() -> None:
+    """The agent does not continue then; an approval is refused, since the call itself needs no decision."""
     loop = caller(clerk())
     state = await loop.execute("go", execution_id="run")
     with pytest.raises(DecisionError, match="needs no decision"):
@@ -341,15 +341,15 @@ async def test_a_call_that_an_agent_serves_can_be_denied_or_answered_as_a_whole(
 
 
 async def test_a_wrong_digest_is_refused_at_any_depth() -> None:
-    """A decision that was given for another call than the agent's is refused before anything runs."""
+    """A decision that was made about another call of the agent is refused before anything runs."""
     loop = caller(clerk())
     state = await loop.execute("go")
     with pytest.raises(DecisionError, match="another tool"):
         await loop.resume(state, {leaves(state)[0].key: approve("0" * 64)})
 
 
-async def test_a_tool_may_suspend_its_call_itself() -> None:
-    """An approval runs it again with what it left, an answer settles it without."""
+async def test_a_tool_can_suspend_its_call() -> None:
+    """An approval runs the tool again with its stored progress; an answer settles the call without the tool."""
 
     @tool
     async def order(context: ToolContext) -> str:
@@ -403,8 +403,8 @@ asyncio.run(main())
 '''
 
 
-def test_what_an_agent_waits_for_can_be_decided_in_another_process(tmp_path: Path) -> None:
-    """The agent's state is in that of its caller: a file is all that the next process needs."""
+def test_a_suspended_agent_can_be_resumed_in_another_process(tmp_path: Path) -> None:
+    """The state of the agent is inside that of its caller, so one file is enough."""
     for _ in range(2):
         subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, check=True, env={"PYTHONPATH": str(ROOT)})
     state = from_json((tmp_path / "state.json").read_bytes(), AgentState)
@@ -416,8 +416,8 @@ def test_what_an_agent_waits_for_can_be_decided_in_another_process(tmp_path: Pat
 # --- cancellation and time ----------------------------------------------------------------------------------------
 
 
-def stuck(begun: list[asyncio.Event]) -> AgentLoop:
-    """Make an agent whose tool says that it has begun and never ends."""
+def stuck_agent(begun: list[asyncio.Event]) -> AgentLoop:
+    """Return a loop whose tool sets an event when it starts, and never ends."""
 
     @tool
     async def hang() -> None:
@@ -428,11 +428,11 @@ def stuck(begun: list[asyncio.Event]) -> AgentLoop:
     return scripted(calls(("hang", {})), final("never"), tools=[hang])
 
 
-async def test_cancelling_the_caller_ends_its_agents() -> None:
-    """No task is left, every execution has its end, and the state that is raised is the caller's."""
+async def test_cancelling_the_caller_cancels_its_agents() -> None:
+    """No task is left, every execution has its final event, and the error carries the caller's state."""
     begun = [asyncio.Event()]
     monitor = ProtocolMonitor()
-    loop = caller(stuck(begun).as_tool("ask", "Hangs."))
+    loop = caller(stuck_agent(begun).as_tool("ask", "Hangs."))
     loop.wiretap(monitor)
     before = asyncio.all_tasks()
     run = asyncio.create_task(loop.execute("go", execution_id="run"))
@@ -448,11 +448,11 @@ async def test_cancelling_the_caller_ends_its_agents() -> None:
     assert monitor.unfinished == []
 
 
-async def test_a_cancellation_token_reaches_the_agents() -> None:
-    """The token of the caller ends the agent under way, and the caller ends with its state."""
+async def test_a_cancellation_token_cancels_running_agents() -> None:
+    """The token of the caller cancels the running agent, and the caller returns its state."""
     begun = [asyncio.Event()]
     token = CancellationToken()
-    loop = caller(stuck(begun).as_tool("ask", "Hangs."), interceptors=[token])
+    loop = caller(stuck_agent(begun).as_tool("ask", "Hangs."), interceptors=[token])
     before = asyncio.all_tasks()
     run = asyncio.create_task(loop.execute("go"))
     await begun[0].wait()
@@ -463,19 +463,19 @@ async def test_a_cancellation_token_reaches_the_agents() -> None:
     assert asyncio.all_tasks() - {run} == before
 
 
-def test_a_timeout_ends_the_agent() -> None:
-    """A call that takes too long is timed out, and its agent ends with it."""
+def test_a_timeout_cancels_the_agent() -> None:
+    """A call that exceeds its timeout is run_with_timeout out, and its agent ends."""
 
-    async def timed() -> tuple[AgentState, list[str]]:
+    async def run_with_timeout() -> tuple[AgentState, list[str]]:
         monitor = ProtocolMonitor()
-        agent = stuck([asyncio.Event()]).as_tool("ask", "Hangs.", policy=ToolPolicy(timeout=3.0))
+        agent = stuck_agent([asyncio.Event()]).as_tool("ask", "Hangs.", policy=ToolPolicy(timeout=3.0))
         loop = caller(agent, clock=LoopClock())
         loop.wiretap(monitor)
         state = await loop.execute("go")
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return state, monitor.unfinished
 
-    state, unfinished = run_virtual(timed())
+    state, unfinished = run_virtual(run_with_timeout())
     assert state.steps[0].executions[0].status is ToolStatus.TIMED_OUT
     assert unfinished == []
 
@@ -483,8 +483,8 @@ def test_a_timeout_ends_the_agent() -> None:
 # --- the same whatever finishes first -----------------------------------------------------------------------------
 
 
-def delayed(delays: list[float], *, approvals: bool) -> AgentLoop:
-    """Make a loop of agents side by side, whose tools take these times."""
+def concurrent_agents(delays: list[float], *, approvals: bool) -> AgentLoop:
+    """Return a loop with one agent per delay, whose tools take these times."""
 
     @tool
     async def work(index: int) -> str:
@@ -509,13 +509,13 @@ def delayed(delays: list[float], *, approvals: bool) -> AgentLoop:
     data=st.data(),
     approvals=st.booleans(),
 )
-def test_the_states_are_equal_whatever_finishes_first(
+def test_states_do_not_depend_on_the_order_of_completion(
     delays: list[float], data: st.DataObject, *, approvals: bool
 ) -> None:
-    """Parent and agents give equal bytes and events that the grammar accepts, for any order in which the work ends."""
+    """Caller and agents have equal bytes and valid events for any order in which their work ends."""
 
-    async def ran(order: list[float]) -> tuple[bytes, list[tuple[str, list[str]]]]:
-        loop = delayed(order, approvals=approvals)
+    async def run_in_order(order: list[float]) -> tuple[bytes, list[tuple[str, list[str]]]]:
+        loop = concurrent_agents(order, approvals=approvals)
         monitor = ProtocolMonitor()
         loop.wiretap(monitor)
         by_execution: dict[str, list[str]] = {}
@@ -528,12 +528,12 @@ def test_the_states_are_equal_whatever_finishes_first(
         return to_json(state), sorted(by_execution.items())
 
     shuffled = data.draw(st.permutations(delays))
-    first, second = run_virtual(ran(delays)), run_virtual(ran(shuffled))
+    first, second = run_virtual(run_in_order(delays)), run_virtual(run_in_order(shuffled))
     assert first == second
 
 
-async def test_agents_side_by_side_do_not_see_each_other() -> None:
-    """Each call has an agent, an execution and a conversation of its own."""
+async def test_concurrent_agents_are_isolated() -> None:
+    """Each call has its own agent, execution and conversation."""
     model = ScriptedInference(lambda request: request.messages[0].text.upper())
     loop = caller(AgentLoop.for_model(model).as_tool("ask", "Shouts."), tasks=5)
     agents: set[tuple[str, str]] = set()
@@ -545,8 +545,8 @@ async def test_agents_side_by_side_do_not_see_each_other() -> None:
     assert all(len(request.messages) == 1 for request in model.requests)
 
 
-async def test_the_suspension_of_an_agent_is_told_with_all_that_waits() -> None:
-    """The event at the end lists the same calls as the state."""
+async def test_suspension_events_list_all_pending_calls() -> None:
+    """The final event lists the same calls as the state."""
     loop = caller(clerk())
     told: list[AgentExecutionSuspended] = []
     loop.on(AgentExecutionSuspended, told.append)
@@ -558,8 +558,8 @@ async def test_the_suspension_of_an_agent_is_told_with_all_that_waits() -> None:
 # --- beside other layers ------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_needs_approval_itself_is_approved_once() -> None:
-    """The call of the agent waits first, then what waits inside of it; an approval of the one is not asked for again."""
+async def test_a_call_of_an_agent_that_needs_approval_is_approved_once() -> None:
+    """First the call of the agent is pending, then the call inside it; the first approval holds."""
     loop = caller(clerk(), interceptors=[RequireApproval(["clerk"])])
     state = await loop.execute("go", execution_id="run")
     assert [(call.key, call.begun) for call in state.pending] == [("run/1/0", False)]
@@ -569,21 +569,21 @@ async def test_an_agent_that_needs_approval_itself_is_approved_once() -> None:
     assert state.steps[0].executions[0].value == "it is paid"
 
 
-async def test_an_agent_that_goes_on_is_not_changed_by_interceptors_any_more() -> None:
-    """What was done to the call before it began is not done again, and its agent is not lost."""
+async def test_interceptors_do_not_change_a_resumed_agent_call() -> None:
+    """Changes that were made to the call before its start are not made again, and its agent continues."""
 
-    def insist(point: BeforeToolUse) -> BeforeToolUse:
+    def add_exclamation_mark(point: BeforeToolUse) -> BeforeToolUse:
         return point.with_arguments({"task": point.arguments["task"] + "!"})
 
-    loop = caller(clerk(), interceptors=[before_tool_use(insist)])
+    loop = caller(clerk(), interceptors=[before_tool_use(add_exclamation_mark)])
     state = await loop.execute("go")
     state = await loop.resume(state, {leaves(state)[0].key: approve()})
     execution = state.steps[0].executions[0]
     assert (execution.value, execution.call.arguments) == ("it is paid", {"task": "clerk 0!"})
 
 
-async def test_an_agent_that_goes_on_can_still_be_forbidden() -> None:
-    """A permission that was withdrawn meanwhile holds."""
+async def test_a_resumed_agent_call_can_still_be_denied() -> None:
+    """A permission that was withdrawn during the suspension applies."""
     state = await caller(clerk()).execute("go")
     loop = caller(clerk(), interceptors=[Permissions(deny=["clerk"])])
     state = await loop.resume(state, {leaves(state)[0].key: approve()})
@@ -591,16 +591,16 @@ async def test_an_agent_that_goes_on_can_still_be_forbidden() -> None:
     assert (execution.status, execution.may_have_run) == (ToolStatus.BLOCKED, True)
 
 
-async def test_an_agent_that_is_run_again_is_another_execution() -> None:
-    """Each attempt has its own id, and events of its own."""
+async def test_each_attempt_of_an_agent_is_another_execution() -> None:
+    """Each attempt has its own id and its own events."""
     failures = [ValueError("no"), ValueError("no")]
 
-    def unsteady(_: InferenceRequest) -> str:
+    def fail_twice(_: InferenceRequest) -> str:
         if failures:
             raise failures.pop()
         return "at last"
 
-    child = AgentLoop.for_model(ScriptedInference(unsteady))
+    child = AgentLoop.for_model(ScriptedInference(fail_twice))
     policy = ToolPolicy(retry=RetryPolicy(max_attempts=3, initial_wait=0))
     agent = child.as_tool("ask", "Knows.", effect=Effect.IDEMPOTENT, policy=policy)
     loop = caller(agent, interceptors=[Resilience()])
@@ -611,8 +611,8 @@ async def test_an_agent_that_is_run_again_is_another_execution() -> None:
     assert executions == ["run", "run/1/0/agent", "run/1/0/agent-2", "run/1/0/agent-3"]
 
 
-async def test_calls_that_stand_behind_an_agent_that_waits_keep_their_order() -> None:
-    """A sequential call waits until the agent before it has ended, and a second suspension keeps both."""
+async def test_calls_behind_a_suspended_agent_keep_their_order() -> None:
+    """A sequential call waits until the agent before it has ended, also over a second suspension."""
 
     @tool(sequential=True)
     async def tidy() -> str:
@@ -638,8 +638,8 @@ async def test_calls_that_stand_behind_an_agent_that_waits_keep_their_order() ->
     assert [one.value for one in state.steps[0].executions] == ["both done", "tidy"]
 
 
-async def test_the_end_of_an_execution_leaves_no_agent_waiting() -> None:
-    """A suspended state whose limit is reached ends with the agent's call cancelled, and says that it may have run."""
+async def test_closing_a_suspended_turn_cancels_the_call_of_the_agent() -> None:
+    """The cancelled call is marked as one that may have run."""
     loop = caller(clerk())
     state = await loop.execute("go")
     closed_state = close_open_turn(state, "given up", state.updated_at, CountingIds())
@@ -650,10 +650,10 @@ async def test_the_end_of_an_execution_leaves_no_agent_waiting() -> None:
 # --- budgets ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> None:
-    """However often an agent waits, at any depth, its caller's budget says what it used in all."""
+async def test_the_usage_of_a_suspended_agent_is_counted_once() -> None:
+    """However often nested agents are suspended, the caller's budget counts their total usage."""
 
-    def said(request: InferenceRequest) -> InferenceResponse | str:
+    def next_payment(request: InferenceRequest) -> InferenceResponse | str:
         answered = sum(len(message.exchanges) for message in request.messages)
         return paying[answered] if answered < len(paying) else "done"
 
@@ -662,7 +662,7 @@ async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> N
             (ToolCall("1", "pay", '{"to": "x"}'),), FinishReason.TOOL_CALLS, Usage(60, 40), model="", id=""
         )
     ] * 2
-    child = AgentLoop.for_model(ScriptedInference(*[said] * 3), tools=[pay], interceptors=[RequireApproval()])
+    child = AgentLoop.for_model(ScriptedInference(*[next_payment] * 3), tools=[pay], interceptors=[RequireApproval()])
 
     def office() -> AgentLoop:
         middle = caller(child.as_tool("clerk", "Pays."), tasks=2).as_tool("office", "Has a clerk.")
@@ -679,8 +679,8 @@ async def test_what_an_agent_used_before_it_was_suspended_is_counted_once() -> N
     assert (spent["tokens"], spent["steps"], spent["tool_calls"]) == (2 * (100 + 100 + 15), 2 + 2 * 3, 2 + 2 * 2)
 
 
-async def test_a_suspended_agent_has_the_time_that_is_left_when_it_goes_on() -> None:
-    """The time that it ran before is not taken from what it is lent anew."""
+async def test_a_resumed_agent_has_the_remaining_time() -> None:
+    """The time before the suspension does not count against the new lease."""
     clock = ManualClock()
 
     @tool(name="pay")
@@ -704,7 +704,7 @@ async def test_a_suspended_agent_has_the_time_that_is_left_when_it_goes_on() -> 
 
 
 async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
-    """The program gets the answer, the model also that the agent was stopped."""
+    """The program receives the answer, and the model also that the agent was stopped."""
     model = ScriptedInference(ToolCall("1", "pay", '{"to": "Ada"}'), "Ada is paid, Bob is not.")
     child = AgentLoop.for_model(model, tools=[pay], interceptors=[Budget(steps=2)])
     state = await caller(child.as_tool("ask", "Pays.")).execute("go")
@@ -714,11 +714,11 @@ async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
     assert "step_limit" in str(execution.content[0])
 
 
-async def test_cancelling_beside_an_agent_that_waits_leaves_nothing_open() -> None:
-    """An agent that has been suspended is settled as cancelled with its siblings, and the events say so in order."""
+async def test_cancelling_settles_a_suspended_agent_and_its_siblings() -> None:
+    """A suspended agent and a running one are settled as cancelled, and the events are in a valid order."""
     begun = [asyncio.Event()]
     waits = asyncio.Event()
-    loop = caller(clerk(), stuck(begun).as_tool("ask", "Hangs."))
+    loop = caller(clerk(), stuck_agent(begun).as_tool("ask", "Hangs."))
     monitor = ProtocolMonitor()
     loop.wiretap(monitor)
     loop.on(AgentExecutionSuspended, lambda _: waits.set())
@@ -735,8 +735,8 @@ async def test_cancelling_beside_an_agent_that_waits_leaves_nothing_open() -> No
     monitor.check()
 
 
-async def test_an_agent_in_the_middle_can_be_denied() -> None:
-    """Its caller, itself an agent, is told and goes on; what waited below is gone."""
+async def test_a_nested_agent_call_can_be_denied() -> None:
+    """Its caller, an agent as well, receives the denial and continues."""
     loop = caller(caller(clerk()).as_tool("office", "Has a clerk."))
     state = await loop.execute("go", execution_id="run")
     middle = "run/1/0/agent/1/0"
@@ -746,8 +746,8 @@ async def test_an_agent_in_the_middle_can_be_denied() -> None:
     assert state.steps[0].executions[0].value == "over"
 
 
-async def test_suspended_agents_are_the_same_in_any_order() -> None:
-    """Which of several waiting agents is decided first makes no difference to what comes of each."""
+async def test_the_order_of_decisions_about_agents_does_not_matter() -> None:
+    """Each of several suspended agents has the same outcome, whichever is decided first."""
     ended: list[list[object]] = []
     for order in ((0, 1, 2), (2, 0, 1)):
         loop = caller(clerk(), tasks=3)

@@ -1,4 +1,4 @@
-"""Eleven defects that loops of this kind have had, each shown to be absent here."""
+"""Eleven defects that are common in agent loops, each shown to be absent here."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLo
 
 
 def run(loop: AgentLoop) -> tuple[AgentState, list[Event]]:
-    """Run in virtual time with somebody listening to everything."""
+    """Run in virtual time with a listener for every event."""
     events: list[Event] = []
     loop.wiretap(events.append)
     return run_virtual(loop.execute("go")), events
 
 
-def told_of_calls(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """Return the events about calls, each with the name of the tool."""
+def call_events(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """Return the events of calls, each with the name of the tool."""
     names: list[tuple[str, str]] = []
     for event in events:
         if isinstance(event, ToolCallStarted):
@@ -70,7 +70,7 @@ def told_of_calls(events: Sequence[Event]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("driver", ["tool calling", "scripted"])
-def test_1_what_a_tool_interceptor_changes_in_the_state_is_kept(driver: str) -> None:
+def test_1_state_changes_of_tool_interceptors_are_kept(driver: str) -> None:
     """Changes before and after each call of a parallel batch are in the final state, and later calls see earlier ones."""
 
     class Counting(Interceptor):
@@ -95,8 +95,8 @@ def test_1_what_a_tool_interceptor_changes_in_the_state_is_kept(driver: str) -> 
     assert state.context.metadata == {"before": 3, "after": 3}
 
 
-def test_2_a_call_is_told_as_completed_after_its_interceptor() -> None:
-    """The event comes after the interceptor ran, and says what the state and the model get."""
+def test_2_a_call_is_reported_as_completed_after_its_interceptor() -> None:
+    """The event follows the interceptor, and has what the state and the model get."""
     redact = after_tool_use(lambda point: point.with_value("***"))
     state, events = run(scripted([call("echo", 1)], "done", interceptors=[redact]))
     after = [
@@ -111,8 +111,8 @@ def test_2_a_call_is_told_as_completed_after_its_interceptor() -> None:
     assert state.steps[0].executions[0] == completed.execution
 
 
-def test_3_a_blocked_call_is_told() -> None:
-    """A call that is kept from running has one event of its own, with the reason."""
+def test_3_a_blocked_call_is_reported() -> None:
+    """A blocked call has an event of its own, with the reason."""
     block = before_tool_use(lambda point: point.block("not today"))
     state, events = run(scripted([call("echo", 1)], "done", interceptors=[block]))
     (blocked,) = [event for event in events if isinstance(event, ToolCallBlocked)]
@@ -121,8 +121,8 @@ def test_3_a_blocked_call_is_told() -> None:
 
 
 @frozen(kw_only=True)
-class AskingTwice(InferringDriver):
-    """A driver of a user's own, that asks the model twice in a step."""
+class TwoInferencesDriver(InferringDriver):
+    """A driver with two inferences per step."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         request = InferenceRequest(tuple(messages), tools=self.tools.specs)
@@ -131,14 +131,14 @@ class AskingTwice(InferringDriver):
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize(("kind", "asked"), [(ToolCallingDriver, 2), (AskingTwice, 4)])
-def test_4_inference_interceptors_run_under_every_driver_that_asks(
+@pytest.mark.parametrize(("kind", "asked"), [(ToolCallingDriver, 2), (TwoInferencesDriver, 4)])
+def test_4_inference_interceptors_run_under_every_driver(
     kind: type[InferringDriver], asked: int, *, streaming: bool
 ) -> None:
-    """Each inference passes all three points, whatever driver asks, and whether the answer is streamed."""
+    """Each inference passes all three points, under each driver, streamed or not."""
     passed: list[str] = []
 
-    class Watching(Interceptor):
+    class RecordsPoints(Interceptor):
         def before_inference(self, point: BeforeInference) -> BeforeInference:
             passed.append("before")
             return point
@@ -154,7 +154,7 @@ def test_4_inference_interceptors_run_under_every_driver_that_asks(
     echo = [call("echo", 1)]
     model = ScriptedInference(echo, "done") if asked == 2 else ScriptedInference("", echo, "", "done")
     driver = kind(model, streaming=streaming)
-    state, _ = run(AgentLoop(driver, toys(Ledger()), interceptors=[Watching()]))
+    state, _ = run(AgentLoop(driver, toys(Ledger()), interceptors=[RecordsPoints()]))
     assert state.final_text == "done"
     assert passed == ["before", "around", "after"] * asked
 
@@ -169,8 +169,8 @@ async def book(nights: int, rooms: list[dict[str, str]]) -> str:
 BOOKED: list[int] = []
 
 
-def test_5_arguments_are_held_against_the_whole_schema() -> None:
-    """Types, nested types and names are checked, not only that what is required is there; nothing invalid runs."""
+def test_5_arguments_are_validated_against_the_whole_schema() -> None:
+    """Types, nested types and names are checked, not only required ones; invalid calls do not run."""
     BOOKED.clear()
     wrong = [
         {"nights": "three", "rooms": []},
@@ -198,8 +198,8 @@ def test_5_arguments_are_held_against_the_whole_schema() -> None:
     ],
     ids=["max_steps", "steps", "tool calls", "tokens", "seconds"],
 )
-def test_6_every_limit_that_can_be_declared_stops(parts: dict[str, Any], reason: StopReason) -> None:
-    """A run that would go on for a hundred steps ends by the limit, with its work kept, and does no more than is allowed."""
+def test_6_every_limit_stops_the_execution(parts: dict[str, Any], reason: StopReason) -> None:
+    """An execution of a hundred steps ends at the limit, keeps its work, and does no more than allowed."""
     ledger = Ledger()
     state, _ = run(scripted(*[[call("echo", n, seconds=1)] for n in range(100)], ledger=ledger, **parts))
     assert state.stop_signal is not None
@@ -209,7 +209,7 @@ def test_6_every_limit_that_can_be_declared_stops(parts: dict[str, Any], reason:
 
 
 def test_6_the_limits_of_calls_hold() -> None:
-    """Timeouts of an executor and of a tool, and the cap on calls at one time, do what they say."""
+    """Timeouts of an executor and of a tool, and the limit of concurrent calls, are enforced."""
     executor = ToolExecutor(default_timeout=5, max_concurrency=1)
     hasty = Toy("in_haste", Ledger(), lambda value, _: value, ToolPolicy(timeout=1.0))
     batch = [call("echo", 1, seconds=9), call("in_haste", 2, seconds=3), call("echo", 3, seconds=1)]
@@ -223,8 +223,8 @@ def test_6_the_limits_of_calls_hold() -> None:
 
 
 @frozen
-class Marking(ToolExecutor):
-    """A user's own executor."""
+class MarkingExecutor(ToolExecutor):
+    """A subclass of the executor that counts its batches."""
 
     batches: list[int] = field(factory=list)
 
@@ -234,8 +234,8 @@ class Marking(ToolExecutor):
 
 
 def test_7_changing_the_tools_keeps_the_executor() -> None:
-    """The loop with other tools has their calls run by the same executor."""
-    executor = Marking()
+    """A copy of the loop with other tools runs their calls with the same executor."""
+    executor = MarkingExecutor()
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([call("echo", 1)], "done")), [book], executor=executor)
     state, _ = run(loop.with_tools(toys(Ledger())))
     assert state.steps[0].executions[0].succeeded
@@ -243,7 +243,7 @@ def test_7_changing_the_tools_keeps_the_executor() -> None:
 
 
 def test_8_a_parallel_batch_is_one_assistant_message() -> None:
-    """In the state and on the wire, the calls of one answer stand in one message, followed by their results."""
+    """In the state and on the wire, the calls of one response are in one message, followed by their results."""
     state, _ = run(scripted(["All of them.", *[call("echo", n) for n in range(3)]], "done"))
     assert [message.role for message in state.messages] == ["user", "assistant", "assistant"]
     config = LLMConfig(model="any", base_url="http://localhost")
@@ -262,7 +262,7 @@ async def anything(word: str = "nothing") -> str:
 
 @pytest.mark.parametrize("text", ['{"word": "a', "{word: 'a'}", "[]", "word", '{"word": "a"}}', '{"word": NaN}'])
 def test_9_malformed_arguments_are_rejected_and_never_run_as_empty_ones(text: str) -> None:
-    """Also where every argument may be left out, text that is no JSON object does not run, and is kept as it came."""
+    """Text that is not a JSON object is rejected and kept as it is, also if all parameters are optional."""
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("1", "anything", text)], "done")), [anything])
     state, events = run(loop)
     (outcome,) = state.steps[0].executions
@@ -270,11 +270,11 @@ def test_9_malformed_arguments_are_rejected_and_never_run_as_empty_ones(text: st
     assert outcome.error is not None
     assert outcome.error.type == "MalformedArguments"
     assert outcome.call.arguments_json == text
-    assert told_of_calls(events) == [("ToolCallRejected", "anything")]
+    assert call_events(events) == [("ToolCallRejected", "anything")]
 
 
-def test_10_a_call_that_is_blocked_was_never_told_as_started() -> None:
-    """Only the calls that run are told as started, in a batch of both."""
+def test_10_a_blocked_call_is_never_reported_as_started() -> None:
+    """In a batch of both, only the calls that run are reported as started."""
 
     def odd_only(point: BeforeToolUse) -> BeforeToolUse:
         return point if point.arguments["value"] % 2 else point.block("even")
@@ -282,7 +282,7 @@ def test_10_a_call_that_is_blocked_was_never_told_as_started() -> None:
     ledger = Ledger()
     batch = [call("echo", 1), call("plain", 2), call("echo", 3)]
     _, events = run(scripted(batch, "done", ledger=ledger, interceptors=[before_tool_use(odd_only)]))
-    assert sorted(told_of_calls(events)) == [
+    assert sorted(call_events(events)) == [
         ("ToolCallBlocked", "plain"),
         ("ToolCallCompleted", "echo"),
         ("ToolCallCompleted", "echo"),
@@ -303,8 +303,10 @@ def test_10_a_call_that_is_blocked_was_never_told_as_started() -> None:
     ids=["steps", "tokens", "tool calls", "seconds"],
 )
 @pytest.mark.parametrize("priority", [-1000, 1000], ids=["inside", "outside"])
-def test_11_a_request_to_go_on_does_not_defeat_a_limit(limit: Interceptor, reason: StopReason, priority: int) -> None:
-    """Whoever asks for another step after each one, before or after the limit is looked at, is stopped all the same."""
+def test_11_a_requested_continuation_does_not_bypass_a_limit(
+    limit: Interceptor, reason: StopReason, priority: int
+) -> None:
+    """An execution whose interceptor requests a continuation after each step is stopped by its limit."""
     insist = after_step(lambda point: point.request_continuation(), priority=priority)
     ledger = Ledger()
     lines = [[call("echo", n, seconds=1)] for n in range(100)]

@@ -1,4 +1,4 @@
-"""Groups whose tools are known only while they are held."""
+"""Tool groups that discover their tools when they are held."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from agentloop.values import ToolExecution
 
 
 @tool
-def own() -> str:
-    """Do something of our own."""
+def local_tool() -> str:
+    """Do something."""
     return "mine"
 
 
-def made(name: str, answer: str) -> Tool:
-    """Return a tool of this name."""
+def tool_named(name: str, answer: str) -> Tool:
+    """Return a tool with this name."""
 
     @tool(name=name, description="Answer.")
-    def answering() -> str:
+    def call_tool() -> str:
         return answer
 
-    return answering
+    return call_tool
 
 
-class Growing(CanDiscoverTools):
-    """A group that has one tool more each time it is asked."""
+class GrowingGroup(CanDiscoverTools):
+    """A group with one tool more each time it is queried."""
 
     name = "growing"
     interceptors: Sequence[CanIntercept] = ()
@@ -40,7 +40,7 @@ class Growing(CanDiscoverTools):
 
     @property
     def offered(self) -> Sequence[Tool]:
-        return [made(f"tool{number}", str(number)) for number in range(self.asked)]
+        return [tool_named(f"tool{number}", str(number)) for number in range(self.asked)]
 
     async def hold(self) -> None:
         self.holds += 1
@@ -54,8 +54,8 @@ class Growing(CanDiscoverTools):
         return self.offered
 
 
-class Fixed(Growing):
-    """A group that finds what it is given."""
+class FixedGroup(GrowingGroup):
+    """A group that discovers the tools that it was created with."""
 
     name = "fixed"
 
@@ -67,49 +67,53 @@ class Fixed(Growing):
         return self.found
 
 
-def loop_of(tools: Sequence[Tool | ToolGroup], *names: str) -> tuple[AgentLoop, ScriptedInference]:
+def loop_calling(tools: Sequence[Tool | ToolGroup], *names: str) -> tuple[AgentLoop, ScriptedInference]:
     """Return a loop whose model calls these tools one after the other, and the model."""
     model = ScriptedInference(*[ToolCall(name, name, "{}") for name in names], "done")
     return AgentLoop.for_model(model, tools=tools), model
 
 
 def outcomes(state: AgentState) -> list[ToolExecution]:
-    """Return what came of the calls."""
+    """Return the name and the value of each call."""
     return [execution for step in state.steps for execution in step.executions]
 
 
-async def test_what_is_found_when_an_execution_begins_is_offered_until_it_ends() -> None:
-    """The next execution asks again; the tools of their own come first."""
-    group = Growing()
-    loop, model = loop_of([own, group], "tool0", "own")
+async def test_tools_are_discovered_once_per_execution() -> None:
+    """The tools of the start are offered until the end; the next execution discovers them again."""
+    group = GrowingGroup()
+    loop, model = loop_calling([local_tool, group], "tool0", "local_tool")
     first = await loop.execute("go")
     assert [execution.value for execution in outcomes(first)] == ["0", "mine"]
-    assert [[spec.name for spec in request.tools] for request in model.requests] == [["own", "tool0"]] * 3
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [["local_tool", "tool0"]] * 3
     model.requests.clear()
     await loop.execute("go")
-    assert [spec.name for spec in model.requests[0].tools] == ["own", "tool0", "tool1"]
+    assert [spec.name for spec in model.requests[0].tools] == ["local_tool", "tool0", "tool1"]
     assert group.holds == 0
 
 
-async def test_of_two_tools_of_one_name_the_first_stays(caplog: pytest.LogCaptureFixture) -> None:
-    """What is found does not stand in for a tool of the program; it is logged."""
-    loop, model = loop_of([own, Fixed(made("own", "theirs"), made("other", "theirs"))], "own", "other")
+async def test_a_discovered_tool_does_not_replace_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    """Of two tools with one name the first stays, and the other one is logged."""
+    loop, model = loop_calling(
+        [local_tool, FixedGroup(tool_named("local_tool", "theirs"), tool_named("other", "theirs"))],
+        "local_tool",
+        "other",
+    )
     state = await loop.execute("go")
     assert [execution.value for execution in outcomes(state)] == ["mine", "theirs"]
     assert len(model.requests[0].tools) == 2
-    assert "the tool 'own' of fixed is left out" in caplog.text
+    assert "the tool 'local_tool' of fixed is left out" in caplog.text
 
 
-async def test_concurrent_executions_ask_for_themselves() -> None:
-    """Each has the tools that it was told (law 9)."""
-    loop, _ = loop_of([Growing()], "tool1")
+async def test_concurrent_executions_discover_separately() -> None:
+    """Each execution has the tools that it discovered itself (law 9)."""
+    loop, _ = loop_calling([GrowingGroup()], "tool1")
     states = await asyncio.gather(loop.execute("go"), loop.execute("go"))
     assert sorted(execution.succeeded for state in states for execution in outcomes(state)) == [False, True]
 
 
-async def test_found_tools_belong_to_their_group() -> None:
-    """Events of their calls are those of any tool, and a copy of the loop finds them, too."""
-    loop, _ = loop_of([Growing()], "tool0")
+async def test_discovered_tools_belong_to_their_group() -> None:
+    """Their calls have the events of any tool, and a copy of the loop discovers them, too."""
+    loop, _ = loop_calling([GrowingGroup()], "tool0")
     begun: list[str] = []
     loop.on(ToolCallStarted, lambda event: begun.append(event.call.name))
     assert outcomes(await loop.with_max_steps(5).execute("go"))[0].value == "0"

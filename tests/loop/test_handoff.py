@@ -1,4 +1,4 @@
-"""Conversations that are handed from one loop to another, within one execution."""
+"""Handoffs of a conversation from one loop to another within one execution."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def refund(number: int) -> str:
 
 
 def scripted(*steps: ScenarioStep, tools: list[Tool] | None = None, **parts: Any) -> AgentLoop:
-    """Make a loop whose driver follows a script, by the steps of the whole execution."""
+    """Return a loop whose driver follows a script, by the steps of the whole execution."""
     return AgentLoop(ScriptedDriver(*steps), tools or [], ids=CountingIds(), clock=ManualClock(), **parts)
 
 
 def desk(billing: AgentLoop, *lines: Any, **parts: Any) -> AgentLoop:
-    """Make a loop that hands over to billing."""
+    """Return a loop that hands over to billing."""
     model = ScriptedInference(*(lines or (OVER,)))
     tools = [handoff_to(billing, name="to_billing", description="Money.")]
     return AgentLoop.for_model(model, tools=tools, system_prompt="You are the desk.", **parts)
 
 
-def billing_for(model: ScriptedInference, **parts: Any) -> AgentLoop:
-    """Make the loop that takes over."""
+def billing_with(model: ScriptedInference, **parts: Any) -> AgentLoop:
+    """Return the loop that takes over."""
     return AgentLoop.for_model(model, tools=[refund], system_prompt="You are billing.", **parts)
 
 
-async def test_another_loop_goes_on_with_the_conversation() -> None:
+async def test_another_loop_continues_the_conversation() -> None:
     """Driver, tools and system prompt are the other loop's, within one execution; the call has its outcome."""
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "Order 7 is paid back.")
-    loop = desk(billing_for(model))
+    loop = desk(billing_with(model))
     seen: list[Event] = []
     loop.wiretap(seen.append)
 
@@ -91,10 +91,10 @@ async def test_another_loop_goes_on_with_the_conversation() -> None:
     assert isinstance(seen[-1], AgentExecutionCompleted)
 
 
-async def test_the_next_execution_goes_on_with_the_loop_that_has_the_conversation() -> None:
-    """What is said next is answered by it, also from a stored state, until it hands over."""
+async def test_the_conversation_stays_with_the_other_loop() -> None:
+    """The next execution, also from a stored state, is answered by the other loop."""
     model = ScriptedInference("How much?")
-    loop = desk(billing_for(model), OVER, "never")
+    loop = desk(billing_with(model), OVER, "never")
     state = await loop.execute("My money!")
     stored = from_json(to_json(state), AgentState)
     again = await loop.execute(stored.with_message("10"))
@@ -103,8 +103,8 @@ async def test_the_next_execution_goes_on_with_the_loop_that_has_the_conversatio
     assert again.step_count == 1
 
 
-async def test_a_conversation_can_come_back() -> None:
-    """Loops that hand over to each other are given by functions; coming back forgets the way."""
+async def test_a_conversation_can_be_handed_back() -> None:
+    """Functions return the loops that hand over to each other; handing back shortens the path."""
     loops: dict[str, AgentLoop] = {}
     back = handoff_to(lambda: loops["desk"], name="to_desk", description="All else.")
     billing = AgentLoop.for_model(ScriptedInference(ToolCall("2", "to_desk", "{}")), tools=[back])
@@ -118,7 +118,7 @@ async def test_a_conversation_can_come_back() -> None:
         [handoff_to(billing, name="to_billing", description="Money.")],
         system_prompt="You are the desk.",
         interceptors=[
-            first_calls(OVER),
+            answer_first_inference_with(OVER),
         ],
     )
     state = await loops["desk"].execute("go")
@@ -127,8 +127,8 @@ async def test_a_conversation_can_come_back() -> None:
     assert state.context.system_prompt == "You are the desk."
 
 
-def first_calls(call: ToolCall) -> Any:
-    """Make an interceptor that answers the first inference of an execution with a call."""
+def answer_first_inference_with(call: ToolCall) -> Any:
+    """Return an interceptor that answers the first inference of an execution with a call."""
 
     def answer(point: BeforeInference) -> BeforeInference:
         if point.state.step_count:
@@ -138,8 +138,8 @@ def first_calls(call: ToolCall) -> Any:
     return before_inference(answer)
 
 
-async def test_handing_over_in_circles_is_bounded() -> None:
-    """After so many handoffs in one execution the next is refused, and the loop that has the conversation is told."""
+async def test_the_number_of_handoffs_is_limited() -> None:
+    """A handoff beyond `max_handoffs` is refused, and the current loop receives the reason."""
     loops: dict[str, AgentLoop] = {}
 
     def ping(name: str) -> AgentLoop:
@@ -160,20 +160,20 @@ async def test_handing_over_in_circles_is_bounded() -> None:
     assert [one.status for one in again.steps[0].executions] == [ToolStatus.SUCCEEDED]  # counted per execution
 
 
-async def test_limits_count_on() -> None:
-    """The limits of the loop that was executed hold for those that take over, and steps and tokens are counted together."""
+async def test_limits_keep_counting() -> None:
+    """The limits of the executed loop apply to the others, and steps and tokens are counted together."""
     model = ScriptedInference(*[ToolCall("2", "refund", '{"number": 7}')] * 9)
-    state = await desk(billing_for(model), max_steps=3).execute("go")
+    state = await desk(billing_with(model), max_steps=3).execute("go")
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.STEP_LIMIT
     assert state.step_count == 3
     assert state.usage.input_tokens == 30
-    state = await desk(billing_for(model, max_steps=2)).execute("go")
+    state = await desk(billing_with(model, max_steps=2)).execute("go")
     assert state.step_count == 2
 
 
 async def test_the_interceptors_of_the_first_loop_stay() -> None:
-    """What the executed loop forbids is forbidden to the one that takes over, whose own interceptors stand inside."""
+    """The executed loop's denials apply to the other loop, whose interceptors run inside those of the first."""
     passed: list[str] = []
 
     def note(name: str) -> Any:
@@ -185,15 +185,15 @@ async def test_the_interceptors_of_the_first_loop_stay() -> None:
 
     shared = note("shared")
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "no")
-    billing = billing_for(model, interceptors=[note("billing"), shared])
+    billing = billing_with(model, interceptors=[note("billing"), shared])
     loop = desk(billing, interceptors=[note("desk"), shared, Permissions(deny=["refund"])])
     state = await loop.execute("go")
     assert state.steps[1].executions[0].status is ToolStatus.BLOCKED
     assert passed == ["desk", "shared", *["desk", "shared", "billing"] * 2]
 
 
-async def test_the_first_of_several_handoffs_counts() -> None:
-    """A second one in the same step fails; the other calls of the step have run."""
+async def test_the_first_of_several_handoffs_wins() -> None:
+    """A second handoff in the same step fails; the other calls of the step run."""
     billing = scripted(ScenarioStep.final("no"), ScenarioStep.final("billing answers"))
     sales = scripted(ScenarioStep.final("no"), ScenarioStep.final("sales answers"))
     tools = [
@@ -210,22 +210,22 @@ async def test_the_first_of_several_handoffs_counts() -> None:
 
 
 async def test_the_output_type_is_that_of_the_loop_that_answers() -> None:
-    """A final answer is read by whoever gives it."""
+    """A final answer is parsed by the loop that gave it."""
 
     @frozen
     class Sum:
         total: int
 
     model = ScriptedInference('{"total": 42}')
-    state = await desk(billing_for(model, output_type=Sum)).execute("go")
+    state = await desk(billing_with(model, output_type=Sum)).execute("go")
     assert state.output == Sum(42)
     assert model.requests[0].response_format is not None
-    text = await desk(billing_for(ScriptedInference("in words")), output_type=Sum).execute("go")
+    text = await desk(billing_with(ScriptedInference("in words")), output_type=Sum).execute("go")
     assert text.output == "in words"
 
 
-async def test_a_call_that_waits_after_a_handoff_is_decided_at_the_loop_that_was_executed() -> None:
-    """The way of the conversation is in the stored state."""
+async def test_a_suspension_after_a_handoff_is_resumed_by_the_executed_loop() -> None:
+    """The path of the conversation is in the stored state."""
 
     def loop() -> AgentLoop:
         script = (
@@ -244,10 +244,10 @@ async def test_a_call_that_waits_after_a_handoff_is_decided_at_the_loop_that_was
     assert state.steps[1].executions[0].value == "order 7 is paid back"
 
 
-async def test_a_state_left_after_the_handoff_goes_on_with_the_other_loop() -> None:
-    """Each yielded state is whole: it says whose turn it is."""
+async def test_a_state_between_steps_continues_with_the_other_loop() -> None:
+    """Each yielded state says which loop has the conversation."""
     model = ScriptedInference("billing answers")
-    loop = desk(billing_for(model))
+    loop = desk(billing_with(model))
     states = loop.iterate("go")
     first = await anext(states)
     await states.aclose()
@@ -256,18 +256,18 @@ async def test_a_state_left_after_the_handoff_goes_on_with_the_other_loop() -> N
     assert state.final_text == "billing answers"
 
 
-async def test_an_approval_may_stand_before_a_handoff() -> None:
-    """A handoff that waits is made when it is approved."""
+async def test_a_handoff_can_need_approval() -> None:
+    """A pending handoff takes place when it is approved."""
     model = ScriptedInference("billing answers")
-    loop = desk(billing_for(model), interceptors=[RequireApproval(["to_*"])])
+    loop = desk(billing_with(model), interceptors=[RequireApproval(["to_*"])])
     state = await loop.execute("go")
     assert handed_over_by(state) == ""
     state = await loop.resume(state, {call.key: approve() for call in state.pending})
     assert (handed_over_by(state), state.final_text) == ("to_billing", "billing answers")
 
 
-async def test_a_handoff_that_leads_nowhere_fails_the_execution() -> None:
-    """The error names the handoff, and the history is whole."""
+async def test_a_handoff_without_a_target_fails_the_execution() -> None:
+    """The error names the handoff, and the conversation is complete."""
     over = handoff_to(lambda: None, name="to_nobody", description="Nobody.")  # type: ignore[arg-type, return-value]
     state = await scripted(ScenarioStep.tool_call("to_nobody"), tools=[over]).execute("go")
     assert state.status is ExecutionStatus.FAILED
@@ -275,8 +275,8 @@ async def test_a_handoff_that_leads_nowhere_fails_the_execution() -> None:
     assert state.steps[0].executions[0].status is ToolStatus.SUCCEEDED
 
 
-async def test_a_group_may_hold_handoffs_and_the_groups_of_the_other_loop_are_held() -> None:
-    """What the other loop's tools need is started for the rest of the execution, and stopped at its end."""
+async def test_groups_can_contain_handoffs_and_groups_of_the_other_loop_are_held() -> None:
+    """The groups of the other loop are started for the rest of the execution and stopped at its end."""
     told: list[str] = []
     shop = Ensemble("shop", [refund], start=lambda: told.append("start"), stop=lambda: told.append("stop"))
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "done")
@@ -288,9 +288,9 @@ async def test_a_group_may_hold_handoffs_and_the_groups_of_the_other_loop_are_he
     assert told == ["start", "stop"]
 
 
-async def test_an_agent_may_hand_its_own_conversation_over() -> None:
-    """A handoff below stays below: the caller gets the answer of whoever took over."""
-    child = desk(billing_for(ScriptedInference("billing answers")))
+async def test_an_agent_can_hand_over_its_own_conversation() -> None:
+    """A handoff inside an agent does not affect its caller, which receives the other loop's answer."""
+    child = desk(billing_with(ScriptedInference("billing answers")))
     batch = ScenarioStep.tool_call("ask", {"task": "?"})
     state = await scripted(batch, ScenarioStep.final("over"), tools=[child.as_tool("ask", "Knows.")]).execute("go")
     assert state.steps[0].executions[0].value == "billing answers"
@@ -298,8 +298,8 @@ async def test_an_agent_may_hand_its_own_conversation_over() -> None:
 
 
 @pytest.mark.parametrize("message", [Message.user("go"), "go"])
-async def test_a_loop_that_does_not_know_the_way_answers_itself(message: Message | str) -> None:
-    """A state that was handed over elsewhere can be given to any loop."""
-    state = await desk(billing_for(ScriptedInference("billing answers"))).execute(message)
+async def test_a_loop_without_the_path_of_handoffs_answers_itself(message: Message | str) -> None:
+    """A state that was handed over elsewhere can be executed by any loop."""
+    state = await desk(billing_with(ScriptedInference("billing answers"))).execute(message)
     other = AgentLoop.for_model(ScriptedInference("someone else"))
     assert (await other.execute(state.with_message("and now?"))).final_text == "someone else"

@@ -1,4 +1,4 @@
-"""Many executions of one loop at the same time: states never mix (law 9), and nothing is left (law 19)."""
+"""Many concurrent executions of one loop: states never mix (law 9), and nothing is left (law 19)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NAMES = ("slow", "quick", "threaded", "failing", "hasty", "missing")
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
 
-def told(owner: str, state: AgentState, context: ToolContext) -> list[str]:
-    """Tell whose call this is, by all ways there are, and mark the context for those who come after."""
+def identify(owner: str, state: AgentState, context: ToolContext) -> list[str]:
+    """Identify the user of this call in all available ways, and mark the context for later code."""
     before = WHO.get()
     WHO.set(owner)
     return [owner, state.messages[0].text, context.execution_id, str(context.dependencies), before]
@@ -36,39 +36,39 @@ def told(owner: str, state: AgentState, context: ToolContext) -> list[str]:
 
 @tool(effect="pure")
 async def slow(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
-    """Wait, and tell."""
+    """Identify the user after a delay."""
     await asyncio.sleep(seconds)
-    return told(owner, state, context)
+    return identify(owner, state, context)
 
 
 @tool(effect="pure")
 async def quick(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
-    """Tell at once."""
-    return told(owner, state, context)
+    """Identify the user at once."""
+    return identify(owner, state, context)
 
 
 @tool(effect="pure")
 def threaded(owner: str, seconds: float, state: AgentState, context: ToolContext) -> list[str]:
-    """Tell from a thread."""
-    return told(owner, state, context)
+    """Identify the user in a thread."""
+    return identify(owner, state, context)
 
 
 @tool(effect="pure")
 async def failing(owner: str, seconds: float) -> str:
-    """Fail after a while."""
+    """Fail after a delay."""
     await asyncio.sleep(seconds)
     raise RuntimeError(owner)
 
 
 @tool(effect="pure", timeout=0.5)
 async def hasty(owner: str, seconds: float) -> str:
-    """Never end in time."""
+    """Exceed the timeout."""
     await asyncio.sleep(1 + seconds)
     return owner
 
 
-class Asking(CanInfer):
-    """A model that calls all tools in each step for whoever asks, and answers with their name in the end."""
+class ModelOfUsers(CanInfer):
+    """A model that calls all tools in each step, and answers with the name of the user at the end."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         owner = request.messages[0].text
@@ -97,8 +97,8 @@ def expected(owner: str, execution_id: str, name: str) -> tuple[ToolStatus, obje
     return ToolStatus.SUCCEEDED, (owner, owner, execution_id, f"of {owner}", "nobody")
 
 
-def assert_own(state: AgentState, number: int) -> None:
-    """All that stands in a state belongs to its user."""
+def assert_isolated(state: AgentState, number: int) -> None:
+    """Assert that everything in a state belongs to its user."""
     owner, execution_id = f"user {number}", f"run {number}"
     assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, owner)
     assert (state.execution_id, state.step_count) == (execution_id, STEPS + 1)
@@ -114,7 +114,7 @@ def assert_own(state: AgentState, number: int) -> None:
 
 
 async def execute(loop: AgentLoop, number: int) -> AgentState | asyncio.CancelledError:
-    """Execute for a user; when cancelled, return what is told then."""
+    """Execute for a user; when cancelled, return the state that the error carries."""
     owner = f"user {number}"
     try:
         return await loop.execute(owner, execution_id=f"run {number}", dependencies=f"of {owner}")
@@ -129,23 +129,23 @@ async def all_at_once(loop: AgentLoop) -> list[AgentState | asyncio.CancelledErr
     return ended
 
 
-def test_two_hundred_executions_of_one_loop_keep_to_themselves() -> None:
+def test_two_hundred_executions_of_one_loop_are_isolated() -> None:
     """Calls, results, context, dependencies, events and usage belong to one execution each; no task or thread is left."""
     threads = set(threading.enumerate())
-    loop = AgentLoop(ToolCallingDriver(Asking()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
+    loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
     heard: list[tuple[str, str]] = []
     loop.on(ToolCallCompleted, lambda event: heard.append((event.execution_id, event.execution.key)))
     states = run_virtual(all_at_once(loop))
     for number, state in enumerate(states):
         assert isinstance(state, AgentState)
-        assert_own(state, number)
+        assert_isolated(state, number)
         own = [key for execution_id, key in heard if execution_id == state.execution_id]
         assert own == [one.key for step in state.steps for one in step.executions if one.name != "missing"]
     assert set(threading.enumerate()) <= threads
 
 
-async def cancelled_halfway(loop: AgentLoop) -> list[AgentState | asyncio.CancelledError]:
-    """Cancel every other execution while all are in the middle."""
+async def cancel_half(loop: AgentLoop) -> list[AgentState | asyncio.CancelledError]:
+    """Cancel every other execution while all of them run."""
     tasks = [asyncio.create_task(execute(loop, number)) for number in range(EXECUTIONS)]
     await asyncio.sleep(3)
     for task in tasks[::2]:
@@ -155,15 +155,15 @@ async def cancelled_halfway(loop: AgentLoop) -> list[AgentState | asyncio.Cancel
     return ended
 
 
-def test_cancelling_some_executions_leaves_the_others_as_they_are() -> None:
-    """Half are cancelled and carry their own state; the other half end as if alone; no task or thread is left."""
+def test_cancelling_some_executions_does_not_affect_the_others() -> None:
+    """Half are cancelled and carry their own state; the others end as they would alone; no task or thread is left."""
     threads = set(threading.enumerate())
-    loop = AgentLoop(ToolCallingDriver(Asking()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
-    ended = run_virtual(cancelled_halfway(loop))
+    loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
+    ended = run_virtual(cancel_half(loop))
     for number, one in enumerate(ended):
         if number % 2:
             assert isinstance(one, AgentState)
-            assert_own(one, number)
+            assert_isolated(one, number)
             continue
         assert isinstance(one, asyncio.CancelledError)
         state = interrupted_state(one)

@@ -1,4 +1,4 @@
-"""Work per message does not grow with the run (law 20), and requests extend each other to the byte (law 13)."""
+"""The work per message does not grow with the execution (law 20), and requests extend each other (law 13)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CALLS_PER_STEP = 2
 
 @dataclass
 class Point:
-    """An argument that has to be structured."""
+    """An argument that is converted to a class."""
 
     x: int
     y: int
@@ -51,8 +51,8 @@ async def move(by: Point, why: str) -> Point:
     return Point(by.x + 1, by.y + 1)
 
 
-def provider(steps: int, bodies: list[bytes]) -> Callable[[str, bytes], tuple[int, dict[str, str], bytes]]:
-    """Play a provider that asks for two calls per step and then answers."""
+def two_calls_per_step(steps: int, bodies: list[bytes]) -> Callable[[str, bytes], tuple[int, dict[str, str], bytes]]:
+    """Return a provider whose responses have two calls each, before the answer."""
 
     def call(step: int, place: int) -> dict[str, Any]:
         arguments = json.dumps({"by": {"x": step, "y": place}, "why": "because"})
@@ -68,10 +68,10 @@ def provider(steps: int, bodies: list[bytes]) -> Callable[[str, bytes], tuple[in
     return answer
 
 
-def driven(steps: int, state: AgentState | str = "Go.") -> tuple[AgentState, list[bytes]]:
-    """Run through real requests and responses of Chat Completions that never leave the process."""
+def execute_over_http(steps: int, state: AgentState | str = "Go.") -> tuple[AgentState, list[bytes]]:
+    """Execute with real requests and responses of Chat Completions that never leave the process."""
     bodies: list[bytes] = []
-    client = in_process_client(provider(steps, bodies))
+    client = in_process_client(two_calls_per_step(steps, bodies))
     inference: HttpInference = inference_for("http://model.invalid/v1", client=client)
     loop = AgentLoop(
         ToolCallingDriver(inference),
@@ -87,8 +87,8 @@ def driven(steps: int, state: AgentState | str = "Go.") -> tuple[AgentState, lis
     return final, bodies
 
 
-def counting(monkeypatch: pytest.MonkeyPatch, counts: Counter[str], owner: Any, name: str) -> None:
-    """Have the calls of a function counted."""
+def count_calls(monkeypatch: pytest.MonkeyPatch, counts: Counter[str], owner: Any, name: str) -> None:
+    """Count the calls of a function."""
     original = getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, counts: Counter[str], owner: Any, 
 
 
 @contextmanager
-def counting_all_calls(counts: Counter[str]) -> Iterator[None]:
+def count_all_calls(counts: Counter[str]) -> Iterator[None]:
     """Count every call of a Python function of the package."""
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -115,53 +115,53 @@ def counting_all_calls(counts: Counter[str]) -> Iterator[None]:
 
 @pytest.mark.parametrize("steps", [10, 40])
 def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Over a run of n steps each message and each spec is encoded once, each call validated and structured once (law 20)."""
+    """Over n steps each message and each spec is encoded once, and each call is validated and converted once (law 20)."""
     encoded: Counter[int] = Counter()
     kept: list[object] = []  # an id is one message's only as long as the message lives
     encode = requests.encode_message
 
-    def encoding(message: Message, **options: Any) -> bytes:
+    def encode_counted(message: Message, **options: Any) -> bytes:
         encoded[id(message)] += 1
         kept.append(message)
         return encode(message, **options)
 
     counts: Counter[str] = Counter()
-    monkeypatch.setattr(requests, "encode_message", encoding)
-    counting(monkeypatch, counts, requests, "_tool")
-    counting(monkeypatch, counts, SchemaValidator, "validate")
-    counting(monkeypatch, counts, tool_conversion, "structure")
-    counting(monkeypatch, counts, conversation, "_without_trace")
-    counting(monkeypatch, counts, serialization, "to_json")
-    final, _ = driven(steps)
+    monkeypatch.setattr(requests, "encode_message", encode_counted)
+    count_calls(monkeypatch, counts, requests, "_tool")
+    count_calls(monkeypatch, counts, SchemaValidator, "validate")
+    count_calls(monkeypatch, counts, tool_conversion, "structure")
+    count_calls(monkeypatch, counts, conversation, "_without_exchanges")
+    count_calls(monkeypatch, counts, serialization, "to_json")
+    final, _ = execute_over_http(steps)
     calls = steps * CALLS_PER_STEP
     assert len(encoded) == len(final.messages) - 1  # the answer itself was not sent
     assert set(encoded.values()) == {1}
     assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
     assert counts["validate"] == calls
     assert counts["structure"] == calls * 2  # each of the two parameters
-    assert counts["_without_trace"] == 1
+    assert counts["_without_exchanges"] == 1
     assert counts["to_json"] == 0
 
 
 def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What earlier executions left in the conversation is compiled and encoded once in the next, however long it is."""
-    earlier, _ = driven(10)
+    """The messages of earlier executions are compiled and encoded once in the next, however many there are."""
+    earlier, _ = execute_over_http(10)
     counts: Counter[str] = Counter()
-    counting(monkeypatch, counts, conversation, "_without_trace")
-    counting(monkeypatch, counts, requests, "encode_message")
-    driven(20, earlier.with_message(Message.user("Again.")))
-    assert counts["_without_trace"] == 1
+    count_calls(monkeypatch, counts, conversation, "_without_exchanges")
+    count_calls(monkeypatch, counts, requests, "encode_message")
+    execute_over_http(20, earlier.with_message(Message.user("Again.")))
+    assert counts["_without_exchanges"] == 1
     assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
-def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> None:
-    """Twenty more steps take the same number of function calls wherever in the run they are (law 20)."""
-    driven(3)  # what is loaded, compiled and kept with the first run
+def test_the_work_of_the_package_grows_linearly_with_the_steps() -> None:
+    """Twenty more steps take the same number of function calls, wherever in the execution they are (law 20)."""
+    execute_over_http(3)  # what is loaded, compiled and kept with the first run
 
     def work(steps: int) -> Counter[str]:
         counts: Counter[str] = Counter()
-        with counting_all_calls(counts):
-            driven(steps)
+        with count_all_calls(counts):
+            execute_over_http(steps)
         return counts
 
     work_10, work_30, work_50 = work(10), work(30), work(50)
@@ -174,36 +174,36 @@ def test_the_work_of_the_whole_package_grows_with_the_steps_and_no_faster() -> N
     assert not faster
 
 
-def test_the_answers_of_a_provider_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response is decoded when it comes, and never again."""
+def test_each_response_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response is decoded when it arrives and never again."""
     counts: Counter[str] = Counter()
-    counting(monkeypatch, counts, decoding, "parse_json")
-    driven(10)
+    count_calls(monkeypatch, counts, decoding, "parse_json")
+    execute_over_http(10)
     assert counts["parse_json"] == 11
 
 
-def messages_of(body: bytes) -> str:
-    """Return the text of a request from its beginning to the last byte before its array of messages is closed."""
+def prefix_of(body: bytes) -> str:
+    """Return the text of a request up to the last byte before its array of messages is closed."""
     text = body.decode()
     begin = text.index('"messages":[') + len('"messages":')
     _, end = json.JSONDecoder().raw_decode(text, begin)
     return text[: end - 1]
 
 
-def test_each_request_extends_the_one_before_to_the_byte() -> None:
-    """Model, tools, system prompt and messages of a request begin the next one of the execution unchanged (law 13)."""
-    _, bodies = driven(12)
+def test_each_request_extends_the_previous_one_byte_for_byte() -> None:
+    """Model, tools, system prompt and messages of a request begin the next request unchanged (law 13)."""
+    _, bodies = execute_over_http(12)
     assert len(bodies) == 13
-    for earlier, later in pairwise(map(messages_of, bodies)):
+    for earlier, later in pairwise(map(prefix_of, bodies)):
         assert later.startswith(earlier)
         assert len(later) > len(earlier)
         assert later[len(earlier)] == ","
-    assert '"tools":[' in messages_of(bodies[0])
+    assert '"tools":[' in prefix_of(bodies[0])
 
 
 def test_a_new_execution_is_a_new_epoch_and_within_it_requests_extend_each_other() -> None:
-    """The tool trace of the first execution is left out of the second, whose own requests again only grow (law 13)."""
-    earlier, before = driven(3)
-    _, after = driven(3, earlier.with_message(Message.user("Again.")))
-    assert not messages_of(after[0]).startswith(messages_of(before[-1]))
-    assert all(later.startswith(one) for one, later in pairwise(map(messages_of, after)))
+    """The second execution leaves out the tool trace of the first, and its own requests only grow (law 13)."""
+    earlier, before = execute_over_http(3)
+    _, after = execute_over_http(3, earlier.with_message(Message.user("Again.")))
+    assert not prefix_of(after[0]).startswith(prefix_of(before[-1]))
+    assert all(later.startswith(one) for one, later in pairwise(map(prefix_of, after)))

@@ -1,4 +1,4 @@
-"""Recovery from every record boundary: what is recorded is not done again, and what is not known is told."""
+"""Recovery from every record boundary: recorded work is not repeated, and doubts are reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from agentloop.values import (
 )
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.records import Reconciliation
-from tests.loop.recovery_bench import Model, Turn, World, cut
+from tests.loop.recovery_bench import Model, ToolLedger, Turn, truncate
 
 SCRIPT: tuple[Turn, ...] = (
     [("look", {"n": 1})],
@@ -50,8 +50,8 @@ SCRIPT: tuple[Turn, ...] = (
 )
 
 
-def tools(world: World, *, reconcile: Any = None) -> list[Any]:
-    """Return a pure, an idempotent and an effect tool that write down what they do."""
+def ledger_tools(world: ToolLedger, *, reconcile: Any = None) -> list[Any]:
+    """Return a pure, an idempotent and an effect tool that record their calls."""
 
     @tool(effect="pure")
     def look(n: int, context: ToolContext) -> str:
@@ -74,22 +74,22 @@ def tools(world: World, *, reconcile: Any = None) -> list[Any]:
     return [look, put, pay]
 
 
-def loop_for(world: World, journal: MemoryJournal, *turns: Turn, **parts: Any) -> AgentLoop:
-    """Return a loop on a journal."""
-    made = parts.pop("tools", None) or tools(world)
+def loop_for(world: ToolLedger, journal: MemoryJournal, *turns: Turn, **parts: Any) -> AgentLoop:
+    """Return a loop with a journal."""
+    made = parts.pop("tools", None) or ledger_tools(world)
     return AgentLoop(ToolCallingDriver(Model(*(turns or SCRIPT))), made, journal=journal, **parts)
 
 
-async def recorded(world: World, **parts: Any) -> tuple[MemoryJournal, AgentState]:
+async def run_recorded(world: ToolLedger, **parts: Any) -> tuple[MemoryJournal, AgentState]:
     """Run the script, and return the journal with the final state."""
     journal = MemoryJournal()
     return journal, await loop_for(world, journal, **parts).execute("Go.", execution_id="run")
 
 
 async def test_the_state_is_the_fold_of_the_records() -> None:
-    """After every step, and at the end, what the journal tells is the state in memory, to the byte (law 15)."""
+    """After every step, and at the end, the state in the journal is the one in memory, byte for byte (law 15)."""
     journal = MemoryJournal()
-    async for state in loop_for(World(), journal).iterate("Go.", execution_id="run"):
+    async for state in loop_for(ToolLedger(), journal).iterate("Go.", execution_id="run"):
         told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
         assert told is not None
         assert to_json(told) == to_json(state)
@@ -99,15 +99,15 @@ async def test_the_state_is_the_fold_of_the_records() -> None:
 
 
 async def test_recovery_from_every_record_boundary() -> None:
-    """Wherever the records end, the run comes to its end: nothing recorded is done again, no effect is repeated (law 14)."""
-    world = World()
-    journal, final = await recorded(world)
+    """Wherever the records end, the execution completes, and no recorded work and no effect is repeated (law 14)."""
+    world = ToolLedger()
+    journal, final = await run_recorded(world)
     records = await journal.read("run")
     whole = world.effects.copy()
     assert set(whole.values()) == {1}
     for count in range(1, len(records) + 1):
-        again, events = World(), list[Event]()
-        loop = loop_for(again, await cut(journal, "run", count))
+        again, events = ToolLedger(), list[Event]()
+        loop = loop_for(again, await truncate(journal, "run", count))
         monitor = ProtocolMonitor()
         loop.wiretap(monitor)
         loop.wiretap(events.append)
@@ -116,17 +116,19 @@ async def test_recovery_from_every_record_boundary() -> None:
         check_recovered(records[:count], state, again, events)
         assert state.final_text == final.final_text
         assert state.usage == final.usage
-        assert fold_records(verify_records(await loop_journal(loop).read("run"), "run"), "run").state == state
+        assert fold_records(verify_records(await truncated_journal_of(loop).read("run"), "run"), "run").state == state
 
 
-def loop_journal(loop: AgentLoop) -> MemoryJournal:
+def truncated_journal_of(loop: AgentLoop) -> MemoryJournal:
     """Return the journal of a loop."""
     assert isinstance(loop.journal, MemoryJournal)
     return loop.journal
 
 
-def check_recovered(before: list[JournalRecord] | Any, state: AgentState, again: World, events: list[Event]) -> None:
-    """Check that what was recorded was not done again and that every doubt was told."""
+def check_recovered(
+    before: list[JournalRecord] | Any, state: AgentState, again: ToolLedger, events: list[Event]
+) -> None:
+    """Check that no recorded work was repeated and that every doubt was reported."""
     settled = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_OUTCOME}
     begun = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_INTENT} - settled
     doubted = {e.key for e in events if isinstance(e, ToolCallRecovered) and e.recovery == "in_doubt"}
@@ -147,26 +149,26 @@ def check_recovered(before: list[JournalRecord] | Any, state: AgentState, again:
     assert sum(isinstance(e, InferenceReused) for e in events) <= 1
 
 
-async def test_recorded_inferences_are_not_made_again() -> None:
-    """A model is asked only for what is not recorded."""
-    journal, _ = await recorded(World())
+async def test_recorded_inferences_are_not_repeated() -> None:
+    """Only inferences that are not recorded are sent to the model."""
+    journal, _ = await run_recorded(ToolLedger())
     records = await journal.read("run")
     for count in range(1, len(records) + 1):
         done = sum(record.kind is RecordKind.INFERENCE_RECORDED for record in records[:count])
         model = Model(*SCRIPT)
-        await AgentLoop(ToolCallingDriver(model), tools(World()), journal=await cut(journal, "run", count)).recover(
-            "run"
-        )
+        await AgentLoop(
+            ToolCallingDriver(model), ledger_tools(ToolLedger()), journal=await truncate(journal, "run", count)
+        ).recover("run")
         assert model.asked == 5 - done
 
 
-async def test_a_recovered_run_can_be_recovered_again() -> None:
-    """A run that is cut short while it recovers goes on from there as well."""
-    journal, final = await recorded(World())
-    first = await cut(journal, "run", 9)
-    await loop_for(World(), first).recover("run")
+async def test_a_recovered_execution_can_be_recovered_again() -> None:
+    """An execution that is interrupted during its recovery can be recovered as well."""
+    journal, final = await run_recorded(ToolLedger())
+    first = await truncate(journal, "run", 9)
+    await loop_for(ToolLedger(), first).recover("run")
     for count in range(9, len(await first.read("run")) + 1):
-        state = await loop_for(World(), await cut(first, "run", count)).recover("run")
+        state = await loop_for(ToolLedger(), await truncate(first, "run", count)).recover("run")
         assert state.final_text == final.final_text
 
 
@@ -183,9 +185,9 @@ RECONCILERS = {
 async def test_a_tool_reconciles_its_interrupted_call(case: str) -> None:
     """A reconciler settles a call in doubt, lets it run, or leaves it in doubt."""
     reconcile, status, runs = RECONCILERS[case]
-    journal, at = await interrupted_in("pay")
-    world = World()
-    state = await loop_for(world, journal, tools=tools(world, reconcile=reconcile)).recover("run")
+    journal, at = await interrupted_journal("pay")
+    world = ToolLedger()
+    state = await loop_for(world, journal, tools=ledger_tools(world, reconcile=reconcile)).recover("run")
     execution = next(one for step in state.steps for one in step.executions if one.key == at)
     assert (execution.status, world.effects[at]) == (status, runs)
     if execution.succeeded:
@@ -193,37 +195,37 @@ async def test_a_tool_reconciles_its_interrupted_call(case: str) -> None:
     assert state.status is ExecutionStatus.COMPLETED
 
 
-async def interrupted_in(name: str) -> tuple[MemoryJournal, str]:
+async def interrupted_journal(name: str) -> tuple[MemoryJournal, str]:
     """Return a journal that ends with the first intent of a tool, and the key of the call."""
-    journal, _ = await recorded(World())
+    journal, _ = await run_recorded(ToolLedger())
     for record in await journal.read("run"):
         if record.kind is RecordKind.CALL_INTENT and f'"name":"{name}"' in record.body:
-            return await cut(journal, "run", record.sequence), record.body.split('"key":"')[1].split('"')[0]
+            return await truncate(journal, "run", record.sequence), record.body.split('"key":"')[1].split('"')[0]
     raise AssertionError(name)
 
 
 async def test_a_reconciler_receives_the_key_of_its_call() -> None:
-    """A reconciler may take the context of the call and any of its arguments."""
-    journal, at = await interrupted_in("pay")
+    """A reconciler can take the context of the call and any of its arguments."""
+    journal, at = await interrupted_journal("pay")
     seen: list[tuple[int, str]] = []
 
     async def reconcile(context: ToolContext, n: int) -> Reconciliation:
         seen.append((n, context.idempotency_key))
         return happened()
 
-    await loop_for(World(), journal, tools=tools(World(), reconcile=reconcile)).recover("run")
+    await loop_for(ToolLedger(), journal, tools=ledger_tools(ToolLedger(), reconcile=reconcile)).recover("run")
     assert seen == [(1, at)]
 
 
-async def test_a_call_in_doubt_waits_for_a_person() -> None:
-    """Under the policy `suspend` nothing is run before somebody has decided; approval runs it, an answer settles it."""
+async def test_the_policy_suspend_waits_for_a_decision_about_a_call_in_doubt() -> None:
+    """Nothing runs before the decision; an approval runs the call, an answer settles it."""
     for decision, status, runs in (
         (approve(), ToolStatus.SUCCEEDED, 1),
         (answer("paid by hand"), ToolStatus.SUCCEEDED, 0),
         (deny("leave it"), ToolStatus.BLOCKED, 0),
     ):
-        journal, at = await interrupted_in("pay")
-        world = World()
+        journal, at = await interrupted_journal("pay")
+        world = ToolLedger()
         loop = loop_for(world, journal, in_doubt="suspend")
         waiting = await loop.recover("run")
         assert [call.key for call in waiting.pending] == [at]
@@ -236,32 +238,32 @@ async def test_a_call_in_doubt_waits_for_a_person() -> None:
         assert state.status is ExecutionStatus.COMPLETED
 
 
-async def test_a_call_in_doubt_ends_the_execution() -> None:
-    """Under the policy `fail` the execution fails, with the doubt in its state."""
-    journal, at = await interrupted_in("pay")
-    state = await loop_for(World(), journal).recover("run", in_doubt="fail")
+async def test_the_policy_fail_ends_an_execution_with_a_call_in_doubt() -> None:
+    """The execution fails, with the doubt in its state."""
+    journal, at = await interrupted_journal("pay")
+    state = await loop_for(ToolLedger(), journal).recover("run", in_doubt="fail")
     assert state.status is ExecutionStatus.FAILED
     assert "in doubt" in state.errors[-1].message
     execution = next(one for step in state.steps for one in step.executions if one.key == at)
     assert execution.status is ToolStatus.IN_DOUBT
 
 
-async def test_a_tool_that_is_gone_leaves_its_call_in_doubt() -> None:
-    """A call whose tool is not offered any more is in doubt whatever its effect was, and a recorded outcome is kept."""
-    journal, final = await recorded(World())
+async def test_a_removed_tool_leaves_its_call_in_doubt() -> None:
+    """A call without its tool is in doubt whatever its effect was; a recorded outcome is kept."""
+    journal, final = await run_recorded(ToolLedger())
     for record in await journal.read("run"):
         if record.kind is not RecordKind.STEP_COMPLETED:
             state = await AgentLoop(
-                ToolCallingDriver(Model(*SCRIPT)), journal=await cut(journal, "run", record.sequence)
+                ToolCallingDriver(Model(*SCRIPT)), journal=await truncate(journal, "run", record.sequence)
             ).recover("run")
             statuses = {one.status for step in state.steps for one in step.executions}
             assert statuses <= {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT, ToolStatus.REJECTED}
     assert final.status is ExecutionStatus.COMPLETED
 
 
-async def test_what_has_begun_goes_on_as_it_began() -> None:
-    """An interceptor that would change or block a call that has begun is told, and what was recorded holds."""
-    journal, _ = await recorded(World())
+async def test_a_started_call_resumes_with_its_recorded_arguments() -> None:
+    """An interceptor that would change or block a started call is overruled, and an event reports that."""
+    journal, _ = await run_recorded(ToolLedger())
     records = await journal.read("run")
 
     def change(point: BeforeToolUse) -> BeforeToolUse:
@@ -270,52 +272,56 @@ async def test_what_has_begun_goes_on_as_it_began() -> None:
     def block(point: BeforeToolUse) -> BeforeToolUse:
         return point.block("not today")
 
-    class Raises(Interceptor):
+    class RaisingInterceptor(Interceptor):
         def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
             raise OSError("down")
 
     outcome = next(r.sequence for r in records if r.kind is RecordKind.CALL_OUTCOME and "paid 1" in r.body)
     for interceptor in (before_tool_use(change), before_tool_use(block), RequireApproval("pay")):
-        world, kept = World(), list[ToolCallIntentKept]()
-        loop = loop_for(world, await cut(journal, "run", outcome), interceptors=[interceptor])
+        world, kept = ToolLedger(), list[ToolCallIntentKept]()
+        loop = loop_for(world, await truncate(journal, "run", outcome), interceptors=[interceptor])
         loop.on(ToolCallIntentKept, kept.append)
         state = await loop.recover("run")
         execution = next(one for one in state.steps[1].executions if one.name == "pay")
         assert execution.value == "paid 1"
         assert world.effects[execution.key] == 0
         assert any(one.key == execution.key for one in kept) or isinstance(interceptor, RequireApproval)
-    failed = await loop_for(World(), await cut(journal, "run", outcome), interceptors=[Raises()]).recover("run")
+    failed = await loop_for(
+        ToolLedger(), await truncate(journal, "run", outcome), interceptors=[RaisingInterceptor()]
+    ).recover("run")
     assert failed.status is ExecutionStatus.FAILED
     assert next(one for one in failed.steps[1].executions if one.name == "pay").value == "paid 1"
 
 
-async def test_the_points_of_the_unfinished_step_are_passed_again() -> None:
-    """What interceptors put into the state at the step that was interrupted is there after recovery, once."""
+async def test_the_interceptors_of_an_interrupted_step_run_again() -> None:
+    """Their changes of the state are there after the recovery, once."""
 
-    class Notes(Interceptor):
+    class CountsSteps(Interceptor):
         def after_step(self, point: AfterStep) -> AfterStep:
             count = point.state.context.metadata.get("steps", 0)
             return point.with_state(point.state.with_metadata(steps=count + 1))
 
-    journal, final = await recorded(World(), interceptors=[Notes()])
+    journal, final = await run_recorded(ToolLedger(), interceptors=[CountsSteps()])
     assert final.context.metadata["steps"] == 5
     for count in range(1, len(await journal.read("run")) + 1):
-        state = await loop_for(World(), await cut(journal, "run", count), interceptors=[Notes()]).recover("run")
+        state = await loop_for(
+            ToolLedger(), await truncate(journal, "run", count), interceptors=[CountsSteps()]
+        ).recover("run")
         assert state.context.metadata["steps"] == 5
 
 
-async def test_an_execution_that_has_ended_is_returned() -> None:
-    """To recover what has ended runs nothing and gives the final state."""
-    journal, final = await recorded(World())
-    world = World()
+async def test_recovering_an_ended_execution_returns_its_state() -> None:
+    """Nothing runs."""
+    journal, final = await run_recorded(ToolLedger())
+    world = ToolLedger()
     assert await loop_for(world, journal).recover("run") == final
     assert not world.effects
 
 
-async def test_what_cannot_be_recovered_is_said() -> None:
-    """No journal, no such execution, an id that is taken: each is an error that says what to do."""
-    journal, final = await recorded(World())
-    loop = loop_for(World(), journal)
+async def test_recovery_errors_say_what_to_do() -> None:
+    """No journal, an unknown execution and an id in use are three errors."""
+    journal, final = await run_recorded(ToolLedger())
+    loop = loop_for(ToolLedger(), journal)
     with pytest.raises(ConfigurationError, match="journal"):
         await loop.with_journal(None).recover("run")
     with pytest.raises(ConfigurationError, match="journal"):
@@ -329,9 +335,9 @@ async def test_what_cannot_be_recovered_is_said() -> None:
 
 
 async def test_two_continuations_of_one_conversation_conflict() -> None:
-    """The second that begins the next execution of an agent is refused before it does anything."""
-    journal, final = await recorded(World())
-    world = World()
+    """The second next execution of an agent is refused before it does anything."""
+    journal, final = await run_recorded(ToolLedger())
+    world = ToolLedger()
     loop = loop_for(world, journal, *SCRIPT, "More.")
     await loop.execute(final.with_message("One."), execution_id="one")
     with pytest.raises(JournalConflict):
@@ -339,10 +345,10 @@ async def test_two_continuations_of_one_conversation_conflict() -> None:
     assert await journal.head("two") is None
 
 
-async def test_one_execution_is_driven_by_one_run() -> None:
-    """While an execution runs, it cannot be recovered; when it has been left, it can."""
+async def test_a_running_execution_cannot_be_recovered() -> None:
+    """It can be recovered when its run was abandoned."""
     journal = MemoryJournal()
-    loop = loop_for(World(), journal)
+    loop = loop_for(ToolLedger(), journal)
     steps = loop.iterate("Go.", execution_id="run")
     await anext(steps)
     with pytest.raises(JournalConflict):
@@ -351,27 +357,27 @@ async def test_one_execution_is_driven_by_one_run() -> None:
     assert (await loop.recover("run")).status is ExecutionStatus.COMPLETED
 
 
-class Failing(MemoryJournal):
-    """A journal that is full after so many appends."""
+class FullJournal(MemoryJournal):
+    """A journal that is full after a number of appends."""
 
     def __init__(self, appends: int) -> None:
         super().__init__()
         self.left = appends
 
     async def append(self, head: ExecutionHead, records: Any) -> None:
-        """Append, or say that there is no room."""
+        """Append, or raise JournalFull."""
         if self.left == 0:
             raise JournalFull("no room")
         self.left -= 1
         await super().append(head, records)
 
 
-async def test_what_cannot_be_written_down_is_not_done() -> None:
-    """A journal that fails stops the run with its error and the state so far; no call runs without its intent."""
-    whole = Failing(1000)
-    await loop_for(World(), whole).execute("Go.", execution_id="run")
+async def test_nothing_is_done_that_cannot_be_recorded() -> None:
+    """A failing journal ends the run with its error and the last state; no call runs without its intent."""
+    whole = FullJournal(1000)
+    await loop_for(ToolLedger(), whole).execute("Go.", execution_id="run")
     for appends in range(1000 - whole.left):
-        world, journal = World(), Failing(appends)
+        world, journal = ToolLedger(), FullJournal(appends)
         with pytest.raises(JournalFull) as caught:
             await loop_for(world, journal).execute("Go.", execution_id="run")
         assert interrupted_state(caught.value) is not None
@@ -379,7 +385,7 @@ async def test_what_cannot_be_written_down_is_not_done() -> None:
         assert all(any(f'"{key}"' in body for body in intents) for key in world.effects)
         if appends:
             journal.left = -1
-            again = World()
+            again = ToolLedger()
             state = await loop_for(again, journal).recover("run")
             assert state.status is ExecutionStatus.COMPLETED
             for step in state.steps:
@@ -388,19 +394,19 @@ async def test_what_cannot_be_written_down_is_not_done() -> None:
                     assert total == 1 or (one.status is ToolStatus.IN_DOUBT) or one.name != "pay"
 
 
-async def test_a_changed_record_is_not_recovered_from() -> None:
-    """A journal that was tampered with is refused."""
-    journal, _ = await recorded(World())
-    broken = await cut(journal, "run", 6)
+async def test_a_journal_with_a_changed_record_is_refused() -> None:
+    """Recovery from a journal that was tampered with is an error."""
+    journal, _ = await run_recorded(ToolLedger())
+    broken = await truncate(journal, "run", 6)
     records = broken._records["run"]
     records[3] = evolve(records[3], body=records[3].body.replace("saw 1", "saw 7"))
     with pytest.raises(JournalCorrupt) as caught:
-        await loop_for(World(), broken).recover("run")
+        await loop_for(ToolLedger(), broken).recover("run")
     assert caught.value.sequence == 4
 
 
-async def test_cancelling_writes_down_how_it_ended() -> None:
-    """A run that is cancelled has its end in the journal, with the calls that were running."""
+async def test_a_cancelled_execution_has_its_end_in_the_journal() -> None:
+    """The end is recorded with the calls that were running."""
     journal, started = MemoryJournal(), asyncio.Event()
 
     @tool
@@ -424,8 +430,8 @@ async def test_cancelling_writes_down_how_it_ended() -> None:
 
 
 async def test_a_decision_is_used_once() -> None:
-    """A suspended state is resumed once, wherever it was stored; afterwards the journal refuses it (law 16)."""
-    journal, world = MemoryJournal(), World()
+    """A suspended state is resumed once, wherever it was stored; then the journal refuses it (law 16)."""
+    journal, world = MemoryJournal(), ToolLedger()
     loop = loop_for(world, journal, interceptors=[RequireApproval("pay")])
     waiting = await loop.execute("Go.", execution_id="run")
     assert waiting.status is ExecutionStatus.SUSPENDED
@@ -438,9 +444,9 @@ async def test_a_decision_is_used_once() -> None:
     assert len(used) == 1
 
 
-async def test_recovery_of_a_run_that_was_suspended_and_resumed() -> None:
-    """Wherever such a run is cut short, approvals given hold for their calls only, and each is used once."""
-    journal, world = MemoryJournal(), World()
+async def test_recovery_of_an_execution_that_was_suspended_and_resumed() -> None:
+    """Wherever the records end, approvals apply to their calls only, and each is used once."""
+    journal, world = MemoryJournal(), ToolLedger()
     loop = loop_for(world, journal, interceptors=[RequireApproval("pay")])
     state = await loop.execute("Go.", execution_id="run")
     while state.pending:
@@ -448,8 +454,8 @@ async def test_recovery_of_a_run_that_was_suspended_and_resumed() -> None:
     records = await journal.read("run")
     assert state.status is ExecutionStatus.COMPLETED
     for count in range(1, len(records) + 1):
-        again = World()
-        loop = loop_for(again, await cut(journal, "run", count), interceptors=[RequireApproval("pay")])
+        again = ToolLedger()
+        loop = loop_for(again, await truncate(journal, "run", count), interceptors=[RequireApproval("pay")])
         approved = {
             r.body.split('"key":"')[1].split('"')[0] for r in records[:count] if r.kind is RecordKind.DECISION_USED
         }
@@ -463,10 +469,10 @@ async def test_recovery_of_a_run_that_was_suspended_and_resumed() -> None:
         assert waited or found.final_text == "Done."
 
 
-async def test_effects_of_all_classes_have_their_order() -> None:
-    """The effect that a tool had when its call began counts, also when it says less today."""
-    journal, at = await interrupted_in("pay")
-    world = World()
+async def test_the_recorded_effect_of_a_call_counts() -> None:
+    """The effect that the tool had when the call started counts, even if the tool declares a lesser one now."""
+    journal, at = await interrupted_journal("pay")
+    world = ToolLedger()
 
     @tool(effect=Effect.PURE)
     async def pay(n: int, context: ToolContext) -> str:
@@ -474,6 +480,6 @@ async def test_effects_of_all_classes_have_their_order() -> None:
         world.effects[context.idempotency_key] += 1
         return f"paid {n}"
 
-    state = await loop_for(world, journal, tools=[*tools(world)[:2], pay]).recover("run")
+    state = await loop_for(world, journal, tools=[*ledger_tools(world)[:2], pay]).recover("run")
     execution = next(one for step in state.steps for one in step.executions if one.key == at)
     assert execution.status is ToolStatus.IN_DOUBT

@@ -1,4 +1,4 @@
-"""Edges of recovery: messages between steps, answers that are not at hand, and runs that are refused or cancelled early."""
+"""Edge cases of recovery: messages between steps, responses that are not recorded, runs that end early."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
 from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus
-from tests.loop.recovery_bench import Model, cut
+from tests.loop.recovery_bench import Model, truncate
 
 
 async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> None:
-    """Wherever the records end from then on, the recovered run has the message and its answer, in their places."""
+    """Wherever the records end from then on, the recovered execution has the message and its answer, in order."""
     chronicle = Chronicle()
     loop, sent = AgentLoop(ToolCallingDriver(Model("first", "second")), journal=chronicle), False
     async for _ in loop.iterate("go", execution_id="run"):
@@ -37,10 +37,10 @@ async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> No
         assert fold_records(await left.read("run"), "run").state == state
 
 
-async def test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_crash() -> None:
-    """A recorded answer is not put behind a message that it never saw."""
+async def test_a_message_sent_during_an_inference_follows_its_response_after_a_crash() -> None:
+    """A recorded response is not put behind a message that the model had not seen."""
 
-    class Sends(Interceptor):
+    class SendsMessages(Interceptor):
         async def after_inference(self, point: AfterInference) -> AfterInference:
             if loops and len(point.state.messages) == 1:
                 loops[0].inbox("run").send("and more?")
@@ -49,7 +49,7 @@ async def test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_cra
 
     chronicle, loops = Chronicle(), list[AgentLoop]()
     model = ToolCallingDriver(Model("first", "second"))
-    loops.append(AgentLoop(model, journal=chronicle, interceptors=[Sends()]))
+    loops.append(AgentLoop(model, journal=chronicle, interceptors=[SendsMessages()]))
     final = await loops[0].execute("go", execution_id="run")
     texts = [message.text for message in final.messages]
     assert texts == ["go", "first", "and more?", "second"]
@@ -59,8 +59,8 @@ async def test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_cra
         assert [message.text for message in state.messages] == texts
 
 
-async def test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is_asked_again() -> None:
-    """What had begun for a masked answer is reused or in doubt, in a step of its own; no call of the new answer takes its place."""
+async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference() -> None:
+    """Calls of a masked response are reused or in doubt, in their own step; no call of the new response replaces them."""
     ran: Counter[int] = Counter()
 
     @tool
@@ -69,19 +69,19 @@ async def test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is
         ran[n] += 1
         return f"paid {n}"
 
-    class Secretive(Model):
+    class ModelWithSecret(Model):
         async def infer(self, request: InferenceRequest) -> InferenceResponse:
             response = await super().infer(request)
             return evolve(response, parts=(Text("the word is sesame42"), *response.parts))
 
     journal = MemoryJournal(secrets=["sesame42"])
-    first = Secretive([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
+    first = ModelWithSecret([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
     await AgentLoop(ToolCallingDriver(first), [pay], journal=journal).execute("go", execution_id="run")
     records = await journal.read("run")
     assert ran == {1: 1, 2: 1}
     outcome = next(record.sequence for record in records if record.kind is RecordKind.CALL_OUTCOME)
-    other = Secretive("?", "done")
-    left = await cut(journal, "run", outcome)
+    other = ModelWithSecret("?", "done")
+    left = await truncate(journal, "run", outcome)
     state = await AgentLoop(ToolCallingDriver(other), [pay], journal=left).recover("run")
     assert ran == {1: 1, 2: 1}
     found = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
@@ -90,8 +90,8 @@ async def test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is
     assert state.step_count == 2
 
 
-async def test_a_refused_run_leaves_the_inbox_of_the_running_one_alone() -> None:
-    """Messages of the one that runs are still written down; one that has ended takes none."""
+async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> None:
+    """Messages of the running execution are still recorded; an ended one accepts none."""
     chronicle, waits, goes_on = Chronicle(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
@@ -117,8 +117,8 @@ async def test_a_refused_run_leaves_the_inbox_of_the_running_one_alone() -> None
         loop.inbox("run").send("too late")
 
 
-class SlowToClaim(MemoryJournal):
-    """A journal whose claims take for ever."""
+class SlowClaimJournal(MemoryJournal):
+    """A journal whose claims never return."""
 
     async def claim(self, execution_id: str) -> Claim:
         """Wait."""
@@ -126,9 +126,9 @@ class SlowToClaim(MemoryJournal):
         return await super().claim(execution_id)
 
 
-async def test_a_run_that_is_cancelled_while_it_claims_leaves_its_messages_waiting() -> None:
-    """It has not begun, so nothing is taken and nothing is written."""
-    journal = SlowToClaim()
+async def test_a_run_that_is_cancelled_during_its_claim_leaves_its_messages_waiting() -> None:
+    """It has not started, so no message is received and nothing is recorded."""
+    journal = SlowClaimJournal()
     loop = AgentLoop(ToolCallingDriver(Model("done")), journal=journal)
     loop.inbox("run").send("hello")
     task = asyncio.create_task(loop.execute("go", execution_id="run"))
@@ -142,8 +142,8 @@ async def test_a_run_that_is_cancelled_while_it_claims_leaves_its_messages_waiti
     assert [message.text for message in state.messages if message.role == "user"] == ["go", "hello"]
 
 
-async def test_a_run_that_has_not_come_to_a_step_passes_the_point_before_the_execution() -> None:
-    """Also when it is gone on with by its state and not by `recover`."""
+async def test_an_execution_without_a_step_runs_before_execution_again() -> None:
+    """Also when it is continued from its state and not by `recover`."""
 
     class Tenant(Interceptor):
         def before_execution(self, point: BeforeExecution) -> BeforeExecution:

@@ -1,4 +1,4 @@
-"""Recovery of what runs inside of a run: agents that serve calls, handed over conversations, messages, retries."""
+"""Recovery of nested work: sub-agents, handoffs, messages and retries."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle
 from agentloop.values import ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
-from tests.loop.recovery_bench import Model, Turn, World
+from tests.loop.recovery_bench import Model, ToolLedger, Turn
 
 
-def pay_tool(world: World) -> Any:
+def pay_tool(world: ToolLedger) -> Any:
     """Return a tool with an effect."""
 
     @tool
@@ -42,7 +42,7 @@ def pay_tool(world: World) -> Any:
     return pay
 
 
-def family(world: World, journal: MemoryJournal, **parts: Any) -> AgentLoop:
+def family(world: ToolLedger, journal: MemoryJournal, **parts: Any) -> AgentLoop:
     """Return a loop whose tool is an agent with an effect."""
     child = AgentLoop(
         ToolCallingDriver(Model([("pay", {"n": 1})], [("pay", {"n": 2})], "Both are paid.")),
@@ -58,16 +58,16 @@ def family(world: World, journal: MemoryJournal, **parts: Any) -> AgentLoop:
     return AgentLoop(ToolCallingDriver(Model(*turns)), [clerk, pay_tool(world)], journal=journal, **parts)
 
 
-async def crashes(
-    build: Callable[[World, MemoryJournal], AgentLoop], chronicle: Chronicle, execution_id: str = "run"
-) -> list[tuple[AgentState, World, AgentLoop]]:
-    """Recover from a crash after each record; return what came of each."""
+async def recover_after_each_record(
+    build: Callable[[ToolLedger, MemoryJournal], AgentLoop], chronicle: Chronicle, execution_id: str = "run"
+) -> list[tuple[AgentState, ToolLedger, AgentLoop]]:
+    """Recover from a crash after each record; return the final states."""
     found = []
     for count in range(1, len(chronicle.order) + 1):
         journal = await chronicle.crashed_after(count)
         if await journal.head(execution_id) is None:
             continue
-        world = World()
+        world = ToolLedger()
         loop = build(world, journal)
         monitor = ProtocolMonitor()
         loop.wiretap(monitor)
@@ -84,8 +84,8 @@ async def crashes(
 
 
 async def test_agents_recover_with_their_callers() -> None:
-    """Wherever it is cut short, an agent goes on from its own records: no effect of its is repeated, none is lost."""
-    world, chronicle = World(), Chronicle()
+    """Wherever the records end, an agent resumes from its own: no effect is repeated, none is lost."""
+    world, chronicle = ToolLedger(), Chronicle()
     final = await family(world, chronicle).execute("Go.", execution_id="run")
     assert sorted(world.effects) == [
         "run/1/0/agent/1/0",
@@ -101,20 +101,20 @@ async def test_agents_recover_with_their_callers() -> None:
     intents = {
         r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.order) if r.kind == "call_intent"
     }
-    for count, (state, again, _) in enumerate(await crashes(family, chronicle), 1):
+    for count, (state, again, _) in enumerate(await recover_after_each_record(family, chronicle), 1):
         assert state.final_text == final.final_text
         for key in world.effects:
             begun, settled = intents[key] < count, outcomes[key] < count
             assert again.effects[key] == (0 if begun else 1), (count, key, settled)
 
 
-async def test_an_agent_that_waits_recovers_with_its_caller() -> None:
-    """Approvals inside of an agent surface in the caller's state, also after a crash, and are used once."""
+async def test_a_suspended_agent_recovers_with_its_caller() -> None:
+    """Approvals inside an agent are pending in the caller's state, also after a crash, and are used once."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         return family(world, journal, child_interceptors=[RequireApproval("pay")])
 
-    world, chronicle = World(), Chronicle()
+    world, chronicle = ToolLedger(), Chronicle()
     loop = build(world, chronicle)
     state = await loop.execute("Go.", execution_id="run")
     while state.pending:
@@ -131,7 +131,7 @@ async def test_an_agent_that_waits_recovers_with_its_caller() -> None:
         kinds = [r.kind for r in chronicle.order[:count]]
         if kinds[-1] is RecordKind.DECISION_USED:
             continue  # written in one group with the resumption
-        again = World()
+        again = ToolLedger()
         loop = build(again, journal)
         state = await loop.recover("run")
         for _ in range(6):
@@ -144,10 +144,10 @@ async def test_an_agent_that_waits_recovers_with_its_caller() -> None:
             assert again.effects[key] <= (0 if intents[key] < count else 1), (count, key)
 
 
-async def test_a_handed_over_conversation_recovers_with_the_loop_that_has_it() -> None:
-    """After a handover the other loop goes on, also when the program has died meanwhile."""
+async def test_a_handed_over_conversation_recovers_with_the_other_loop() -> None:
+    """After a handoff the other loop continues, also if the process crashed in between."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         billing = AgentLoop(ToolCallingDriver(Model("?", [("pay", {"n": 1})], "Billed.")), [pay_tool(world)])
         desk = Model([("transfer_to_billing", {})])
         return AgentLoop(
@@ -157,17 +157,17 @@ async def test_a_handed_over_conversation_recovers_with_the_loop_that_has_it() -
         )
 
     chronicle = Chronicle()
-    final = await build(World(), chronicle).execute("Go.", execution_id="run")
+    final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.final_text == "Billed."
-    for state, _, _ in await crashes(build, chronicle):
+    for state, _, _ in await recover_after_each_record(build, chronicle):
         assert state.final_text == "Billed."
 
 
-async def test_messages_that_were_sent_are_not_lost() -> None:
-    """A message that was sent while a call ran is there after a crash, at the same place, once."""
+async def test_sent_messages_survive_a_crash() -> None:
+    """A message that was sent during a call is there after a crash, in the same place, once."""
     chronicle = Chronicle()
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         loop: AgentLoop
 
         @tool(effect="pure")
@@ -183,21 +183,21 @@ async def test_messages_that_were_sent_are_not_lost() -> None:
         loop = AgentLoop(ToolCallingDriver(Model([("look", {})], [("look", {})], "Done.")), [look], journal=journal)
         return loop
 
-    final = await build(World(), chronicle).execute("Go.", execution_id="run")
+    final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     texts = [message.text for message in final.messages if message.role == "user"]
     assert texts == ["Go.", "Hurry.", "Please."]
     sent = [i for i, r in enumerate(chronicle.order) if r.kind is RecordKind.MESSAGES_SENT]
     assert sent
     for count in range(max(sent) + 1, len(chronicle.order) + 1):
-        state = await build(World(), await chronicle.crashed_after(count)).recover("run")
+        state = await build(ToolLedger(), await chronicle.crashed_after(count)).recover("run")
         assert [m.text for m in state.messages if m.role == "user"] == texts
         assert state.final_text == "Done."
 
 
-async def test_budgets_count_what_was_spent_before_the_crash() -> None:
-    """A recovered execution has what was left of its budget, and stops where the first would have."""
+async def test_budgets_count_the_usage_before_a_crash() -> None:
+    """A recovered execution has the rest of its budget, and stops where the first run would have."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         turns = [[("pay", {"n": n})] for n in range(6)]
         return AgentLoop(
             ToolCallingDriver(Model(*turns, "Done.")),
@@ -207,18 +207,18 @@ async def test_budgets_count_what_was_spent_before_the_crash() -> None:
         )
 
     chronicle = Chronicle()
-    final = await build(World(), chronicle).execute("Go.", execution_id="run")
+    final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.stop_signal is not None
     assert final.stop_signal.reason is StopReason.TOOL_CALL_LIMIT
-    for state, _, _ in await crashes(build, chronicle):
+    for state, _, _ in await recover_after_each_record(build, chronicle):
         assert state.stop_signal is not None
         assert (state.stop_signal.reason, state.tool_call_count) == (StopReason.TOOL_CALL_LIMIT, final.tool_call_count)
 
 
 async def test_retries_have_one_intent() -> None:
-    """However often a call is tried, it begins once and ends once in the journal; after a crash it is tried anew."""
+    """However often a call is retried, the journal has one intent and one outcome; after a crash it is retried again."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         @tool(effect="idempotent", retry=RetryPolicy(3, initial_wait=0.0))
         async def flaky(context: ToolContext) -> str:
             """Try."""
@@ -231,19 +231,19 @@ async def test_retries_have_one_intent() -> None:
             ToolCallingDriver(Model([("flaky", {})], "Done.")), [flaky], interceptors=[Resilience()], journal=journal
         )
 
-    world, chronicle = World(), Chronicle()
+    world, chronicle = ToolLedger(), Chronicle()
     await build(world, chronicle).execute("Go.", execution_id="run")
     kinds = [record.kind for record in chronicle.order]
     assert world.effects["run/1/0"] == 3
     assert (kinds.count(RecordKind.CALL_INTENT), kinds.count(RecordKind.CALL_OUTCOME)) == (1, 1)
-    for state, _, _ in await crashes(build, chronicle):
+    for state, _, _ in await recover_after_each_record(build, chronicle):
         assert state.steps[0].executions[0].succeeded
 
 
-async def test_a_stop_that_a_tool_asks_for_is_recorded() -> None:
-    """A tool that stops the execution has stopped it, also when its outcome is used again."""
+async def test_the_stop_of_a_tool_is_recorded() -> None:
+    """A tool that stopped the execution has stopped it, also when its outcome is reused."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         @tool
         async def halt() -> str:
             """Stop."""
@@ -252,22 +252,22 @@ async def test_a_stop_that_a_tool_asks_for_is_recorded() -> None:
         return AgentLoop(ToolCallingDriver(Model([("halt", {})], "Done.")), [halt], journal=journal)
 
     chronicle = Chronicle()
-    final = await build(World(), chronicle).execute("Go.", execution_id="run")
+    final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.stop_signal is not None
     intent = next(i for i, r in enumerate(chronicle.order, 1) if r.kind is RecordKind.CALL_INTENT)
-    for count, (state, _, _) in enumerate(await crashes(build, chronicle), 1):
+    for count, (state, _, _) in enumerate(await recover_after_each_record(build, chronicle), 1):
         if count != intent:
             assert state.stop_signal == final.stop_signal
 
 
-async def test_what_after_points_change_is_in_the_record_of_the_step() -> None:
-    """A value that an interceptor masks after a call is masked in the recovered state, too."""
+async def test_changes_after_a_call_are_in_the_record_of_the_step() -> None:
+    """A value that an interceptor masks after a call is masked in the recovered state as well."""
 
     class Mask(Interceptor):
         def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
             return point.with_value("masked")
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         return AgentLoop(
             ToolCallingDriver(Model([("pay", {"n": 1})], "Done.")),
             [pay_tool(world)],
@@ -276,16 +276,16 @@ async def test_what_after_points_change_is_in_the_record_of_the_step() -> None:
         )
 
     chronicle = Chronicle()
-    await build(World(), chronicle).execute("Go.", execution_id="run")
-    for state, _, _ in await crashes(build, chronicle):
+    await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
+    for state, _, _ in await recover_after_each_record(build, chronicle):
         assert state.steps[0].executions[0].value == "masked"
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_parallel_calls_recover_under_a_cap(limit: int) -> None:
-    """Calls that wait for their turn have no intent; those that had begun are in doubt, the others run."""
+async def test_parallel_calls_recover_under_a_limit(limit: int) -> None:
+    """Calls that wait for a slot have no intent and run; those that started are in doubt."""
 
-    def build(world: World, journal: MemoryJournal) -> AgentLoop:
+    def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         calls = [("pay", {"n": n}) for n in range(5)]
         return AgentLoop(
             ToolCallingDriver(Model(calls, "Done.")),
@@ -295,8 +295,8 @@ async def test_parallel_calls_recover_under_a_cap(limit: int) -> None:
         )
 
     chronicle = Chronicle()
-    await build(World(), chronicle).execute("Go.", execution_id="run")
-    for count, (state, world, loop) in enumerate(await crashes(build, chronicle), 1):
+    await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
+    for count, (state, world, loop) in enumerate(await recover_after_each_record(build, chronicle), 1):
         intents = {r.body.split('"key":"')[1].split('"')[0] for r in chronicle.order[:count] if r.kind == "call_intent"}
         settled = {
             r.body.split('"key":"')[1].split('"')[0] for r in chronicle.order[:count] if r.kind == "call_outcome"
@@ -307,13 +307,13 @@ async def test_parallel_calls_recover_under_a_cap(limit: int) -> None:
         assert isinstance(loop.journal, MemoryJournal)
 
 
-async def test_recovery_tells_what_it_does() -> None:
-    """Each call that had begun is told, with what becomes of it."""
+async def test_recovery_reports_every_started_call() -> None:
+    """Each call that started is reported, with how it was recovered."""
     chronicle = Chronicle()
-    await family(World(), chronicle).execute("Go.", execution_id="run")
+    await family(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     begun = next(i for i, r in enumerate(chronicle.order, 1) if r.kind == "call_intent" and "agent/2/0" in r.body)
     told: list[ToolCallRecovered] = []
-    loop = family(World(), await chronicle.crashed_after(begun))
+    loop = family(ToolLedger(), await chronicle.crashed_after(begun))
     loop.on(ToolCallRecovered, told.append)
     await loop.recover("run")
     assert {(one.key, one.recovery.value) for one in told} >= {

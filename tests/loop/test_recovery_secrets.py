@@ -1,4 +1,4 @@
-"""Secrets and time in what is recorded: masks are never run, and no limit counts the time that a program was down."""
+"""Secrets and time in records: masks are never run, and limits do not count the time in which a program was down."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.testing import Chronicle, ManualClock
 from agentloop.values import ExecutionStatus, RecordKind, ToolStatus, approve, edit
-from tests.loop.recovery_bench import Model, World
+from tests.loop.recovery_bench import Model, ToolLedger
 
 SECRET = "s3cr3t-token-9"
 
 
-class Masking(Chronicle):
-    """A chronicle to which a secret is declared."""
+class MaskingJournal(Chronicle):
+    """A journal with a declared secret."""
 
     def __init__(self) -> None:
         MemoryJournal.__init__(self, secrets=[SECRET])
         self.order = []
 
 
-def loop_for(world: World, journal: MemoryJournal, *, effect: str = "idempotent", approval: bool = False) -> AgentLoop:
-    """Return a loop whose model hands a secret to a tool."""
+def loop_for(
+    world: ToolLedger, journal: MemoryJournal, *, effect: str = "idempotent", approval: bool = False
+) -> AgentLoop:
+    """Return a loop whose model passes a secret to a tool."""
 
     @tool(effect=effect)
     async def send(token: str, context: ToolContext) -> str:
@@ -44,9 +46,9 @@ def loop_for(world: World, journal: MemoryJournal, *, effect: str = "idempotent"
 
 
 async def test_a_declared_secret_is_in_no_record() -> None:
-    """Not in a body, not in what a list shows, not in the repr of the journal (law 18)."""
-    journal = Masking()
-    state = await loop_for(World(), journal).execute(f"Use {SECRET} now.", execution_id="run")
+    """It is in no body, no listing and no repr of the journal (law 18)."""
+    journal = MaskingJournal()
+    state = await loop_for(ToolLedger(), journal).execute(f"Use {SECRET} now.", execution_id="run")
     assert state.steps[0].executions[0].value == f"sent with {SECRET}"
     assert all(SECRET not in record.body for record in journal.order)
     head = await journal.head("run")
@@ -57,42 +59,42 @@ async def test_a_declared_secret_is_in_no_record() -> None:
 
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "effect"])
 async def test_a_mask_is_never_run(effect: str) -> None:
-    """Wherever it is cut short, no call runs with a mask in place of the secret, and the run comes to an end."""
-    journal = Masking()
-    await loop_for(World(), journal, effect=effect).execute(f"Use {SECRET}.", execution_id="run")
+    """Wherever the records end, no call runs with a mask in place of the secret, and the execution ends."""
+    journal = MaskingJournal()
+    await loop_for(ToolLedger(), journal, effect=effect).execute(f"Use {SECRET}.", execution_id="run")
     for count in range(1, len(journal.order) + 1):
-        world = World()
+        world = ToolLedger()
         state = await loop_for(world, await journal.crashed_after(count), effect=effect).recover("run")
         assert state.status is ExecutionStatus.COMPLETED
         execution = state.steps[0].executions[0]
         assert execution.succeeded or execution.status in {ToolStatus.IN_DOUBT, ToolStatus.CANCELLED}
 
 
-async def test_a_masked_call_that_waits_is_resumed_from_its_state_or_edited() -> None:
-    """The state at hand still has the arguments; from the journal alone, they have to be given again."""
-    journal, world = Masking(), World()
+async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> None:
+    """The caller's state has the arguments; a resumption from the journal alone needs them again."""
+    journal, world = MaskingJournal(), ToolLedger()
     loop = loop_for(world, journal, approval=True)
     waiting = await loop.execute("Go.", execution_id="run")
     key = waiting.pending[0].key
     left = await journal.crashed_after(len(journal.order))
     state = await loop.resume(waiting, {key: approve()})
     assert state.steps[0].executions[0].succeeded
-    refused = await loop_for(World(), left, approval=True).resume("run", {key: approve()})
+    refused = await loop_for(ToolLedger(), left, approval=True).resume("run", {key: approve()})
     assert "was masked in the journal" in refused.steps[0].executions[0].error_message
     again = await journal.crashed_after(
         next(i for i, one in enumerate(journal.order, 1) if one.kind is RecordKind.EXECUTION_SUSPENDED)
     )
-    other = World()
+    other = ToolLedger()
     edited = await loop_for(other, again, approval=True).resume("run", {key: edit({"token": SECRET})})
     assert edited.steps[0].executions[0].succeeded
     assert other.effects[key] == 1
 
 
-async def test_the_time_that_a_program_was_down_does_not_count() -> None:
-    """A limit of time counts the time that an execution was driven, also over a crash."""
+async def test_downtime_does_not_count() -> None:
+    """A time limit counts the time in which an execution ran, also over a crash."""
     clock, chronicle = ManualClock(), Chronicle()
 
-    def loop_on(journal: MemoryJournal) -> AgentLoop:
+    def loop_with(journal: MemoryJournal) -> AgentLoop:
         @tool(effect="pure")
         async def look() -> str:
             """Look."""
@@ -107,13 +109,13 @@ async def test_the_time_that_a_program_was_down_does_not_count() -> None:
             interceptors=[TimeLimit(50)],
         )
 
-    final = await loop_on(chronicle).execute("Go.", execution_id="run")
+    final = await loop_with(chronicle).execute("Go.", execution_id="run")
     steps = final.step_count
     assert final.status is ExecutionStatus.STOPPED
     done = next(i for i, one in enumerate(chronicle.order, 1) if one.kind is RecordKind.STEP_COMPLETED)
     left = await chronicle.crashed_after(done)
     clock.advance(3600)
-    state = await loop_on(left).recover("run")
+    state = await loop_with(left).recover("run")
     assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, steps)
     assert state.execution is not None
     assert timedelta(seconds=state.execution.waited_seconds) > timedelta(hours=1)

@@ -43,7 +43,7 @@ def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLo
     return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
 
 
-def at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> list[Inbox]:
+def send_at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> list[Inbox]:
     """Send the texts at the first events of this class."""
     inbox, left = loop.inbox("run"), [times]
 
@@ -58,15 +58,15 @@ def at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> list[
 
 
 def conversation(state: AgentState) -> list[str]:
-    """Return who said what; an assistant's calls are told by their number."""
+    """Return role and text of the messages; calls of an assistant are shown by their number."""
     return [f"{one.role[0]}:{one.text or len(one.exchanges)}" for one in state.messages]
 
 
 @pytest.mark.parametrize("kind", [AgentStepStarted, InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
 def test_a_message_is_in_the_conversation_before_the_next_step(kind: type[Event]) -> None:
-    """Whenever in a step it is sent, the next request holds it, after the outcomes of the step."""
+    """Whenever in a step it is sent, the next request contains it, after the outcomes of the step."""
     loop = scripted([call("echo", 1)], "done")
-    at(loop, kind, "also this")
+    send_at(loop, kind, "also this")
     told: list[Event] = []
     loop.wiretap(told.append)
     state = loop.execute_sync("go", execution_id="run")
@@ -78,10 +78,10 @@ def test_a_message_is_in_the_conversation_before_the_next_step(kind: type[Event]
 
 
 @pytest.mark.parametrize("kind", [InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
-def test_a_message_after_the_final_answer_makes_the_execution_go_on(kind: type[Event]) -> None:
-    """The model has just answered: the message is not lost, and is answered in the same execution."""
+def test_a_message_after_the_final_answer_continues_the_execution(kind: type[Event]) -> None:
+    """The message is answered in the same execution."""
     loop = scripted("done", "done again")
-    at(loop, kind, "one more thing")
+    send_at(loop, kind, "one more thing")
     state = loop.execute_sync("go", execution_id="run")
     assert conversation(state) == ["u:go", "a:done", "u:one more thing", "a:done again"]
     assert (state.status, state.step_count, state.execution_count) == (ExecutionStatus.COMPLETED, 2, 1)
@@ -89,18 +89,18 @@ def test_a_message_after_the_final_answer_makes_the_execution_go_on(kind: type[E
     assert state.stop_signal.reason is StopReason.COMPLETED
 
 
-def test_going_on_is_told_as_such() -> None:
-    """A message that is there when it is decided about going on is the reason to go on."""
+def test_a_waiting_message_requests_a_continuation() -> None:
+    """A message that waits at the end of a step is the reason for the next step."""
     loop = scripted("done", "done again")
-    at(loop, InferenceRequestStarted, "one more thing")
+    send_at(loop, InferenceRequestStarted, "one more thing")
     told: list[Event] = []
     loop.on(ContinuationEvaluated, told.append)
     loop.execute_sync("go", execution_id="run")
     assert [event.continues for event in told if isinstance(event, ContinuationEvaluated)] == [True, False]
 
 
-async def test_steering_works_while_iterating() -> None:
-    """Whoever iterates can answer the final answer."""
+async def test_messages_can_be_sent_while_iterating() -> None:
+    """A reader of the states can reply to the final answer."""
     loop = scripted("done", "done again", "at last")
     inbox = loop.inbox("run")
     states = []
@@ -112,8 +112,8 @@ async def test_steering_works_while_iterating() -> None:
     assert states[-1].status is ExecutionStatus.COMPLETED
 
 
-def test_steering_works_while_streaming() -> None:
-    """Whoever reads the events can send a message while a tool works."""
+def test_messages_can_be_sent_while_streaming() -> None:
+    """A reader of the events can send a message while a tool runs."""
     loop = scripted([call("echo", 1, seconds=1)], "done")
 
     async def read() -> AgentState | None:
@@ -128,8 +128,8 @@ def test_steering_works_while_streaming() -> None:
     assert conversation(state) == ["u:go", "a:1", "u:look here", "a:done"]
 
 
-def test_messages_sent_before_the_execution_begins_are_kept() -> None:
-    """They come after the input and before the first step, in their order, text or not."""
+def test_messages_sent_before_the_start_are_received() -> None:
+    """They follow the input, in their order, before the first step."""
     loop = scripted("done")
     loop.inbox("run").send("first")
     loop.inbox("run").send(Message.user("second ", Image(file_id="f"), metadata={"from": "phone"}))
@@ -139,39 +139,39 @@ def test_messages_sent_before_the_execution_begins_are_kept() -> None:
 
 
 def test_a_changed_copy_has_the_same_inbox() -> None:
-    """What is sent to a loop reaches executions of its changed copies."""
+    """A message that is sent to a loop reaches executions of its changed copies."""
     loop = scripted("done")
     loop.inbox("run").send("first")
     assert conversation(loop.with_max_steps(3).execute_sync("go", execution_id="run")) == ["u:go", "u:first", "a:done"]
 
 
 def test_a_message_is_for_one_execution() -> None:
-    """Others of the same loop do not get it (law 9)."""
+    """Other executions of the loop do not receive it (law 9)."""
     loop = scripted("done")
     loop.inbox("other").send("not for you")
     assert conversation(loop.execute_sync("go", execution_id="run")) == ["u:go", "a:done"]
 
 
-def test_an_execution_that_has_ended_takes_no_message() -> None:
-    """The sender is told, and told what to do instead."""
+def test_an_ended_execution_refuses_messages() -> None:
+    """The error says what to do instead."""
     loop = scripted("done")
     loop.execute_sync("go", execution_id="run")
     with pytest.raises(InboxClosed, match=r"'run' has ended .* loop.execute\(state.with_message"):
         loop.inbox("run").send("too late")
 
 
-def test_an_execution_that_goes_on_from_an_earlier_state_takes_messages_again() -> None:
-    """Its end is forgotten when one of its earlier states is gone on with."""
+def test_an_execution_continued_from_an_earlier_state_accepts_messages_again() -> None:
+    """Its end is forgotten when one of its earlier states is executed."""
     script = ScenarioStep.tool_call("echo", {"value": 1}), ScenarioStep.final("done"), ScenarioStep.final("indeed")
     loop = AgentLoop(ScriptedDriver(*script), toys(Ledger()))
     first, *_ = loop.iterate_sync("go", execution_id="run")
-    at(loop, AgentStepStarted, "in time")
+    send_at(loop, AgentStepStarted, "in time")
     again = loop.execute_sync(first)
     assert conversation(again) == ["u:go", "a:1", "a:done", "u:in time", "a:indeed"]
 
 
 @pytest.mark.parametrize("point", [on_stop, after_execution])
-def test_what_is_too_late_is_refused_and_not_lost(point: Callable[..., Any]) -> None:
+def test_a_message_that_is_too_late_is_refused(point: Callable[..., Any]) -> None:
     """From the moment at which the execution stops, sending is an error."""
     refused: list[str] = []
 
@@ -198,17 +198,17 @@ def test_what_is_too_late_is_refused_and_not_lost(point: Callable[..., Any]) -> 
         ),
     ],
 )
-def test_a_message_defeats_no_limit_and_stands_at_the_end(parts: Any, lines: list[Any], expected: list[str]) -> None:
-    """Where the execution is stopped all the same, the message is in the final state, unanswered."""
+def test_a_message_does_not_bypass_a_limit(parts: Any, lines: list[Any], expected: list[str]) -> None:
+    """If the execution stops nevertheless, the message is in the final state, without an answer."""
     loop = scripted(*lines, **parts)
-    at(loop, InferenceRequestStarted, "more")
+    send_at(loop, InferenceRequestStarted, "more")
     state = loop.execute_sync("go", execution_id="run")
     assert state.status is ExecutionStatus.STOPPED
     assert conversation(state) == expected
 
 
 def test_a_stop_before_the_first_step_keeps_the_message() -> None:
-    """A message that nobody is asked about stands in the final state."""
+    """The message is in the final state, although no model was called."""
     for point in (before_execution, before_step):
         loop = scripted("done").with_interceptors(point(lambda given: given.stop("not today")))
         loop.inbox("run").send("more")
@@ -217,18 +217,18 @@ def test_a_stop_before_the_first_step_keeps_the_message() -> None:
 
 
 def test_a_failed_execution_keeps_the_message() -> None:
-    """An error of the model does not lose what was sent meanwhile."""
+    """An error of the model does not lose messages that were sent meanwhile."""
     loop = scripted(ValueError("no model"))
-    at(loop, InferenceRequestStarted, "more")
+    send_at(loop, InferenceRequestStarted, "more")
     state = loop.execute_sync("go", execution_id="run")
     assert state.status is ExecutionStatus.FAILED
     assert conversation(state) == ["u:go", "u:more"]
 
 
 def test_a_cancelled_execution_keeps_the_message() -> None:
-    """The state that the error carries holds what was sent meanwhile, after the calls that were cut off."""
+    """The state that the error carries has the message, after the cancelled calls."""
     loop = scripted([call("echo", 1, seconds=9)])
-    at(loop, InferenceRequestStarted, "more")
+    send_at(loop, InferenceRequestStarted, "more")
 
     async def cut() -> AgentState:
         task = asyncio.ensure_future(loop.execute("go", execution_id="run"))
@@ -243,8 +243,8 @@ def test_a_cancelled_execution_keeps_the_message() -> None:
     assert conversation(run_virtual(cut())) == ["u:go", "a:1", "u:more"]
 
 
-async def test_a_message_to_a_suspended_execution_waits_with_it() -> None:
-    """It comes after the turn whose calls waited, when all of them are settled."""
+async def test_a_message_to_a_suspended_execution_waits() -> None:
+    """It follows the suspended turn, when all its calls are settled."""
     ledger = Ledger()
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("echo", {"value": 2})), ScenarioStep.final("done")
     loop = AgentLoop(ScriptedDriver(*script), toys(ledger), interceptors=[RequireApproval()])
@@ -259,8 +259,8 @@ async def test_a_message_to_a_suspended_execution_waits_with_it() -> None:
     assert len(ledger.used) == 2
 
 
-def test_only_a_users_message_can_be_sent() -> None:
-    """Everything else is refused where it is sent."""
+def test_only_user_messages_can_be_sent() -> None:
+    """Anything else is refused by `send`."""
     inbox = scripted("done").inbox("run")
     with pytest.raises(
         ContractViolation, match="only a user's message can be sent to an execution, not the assistant's"
@@ -270,7 +270,7 @@ def test_only_a_users_message_can_be_sent() -> None:
         inbox.send(7)  # type: ignore[arg-type]  # the mistake under test
 
 
-def test_messages_may_be_sent_from_any_thread() -> None:
+def test_messages_can_be_sent_from_any_thread() -> None:
     """A hundred messages from four threads, sent while a tool runs, all arrive, those of each thread in order."""
     loop: AgentLoop
 
@@ -280,7 +280,7 @@ def test_messages_may_be_sent_from_any_thread() -> None:
 
     @tool
     def work() -> str:
-        """Have messages sent from threads."""
+        """Send messages from threads."""
         threads = [threading.Thread(target=sender, args=(name,)) for name in "abcd"]
         for thread in threads:
             thread.start()
@@ -297,8 +297,8 @@ def test_messages_may_be_sent_from_any_thread() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.sampled_from(["call", "answer"]), max_size=4))
-def test_no_message_is_lost_doubled_or_reordered(sent: list[int], turns: list[str]) -> None:
-    """However many messages come in whichever steps, all stand in the conversation once, in order, and runs repeat exactly."""
+def test_no_message_is_lost_duplicated_or_reordered(sent: list[int], turns: list[str]) -> None:
+    """All messages are in the conversation once, in order, and a second run is identical."""
     lines = [[call("echo", 1)] if turn == "call" else "said" for turn in turns]
     loop = scripted(*lines, *["done"] * (len(sent) + 2))
     numbers = iter(range(100))
@@ -317,7 +317,7 @@ def test_no_message_is_lost_doubled_or_reordered(sent: list[int], turns: list[st
     assert state.messages[-1].role == "assistant"
 
 
-def test_an_unused_inbox_leaves_nothing_behind() -> None:
+def test_an_unused_inbox_has_no_entries() -> None:
     """An execution without messages has the state that it would have without inboxes, and no list is kept for it."""
     loop = scripted("done")
     loop.inbox("run")

@@ -1,4 +1,4 @@
-"""Suspension from end to end: what waits, what has run, other processes, and limits."""
+"""Suspension from end to end: pending calls, finished calls, other processes, and limits."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ asyncio.run(main())
 '''
 
 
-def in_another_process(folder: Path, decisions: str = "") -> AgentState:
-    """Begin the execution, or go on with it after these decisions, in a process of its own; return the stored state."""
+def run_in_process(folder: Path, decisions: str = "") -> AgentState:
+    """Start the execution, or resume it with these decisions, in another process; return the stored state."""
     program = PROGRAM.replace("\\\\n", "\\n")
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder), decisions],
@@ -111,17 +111,17 @@ def in_another_process(folder: Path, decisions: str = "") -> AgentState:
     return from_json((folder / "state.json").read_bytes(), AgentState)
 
 
-def test_each_round_of_decisions_can_be_a_process_of_its_own(tmp_path: Path) -> None:
-    """Nothing that ran before a suspension runs again, undecided calls stay pending, and the order is that of the calls."""
-    state = in_another_process(tmp_path)
+def test_each_round_of_decisions_can_be_another_process(tmp_path: Path) -> None:
+    """Nothing runs twice, undecided calls stay pending, and the order is that of the calls."""
+    state = run_in_process(tmp_path)
     assert state.status is ExecutionStatus.SUSPENDED
     assert [call.key for call in state.pending] == ["run/2/0", "run/2/2", "run/2/3", "run/2/4"]
     digest = state.pending[0].digest
-    state = in_another_process(tmp_path, f"{{'run/2/2': deny('not Bob'), 'run/2/0': approve({digest!r})}}")
+    state = run_in_process(tmp_path, f"{{'run/2/2': deny('not Bob'), 'run/2/0': approve({digest!r})}}")
     assert [call.key for call in state.pending] == ["run/2/3", "run/2/4"]
-    state = in_another_process(tmp_path, "{'run/2/4': edit({'to': 'Eve'})}")
+    state = run_in_process(tmp_path, "{'run/2/4': edit({'to': 'Eve'})}")
     assert [call.key for call in state.pending] == ["run/2/3"]
-    state = in_another_process(tmp_path, "{'run/2/3': answer('by hand')}")
+    state = run_in_process(tmp_path, "{'run/2/3': answer('by hand')}")
     assert (state.status, state.final_text, state.step_count) == (ExecutionStatus.COMPLETED, "done", 3)
     assert [one.text for one in state.steps[1].executions] == [
         "paid Ada",
@@ -137,17 +137,17 @@ def test_each_round_of_decisions_can_be_a_process_of_its_own(tmp_path: Path) -> 
     assert (exchange.call.arguments, exchange.execution.call.arguments) == ({"to": "Dot"}, {"to": "Eve"})
 
 
-def suspended_at(*values: int, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
-    """Return a loop whose first step makes a call of echo for each value, and whose second answers."""
+def loop_suspending(*values: int, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
+    """Return a loop whose first step calls echo with each value, and whose second step answers."""
     usage = Usage(10, 10)
     script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in values], usage=usage)
     driver = ScriptedDriver(script, ScenarioStep.final("done", usage=usage))
     return AgentLoop(driver, toys(ledger or Ledger()), **parts)
 
 
-async def test_the_events_of_a_suspension_tell_what_waits_and_what_goes_on() -> None:
-    """The run ends as suspended, and the next one says that it goes on, in the same step, without asking the model."""
-    loop = suspended_at(1, 2, interceptors=[RequireApproval([lambda point: point.arguments["value"] == 2])])
+async def test_the_events_of_a_suspension_and_a_resumption() -> None:
+    """The run ends as suspended; the next one is resumed, in the same step, without another inference."""
+    loop = loop_suspending(1, 2, interceptors=[RequireApproval([lambda point: point.arguments["value"] == 2])])
     told: list[Event] = []
     loop.wiretap(told.append)
     state = await loop.execute("go", execution_id="run")
@@ -171,15 +171,15 @@ async def test_the_events_of_a_suspension_tell_what_waits_and_what_goes_on() -> 
     assert first.resumed
 
 
-async def test_before_execution_is_not_passed_again() -> None:
-    """What is done once for an execution is not done again when it goes on."""
+async def test_before_execution_does_not_run_again() -> None:
+    """An interceptor of the start of an execution does not run when it is resumed."""
     passed: list[int] = []
 
     def note(point: BeforeExecution) -> BeforeExecution:
         passed.append(1)
         return point
 
-    loop = suspended_at(1, interceptors=[before_execution(note), RequireApproval()])
+    loop = loop_suspending(1, interceptors=[before_execution(note), RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
     assert passed == [1]
@@ -190,12 +190,12 @@ async def test_before_execution_is_not_passed_again() -> None:
     [{"max_steps": 1}, {"interceptors": [TokenLimit(20)]}, {"interceptors": [ToolCallLimit(2)]}],
     ids=["steps", "tokens", "calls"],
 )
-async def test_what_was_approved_runs_although_a_limit_is_reached_in_its_step(limit: dict[str, Any]) -> None:
-    """A suspension changes nothing about limits: the step that waited is one step, and its calls count once."""
+async def test_approved_calls_run_although_their_step_reaches_a_limit(limit: dict[str, Any]) -> None:
+    """The suspended step counts as one step, and its calls count once."""
     ledger, plain = Ledger(), Ledger()
-    unhindered = await suspended_at(1, 2, ledger=plain, **limit).execute("go", execution_id="run")
+    unhindered = await loop_suspending(1, 2, ledger=plain, **limit).execute("go", execution_id="run")
     limit["interceptors"] = [*limit.get("interceptors", []), RequireApproval()]
-    loop = suspended_at(1, 2, ledger=ledger, **limit)
+    loop = loop_suspending(1, 2, ledger=ledger, **limit)
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/0": approve()})
     state = await loop.resume(state, {"run/1/1": approve()})
@@ -204,10 +204,10 @@ async def test_what_was_approved_runs_although_a_limit_is_reached_in_its_step(li
     assert state.tool_call_count == unhindered.tool_call_count
 
 
-async def test_the_time_that_a_person_takes_is_not_the_executions() -> None:
-    """A limit on time does not count the time of the suspension, and still counts all other."""
+async def test_the_time_of_a_suspension_does_not_count() -> None:
+    """A time limit counts all time but that of the suspension."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
-    loop = suspended_at(1, 2, interceptors=[TimeLimit(60), RequireApproval()], clock=clock)
+    loop = loop_suspending(1, 2, interceptors=[TimeLimit(60), RequireApproval()], clock=clock)
     state = await loop.execute("go", execution_id="run")
     for place in range(2):
         clock.advance(timedelta(days=3).total_seconds())
@@ -217,8 +217,8 @@ async def test_the_time_that_a_person_takes_is_not_the_executions() -> None:
     assert state.execution.waited_seconds == pytest.approx(6 * 86400, abs=1)
 
 
-async def test_a_call_that_waits_for_another_runs_when_that_is_settled() -> None:
-    """A sequential call after an undecided one has no decision of its own, and keeps its place."""
+async def test_a_call_that_waits_for_another_runs_when_the_other_is_settled() -> None:
+    """A sequential call after an undecided one needs no decision, and keeps its place."""
     ledger = Ledger()
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("alone", {"value": 2}), ("echo", {"value": 3}))
     driver = ScriptedDriver(script, ScenarioStep.final("done"))
@@ -234,19 +234,19 @@ async def test_a_call_that_waits_for_another_runs_when_that_is_settled() -> None
     assert [arguments["value"] for _, arguments in ledger.used] == [3, 1, 2]
 
 
-async def test_an_approved_call_may_be_suspended_by_no_one_else() -> None:
-    """One decision is enough, however many let the call wait."""
+async def test_an_approved_call_is_not_suspended_again() -> None:
+    """One decision is enough, however many interceptors suspended the call."""
     asks = [before_tool_use(lambda point: point.suspend("again")) for _ in range(3)]
-    loop = suspended_at(1, interceptors=[*asks, RequireApproval()])
+    loop = loop_suspending(1, interceptors=[*asks, RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
 
 
-async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
-    """An interceptor that fails while decided calls are settled ends the execution; what is undecided is cancelled."""
+async def test_a_failed_resumption_leaves_a_complete_conversation() -> None:
+    """If an interceptor fails while decided calls are settled, the execution ends and undecided calls are cancelled."""
     ledger = Ledger()
 
-    class Failing(Interceptor):
+    class FailingInterceptor(Interceptor):
         priority = 700
 
         def before_tool_use(self, point: Any) -> Any:
@@ -254,7 +254,7 @@ async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
                 raise ValueError("no")
             return point
 
-    loop = suspended_at(1, 2, ledger=ledger, interceptors=[Failing(), RequireApproval()])
+    loop = loop_suspending(1, 2, ledger=ledger, interceptors=[FailingInterceptor(), RequireApproval()])
     state = await loop.resume(await loop.execute("go", execution_id="run"), {"run/1/0": approve()})
     assert state.status is ExecutionStatus.FAILED
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
@@ -262,8 +262,8 @@ async def test_a_failed_resumption_leaves_a_whole_conversation() -> None:
     assert not ledger.used
 
 
-class Dying(CanExecuteToolCalls):
-    """Executes one batch, and then fails without saying what came of the next."""
+class DyingExecutor(CanExecuteToolCalls):
+    """Executes one batch, and then fails without reporting the outcomes of the next."""
 
     def __init__(self, executor: CanExecuteToolCalls) -> None:
         self.executor = executor
@@ -277,10 +277,10 @@ class Dying(CanExecuteToolCalls):
 
 
 async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
-    """Nobody knows what came of them, and the state says so; what was undecided did not run."""
+    """Their outcome is unknown, and the state says so; undecided calls did not run."""
     stack = InterceptorStack.of([RequireApproval()])
     inner = ToolExecutor().with_tools(Tools.of(toys(Ledger()))).with_lifecycle(stack, EventBus())
-    loop = suspended_at(1, 2, executor=Dying(inner))
+    loop = loop_suspending(1, 2, executor=DyingExecutor(inner))
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/1": approve()})
     assert state.status is ExecutionStatus.FAILED
@@ -291,9 +291,9 @@ async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
     assert state.errors[0].type == "ConnectionError"
 
 
-async def test_a_decision_for_what_does_not_wait_is_refused() -> None:
-    """The error says which calls wait, and nothing is decided."""
-    loop = suspended_at(1, 2, interceptors=[RequireApproval()])
+async def test_a_decision_for_no_pending_call_is_refused() -> None:
+    """The error lists the pending calls, and nothing is decided."""
+    loop = loop_suspending(1, 2, interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     with pytest.raises(DecisionError, match="no call with the key 'other/1/0' waits; waiting are run/1/0, run/1/1"):
         await loop.resume(state, {"run/1/0": approve(), "other/1/0": approve()})
@@ -310,8 +310,8 @@ CALLS = st.lists(
 DECISIONS = st.sampled_from(["approve", "deny", "answer", "edit"])
 
 
-class Rounds(RuleBasedStateMachine):
-    """An execution of one batch, whose calls are decided about in any order and in any number of rounds."""
+class DecisionRounds(RuleBasedStateMachine):
+    """An execution of one batch whose calls are decided in any order and any number of rounds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class Rounds(RuleBasedStateMachine):
 
     @initialize(calls=CALLS, threshold=st.integers(0, 5))
     def begin(self, calls: list[tuple[str, int]], threshold: int) -> None:
-        """Let the model make the calls; those with a value from the threshold on wait."""
+        """Let the model make the calls; those with a value of at least the threshold are suspended."""
         self.calls = calls
         numbered = [(name, {"value": value, "key": str(place)}) for place, (name, value) in enumerate(calls)]
         driver = ScriptedDriver(ScenarioStep.tool_calls(*numbered), ScenarioStep.final("done"))
@@ -332,7 +332,7 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: self.state.status is ExecutionStatus.SUSPENDED)
     @rule(kinds=st.lists(st.none() | DECISIONS, min_size=6, max_size=6), stored=st.booleans(), bound=st.booleans())
     def decide(self, kinds: list[str | None], *, stored: bool, bound: bool) -> None:
-        """Decide about some of the calls that wait for a decision, and go on."""
+        """Decide about some of the pending calls, and resume."""
         waiting = [call for call in self.state.pending if not call.waits_for]
         assert waiting, "something waits for nothing"
         decisions: dict[str, Decision] = {}
@@ -354,13 +354,13 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: self.state.status is not ExecutionStatus.SUSPENDED)
     @rule()
     def decide_too_late(self) -> None:
-        """Nothing waits any more, so that nothing can be decided."""
+        """Nothing is pending any more, so a decision is refused."""
         with pytest.raises(DecisionError, match="nothing waits for a decision"):
             asyncio.run(self.loop.resume(self.state, {"run/1/0": approve()}))
 
     @invariant()
-    def every_call_has_one_outcome_or_waits(self) -> None:
-        """Together, in call order, and what is settled stays as it is (law 1)."""
+    def every_call_is_settled_or_pending(self) -> None:
+        """Both together are in call order, and settled calls do not change (law 1)."""
         if not hasattr(self, "state"):
             return
         step = self.state.steps[0]
@@ -372,10 +372,10 @@ class Rounds(RuleBasedStateMachine):
             assert settled[key] == execution
         self.settled = settled
         for key, (kind, value) in self.expected.items():
-            self.check(settled[key], kind, value)
+            self.check_outcome(settled[key], kind, value)
 
-    def check(self, execution: Any, kind: str, value: int) -> None:
-        """Hold an outcome against the decision."""
+    def check_outcome(self, execution: Any, kind: str, value: int) -> None:
+        """Compare an outcome with the decision."""
         if kind == "deny":
             assert (execution.status, execution.error_message) == (ToolStatus.BLOCKED, "no")
         elif kind == "answer":
@@ -386,8 +386,8 @@ class Rounds(RuleBasedStateMachine):
                 assert execution.value == (50 if kind == "edit" else value)
 
     @invariant()
-    def every_tool_has_run_once_where_it_ran(self) -> None:
-        """A call is in the ledger exactly when it succeeded or failed by running, and then once."""
+    def no_tool_runs_twice(self) -> None:
+        """A call is in the ledger once if it ran, and else not at all."""
         if not hasattr(self, "state"):
             return
         ran = Counter(arguments["key"] for _, arguments in self.ledger.used)
@@ -401,8 +401,8 @@ class Rounds(RuleBasedStateMachine):
         assert set(ran) == should
 
     @invariant()
-    def the_execution_goes_on_when_all_is_settled(self) -> None:
-        """It is suspended as long as something waits, and no longer."""
+    def the_execution_continues_when_all_calls_are_settled(self) -> None:
+        """It is suspended as long as a call is pending, and no longer."""
         if not hasattr(self, "state"):
             return
         if self.state.pending:
@@ -413,5 +413,5 @@ class Rounds(RuleBasedStateMachine):
             assert len(self.state.messages[1].exchanges) == len(self.calls)
 
 
-TestRounds = Rounds.TestCase
+TestRounds = DecisionRounds.TestCase
 TestRounds.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)

@@ -1,4 +1,4 @@
-"""Loops run from programs that have no event loop."""
+"""Loops that are run from programs without an event loop."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCallingDrive
 from agentloop.testing import Ledger, call, toys
 
 
-def loop_of(steps: int) -> AgentLoop:
-    """Make a loop of so many steps."""
+def loop_with_steps(steps: int) -> AgentLoop:
+    """Return a loop that takes this many steps."""
     lines = [call("echo", number) for number in range(steps - 1)]
     return AgentLoop(ToolCallingDriver(ScriptedInference(*lines, "done")), toys(Ledger()))
 
 
-def test_no_state_is_written_out_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop's runner shows its tasks to itself, with their results: a repr as long as the conversation, per step."""
+def test_no_repr_of_a_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio makes a repr of its runner's task and of the task's result, so no task has a state as its result."""
     shown: list[AgentState] = []
 
-    def told(state: AgentState) -> str:
+    def record_repr(state: AgentState) -> str:
         shown.append(state)
         return "a state"
 
-    monkeypatch.setattr(AgentState, "__repr__", told)
-    assert loop_of(3).execute_sync("go").final_text == "done"
-    assert [state.step_count for state in loop_of(3).iterate_sync("go")] == [1, 2, 3, 3]
+    monkeypatch.setattr(AgentState, "__repr__", record_repr)
+    assert loop_with_steps(3).execute_sync("go").final_text == "done"
+    assert [state.step_count for state in loop_with_steps(3).iterate_sync("go")] == [1, 2, 3, 3]
     assert shown == []
 
 
-def test_what_goes_wrong_is_raised_as_it_is() -> None:
-    """Errors come out of the event loop unchanged, and the loop can be used again."""
-    loop = loop_of(1)
+def test_errors_are_raised_unchanged() -> None:
+    """Errors leave the event loop unchanged, and the loop can be used again."""
+    loop = loop_with_steps(1)
     for _ in range(2):
         with pytest.raises(TypeError, match="not int"):
             loop.execute_sync(3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Final answers that have a type, in every mode."""
+"""Final answers with an output type, in every mode."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ ADD = ToolCall("1", "add", '{"a": 1, "b": 2}')
 
 
 def native(answer: Any) -> Any:
-    """Answer by the response format."""
+    """Answer in the response format."""
     return json.dumps(answer)
 
 
 def by_tool(answer: Any) -> Any:
-    """Answer by the answer's tool."""
+    """Answer with a call of the answer tool."""
     return ToolCall("9", ANSWER_TOOL, json.dumps(answer))
 
 
 def structured(answer: Any) -> Any:
-    """Answer in the mode structured."""
+    """Answer in the mode `structured`."""
     return json.dumps({"next": [{"answer": answer}]})
 
 
 def as_text(answer: Any) -> Any:
-    """Answer in a text with words around."""
+    """Answer in a text with words around the JSON."""
     return f"Here you are:\n```json\n{json.dumps(answer)}\n```\nBye."
 
 
@@ -87,8 +87,10 @@ WAYS: dict[str, tuple[Any, Any]] = {
 ways = pytest.mark.parametrize(("mode", "says"), WAYS.values(), ids=list(WAYS))
 
 
-async def run(mode: Any, *lines: Any, output_type: Any = Sum) -> tuple[AgentState, list[InferenceRequest], list[Event]]:
-    """Run a loop that wants an output."""
+async def execute_typed(
+    mode: Any, *lines: Any, output_type: Any = Sum
+) -> tuple[AgentState, list[InferenceRequest], list[Event]]:
+    """Run a loop with an output type."""
     model, events = ScriptedInference(*lines), list[Event]()
     loop = AgentLoop(ToolCallingDriver(model, mode=mode), [add], output_type=output_type)
     loop.wiretap(events.append)
@@ -96,16 +98,16 @@ async def run(mode: Any, *lines: Any, output_type: Any = Sum) -> tuple[AgentStat
 
 
 @ways
-async def test_an_answer_is_structured_into_its_type(mode: Any, says: Any) -> None:
-    """The output is of the type, whatever way the model gave it."""
-    state, _, _ = await run(mode, says(GOOD))
+async def test_an_answer_is_converted_to_its_type(mode: Any, says: Any) -> None:
+    """The output has the type, in whichever form the model gave it."""
+    state, _, _ = await execute_typed(mode, says(GOOD))
     assert state.output == Sum(3, Kind.SMALL)
 
 
 @ways
-async def test_an_answer_of_another_form_is_asked_for_again(mode: Any, says: Any) -> None:
-    """The model is told what is wrong, and its next answer counts; the conversation holds only that."""
-    state, requests, events = await run(mode, says(BAD), says(GOOD))
+async def test_an_invalid_answer_is_requested_again(mode: Any, says: Any) -> None:
+    """The model receives the problems, and its next answer counts; the conversation has only that one."""
+    state, requests, events = await execute_typed(mode, says(BAD), says(GOOD))
     assert state.output == Sum(3, Kind.SMALL)
     assert (state.step_count, len(requests)) == (1, 2)
     assert "total" in requests[1].messages[-1].text
@@ -113,16 +115,16 @@ async def test_an_answer_of_another_form_is_asked_for_again(mode: Any, says: Any
 
 
 @ways
-async def test_asking_again_is_bounded_and_ends_as_a_failure(mode: Any, says: Any) -> None:
-    """After the last try the execution fails, with the answer as far as it came."""
-    state, requests, _ = await run(mode, *[says(BAD)] * 3)
+async def test_the_number_of_retries_for_an_answer_is_limited(mode: Any, says: Any) -> None:
+    """After the last attempt the execution fails, with the last answer in its step."""
+    state, requests, _ = await execute_typed(mode, *[says(BAD)] * 3)
     assert (state.status, len(requests)) == (ExecutionStatus.FAILED, 3)
     assert "$.total" in state.errors[-1].message
 
 
-async def test_what_the_type_itself_refuses_is_asked_for_again() -> None:
-    """A validator of the type speaks to the model."""
-    state, requests, _ = await run("native", native({**GOOD, "total": -1}), native(GOOD))
+async def test_an_answer_that_the_type_refuses_is_requested_again() -> None:
+    """The message of the type's validator reaches the model."""
+    state, requests, _ = await execute_typed("native", native({**GOOD, "total": -1}), native(GOOD))
     assert state.output == Sum(3, Kind.SMALL)
     assert "total" in requests[1].messages[-1].text
 
@@ -132,25 +134,25 @@ async def test_what_the_type_itself_refuses_is_asked_for_again() -> None:
     [(int, 5, 5), (list[int], [1, 2], [1, 2]), (int | None, None, None), (Kind, "large", Kind.LARGE), (str, "a", "a")],
 )
 @pytest.mark.parametrize("way", ["by format", "by tool", "structured", "parsed"])
-async def test_an_output_need_not_be_an_object(kind: Any, answer: Any, output: Any, way: str) -> None:
-    """Any type that has a schema will do."""
+async def test_an_output_can_be_of_any_type(kind: Any, answer: Any, output: Any, way: str) -> None:
+    """Any type with a JSON Schema is possible."""
     mode, says = WAYS[way]
     wrapped = says({"answer": answer}) if way == "by tool" else says(answer)
-    state, _, _ = await run(mode, wrapped, output_type=kind)
+    state, _, _ = await execute_typed(mode, wrapped, output_type=kind)
     assert state.output == output
 
 
 async def test_tools_are_called_before_the_answer() -> None:
-    """Calls are not answers; the answer's tool beside another call is too early."""
+    """Calls are not answers; a call of the answer tool together with another call is too early."""
     for mode, first in (("native", [ADD]), (NativeMode(output="tool"), [ADD, by_tool(GOOD)])):
         says = native if mode == "native" else by_tool
-        state, requests, _ = await run(mode, first, says(GOOD))
+        state, requests, _ = await execute_typed(mode, first, says(GOOD))
         assert [execution.value for step in state.steps for execution in step.executions] == [3]
         assert (state.output, len(requests)) == (Sum(3, Kind.SMALL), 2)
 
 
-async def test_another_model_gives_the_answer_its_form() -> None:
-    """The final model's answer is checked, and asked for again."""
+async def test_a_final_model_formats_the_answer() -> None:
+    """The final model's answer is checked and requested again."""
     strong = ScriptedInference(native(BAD), native(GOOD))
     driver = ToolCallingDriver(ScriptedInference("any words"), final_inference=strong)
     state = await AgentLoop(driver, output_type=Sum).execute("?")
@@ -159,7 +161,7 @@ async def test_another_model_gives_the_answer_its_form() -> None:
 
 @ways
 async def test_the_last_answer_of_a_budget_has_its_type(mode: Any, says: Any) -> None:
-    """A limit makes an answer the last one, and no other kind of answer."""
+    """A limit changes when the last answer is given, not its type."""
     without_tools = native if mode == "structured" else says
     model = ScriptedInference(without_tools(GOOD))
     loop = AgentLoop(ToolCallingDriver(model, mode=mode), [add], output_type=Sum, interceptors=[Budget(steps=1)])
@@ -167,29 +169,29 @@ async def test_the_last_answer_of_a_budget_has_its_type(mode: Any, says: Any) ->
     assert (state.status, state.output) == (ExecutionStatus.STOPPED, Sum(3, Kind.SMALL))
 
 
-async def test_an_answer_to_be_gone_on_from_is_left_as_it_is_when_a_limit_comes() -> None:
-    """Nobody asked that it have the type, so nothing fails."""
+async def test_an_intermediate_answer_at_a_limit_is_not_typed() -> None:
+    """An answer with a requested continuation has no type to match, so nothing fails."""
 
-    class GoesOn(Interceptor):
+    class RequestsContinuation(Interceptor):
         def before_inference(self, point: BeforeInference) -> BeforeInference:
             return point.with_state(point.state.with_continuation_requested())
 
     driver = ToolCallingDriver(ScriptedInference("so far"), max_retries=0)
-    loop = AgentLoop(driver, output_type=Sum, max_steps=1, interceptors=[GoesOn()])
+    loop = AgentLoop(driver, output_type=Sum, max_steps=1, interceptors=[RequestsContinuation()])
     state = await loop.execute("?")
     assert (state.status, state.final_text) == (ExecutionStatus.STOPPED, "so far")
 
 
 async def test_a_stored_state_has_the_json_of_its_output() -> None:
-    """Types are not stored: what comes back is JSON, equal to what the model said; the states are equal."""
-    state, _, _ = await run("native", native(GOOD))
+    """Types are not stored: a loaded state has the JSON of the answer, and equals the original."""
+    state, _, _ = await execute_typed("native", native(GOOD))
     stored = from_json(to_json(state), AgentState)
     assert stored == state
     assert stored.output == GOOD
 
 
-async def test_a_driver_that_knows_nothing_of_outputs_is_held_to_them() -> None:
-    """A final answer of another form fails the execution, also under a driver that cannot ask again."""
+async def test_the_answers_of_every_driver_are_checked() -> None:
+    """A final answer of another form fails the execution, also under a driver that does not check answers."""
     loop = AgentLoop(ScriptedDriver(ScenarioStep.final("no form")), output_type=Sum)
     assert (await loop.execute("?")).status is ExecutionStatus.FAILED
     loop = AgentLoop(ScriptedDriver(ScenarioStep.final(json.dumps(GOOD))), output_type=Sum)
@@ -197,19 +199,19 @@ async def test_a_driver_that_knows_nothing_of_outputs_is_held_to_them() -> None:
 
 
 async def test_without_a_type_the_output_is_the_text() -> None:
-    """Free text is free."""
+    """The output of a loop without an output type is text."""
     state = await AgentLoop(ToolCallingDriver(ScriptedInference("Hello."))).execute("?")
     assert state.output == "Hello."
 
 
-def test_a_type_without_a_json_form_is_refused_when_the_loop_is_made() -> None:
-    """The mistake is told where it is made."""
+def test_a_type_without_a_schema_is_refused_at_construction() -> None:
+    """The error is raised when the loop is created."""
     with pytest.raises(ToolDefinitionError):
         AgentLoop(ToolCallingDriver(ScriptedInference()), output_type=complex)
 
 
-async def test_an_answer_by_tool_streams_as_text() -> None:
-    """Whoever watches sees the answer, not the call by which it is given."""
+async def test_an_answer_by_tool_is_streamed_as_text() -> None:
+    """A listener sees the answer, not the call with which it is given."""
     driver = ToolCallingDriver(ScriptedInference(by_tool(GOOD)), mode=NativeMode(output="tool"), streaming=True)
     loop, told = AgentLoop(driver, output_type=Sum), list[tuple[str, str]]()
     loop.on(InferenceDeltaReceived, lambda event: told.append((event.delta.kind, event.delta.text)))

@@ -21,7 +21,7 @@ from tests.limits import LONGEST
 HERE = Path(__file__).parent
 SMALL = str(HERE / "small_server.py")
 HOSTILE = str(HERE / "hostile_server.py")
-PATIENT: dict[str, Any] = {"connect_timeout": 10 * LONGEST, "patience": 10 * LONGEST}
+PATIENT: dict[str, Any] = {"connect_timeout": 10 * LONGEST, "reconnect_timeout": 10 * LONGEST}
 """Settings of an ensemble with which nothing ends because a server, or the machine, is slow."""
 
 

@@ -96,7 +96,7 @@ async def test_a_server_that_dies_is_told_with_its_last_words(
     async with hostile("dies at once", **SETTINGS) as server:
         for _ in range(3):
             await server.discover()
-        assert server.diagnose() == "its process has ended with exit code 7; it said last: no key"
+        assert server.diagnose() == "its process has ended with exit code 7; its last output: no key"
     assert caplog.text.count("the MCP server hostile is away: its process has ended with exit code 7") == 1
 
 

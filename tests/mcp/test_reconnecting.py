@@ -51,7 +51,7 @@ async def test_a_session_that_is_not_known_any_more_is_begun_again() -> None:
 async def test_a_server_that_stays_away_fails_its_own_calls_only() -> None:
     """They are told as unavailable when there is no more patience; the executions go on."""
     port = free_port()
-    settings = {**PATIENT, "patience": 0.3, "policy": ToolPolicy(timeout=LONGEST)}
+    settings = {**PATIENT, "reconnect_timeout": 0.3, "policy": ToolPolicy(timeout=LONGEST)}
     server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **settings)
     calls: list[Call] = [("add", {"a": 1, "b": 1}), ("put", {"path": "/dev/null", "text": ""})]
     async with scripted_loop([server], calls) as loop:
@@ -68,7 +68,7 @@ async def test_a_server_that_stays_away_fails_its_own_calls_only() -> None:
 async def test_a_server_that_is_lost_in_the_middle_of_a_call_leaves_it_in_doubt(tmp_path: Path) -> None:
     """It had been sent, and its tool is an effect."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **{**PATIENT, "patience": 0.3})
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **{**PATIENT, "reconnect_timeout": 0.3})
     notes = tmp_path / "notes"
     async with serving_small(port) as process, scripted_loop([server], ("wait", {"path": str(notes)})) as loop:
         running = asyncio.create_task(loop.execute("go"))

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from agentloop.errors import ToolFailed
 from agentloop.mcp import McpEnsemble
-from agentloop.mcp.mcp_tool import McpTool
+from agentloop.mcp.mcp_tool import McpTool, tool_request
 from agentloop.values import Audio, Effect, Image
 from agentloop.values.json import thaw
 from tests.mcp.running import PATIENT
@@ -92,7 +92,7 @@ async def check_call(server: McpEnsemble, asked: dict[str, Any], told: dict[str,
     """Check what comes of one call; its arguments are sent as they were, also where they do not fit."""
     first = server.offered[0]
     assert isinstance(first, McpTool)
-    tool = evolve(first, remote=asked["name"])
+    tool = evolve(first, request=tool_request(asked["name"]))
     texts = [block["text"] for block in told["content"] if block["type"] == "text"]
     if told.get("isError"):
         with pytest.raises(ToolFailed) as failed:

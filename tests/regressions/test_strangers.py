@@ -246,7 +246,7 @@ def test_different_calls_never_look_alike(one: str, other: str) -> None:
 
 def stranger(manner: str, notes: Path, **settings: Any) -> McpEnsemble:
     """Return a server that cannot be trusted."""
-    settings = {"connect_timeout": 30, "patience": 5, **settings}
+    settings = {"connect_timeout": 30, "reconnect_timeout": 5, **settings}
     return McpEnsemble.stdio(sys.executable, ["-S", SERVER, manner, str(notes)], name="stranger", **settings)
 
 

@@ -16,14 +16,14 @@ from agentloop.journal import MemoryJournal
 from agentloop.replay import Replay, replay
 
 CANNOT = {
-    "test_a_tool_that_is_gone_leaves_its_call_in_doubt": "the tool is gone",
-    "test_what_has_begun_goes_on_as_it_began": "interceptors are new",
-    "test_effects_of_all_classes_have_their_order": "the effect of a tool is another one",
+    "test_a_removed_tool_leaves_its_call_in_doubt": "the tool is gone",
+    "test_a_started_call_resumes_with_its_recorded_arguments": "interceptors are new",
+    "test_the_recorded_effect_of_a_call_counts": "the effect of a tool is another one",
     "test_an_event_nobody_listens_for_is_not_built": "its bus does not let events be built",
     "test_a_journal_that_cannot_be_written_is_told": "there is no journal to read",
     "test_messages_that_came_in_the_middle": "an interceptor sends messages into the execution, which has ended",
-    "test_a_message_sent_while_the_answer_comes_stands_after_it_after_a_crash": "an interceptor sends messages, too",
-    "test_calls_whose_answer_is_not_at_hand_are_settled_before_the_model_is_asked_again": "the answer was masked",
+    "test_a_message_sent_during_an_inference_follows_its_response_after_a_crash": "an interceptor sends messages, too",
+    "test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference": "the answer was masked",
     "test_a_run_that_its_user_stopped_is_compared_up_to_there": "the token is cancelled for good",
     "test_what_only_one_that_was_left_out_has_written_is_told_as_such": "it is left out",
 }

@@ -1,4 +1,4 @@
-"""Carriers of interrupted work, and how they are found again."""
+"""Carriers of interrupted batches, steps and executions."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def wrapping_error(*, forgets: bool) -> RuntimeError:
 
 
 def test_a_carrier_names_its_cause() -> None:
-    """The message of a carrier is that of its cause, so that a carrier that is never unwrapped says what was wrong."""
+    """The message of a carrier contains that of its cause, so that an unhandled carrier explains the error."""
     assert str(StepInterrupted(STATE, ValueError("no model"))) == "ValueError: no model"
     assert str(ExecutionInterrupted(STATE)) == "cancelled"
     assert isinstance(StepInterrupted(STATE), AgentLoopError)
 
 
-def test_the_cause_is_reached_through_every_carrier() -> None:
-    """A carrier in a carrier stands for the innermost cause; other errors stand for themselves."""
+def test_the_cause_of_nested_carriers_is_the_innermost_error() -> None:
+    """Carriers are unwrapped; any other error is its own cause."""
     error = ValueError("no model")
     assert cause_of(StepInterrupted(STATE, BatchInterrupted(EXECUTIONS, error))) is error
     assert cause_of(error) is error
@@ -69,21 +69,21 @@ def test_the_cause_is_reached_through_every_carrier() -> None:
         [BatchInterrupted(EXECUTIONS), asyncio.CancelledError(), TimeoutError(), RuntimeError("wrapped")],
     ],
 )
-def test_a_carrier_is_found_behind_what_was_raised_from_it(errors: list[BaseException]) -> None:
-    """Wrapping an error, however often, does not lose the batch that it carries."""
+def test_a_carrier_is_found_in_the_chain_of_causes(errors: list[BaseException]) -> None:
+    """An error that was wrapped any number of times still leads to its batch."""
     carrier = BatchInterrupted.find_in(chained(*errors))
     assert carrier is errors[0]
 
 
-def test_a_carrier_is_found_behind_an_error_raised_while_it_was_handled() -> None:
-    """An error raised without `from` keeps the carrier as its context; `from None` gives the carrier up on purpose."""
+def test_a_carrier_is_found_in_the_context_of_an_error() -> None:
+    """An error raised while a carrier is handled leads to it, unless it is raised `from None`."""
 
     assert StepInterrupted.find_in(wrapping_error(forgets=False)) is not None
     assert StepInterrupted.find_in(wrapping_error(forgets=True)) is None
 
 
-def test_carriers_are_not_confused() -> None:
-    """Each class finds its own carriers only, also in a chain of errors that leads back to its beginning."""
+def test_each_class_of_carriers_finds_its_own() -> None:
+    """Carriers of other classes are skipped, and a cyclic chain of causes ends the search."""
     error = chained(BatchInterrupted(EXECUTIONS), StepInterrupted(STATE))
     assert BatchInterrupted.find_in(error) is error.__cause__
     assert ExecutionInterrupted.find_in(error) is None
@@ -92,8 +92,8 @@ def test_carriers_are_not_confused() -> None:
     assert StepInterrupted.find_in(first) is None
 
 
-def test_the_last_state_is_read_from_what_left_the_loop() -> None:
-    """Cancellations, journal errors and errors raised from them give the last state; others give none."""
+def test_the_last_state_is_returned_for_errors_of_the_loop() -> None:
+    """Cancellations, journal errors and errors raised from them carry the last state; others carry none."""
     assert interrupted_state(chained(ExecutionInterrupted(STATE), asyncio.CancelledError(), TimeoutError())) is STATE
     full = JournalFull("no room")
     assert interrupted_state(full) is None

@@ -60,7 +60,9 @@ def test_a_file_of_an_unknown_kind_needs_its_type(tmp_path: Path) -> None:
     """What cannot be guessed has to be said; a file that is not there is told as such."""
     path = tmp_path / "picture.unknownkind"
     path.write_bytes(b"content")
-    with pytest.raises(ConfigurationError, match=r"picture\.unknownkind cannot be told from its name; pass media_type"):
+    with pytest.raises(
+        ConfigurationError, match=r"picture\.unknownkind cannot be guessed from its name; pass media_type"
+    ):
         Image.from_path(path)
     with pytest.raises(FileNotFoundError):
         Image.from_path(tmp_path / "absent.png")

@@ -114,7 +114,7 @@ class JsonEventDecoder(StreamDecoder):
         """Return the typed error for an error object in the stream."""
         return reported_error(data, _OK, self.headers)
 
-    def truncated(self, reason: str) -> InferenceError:
+    def truncation_error(self, reason: str) -> InferenceError:
         """Return the error for a stream that ended too early."""
         return invalid_response(f"the stream ended too early: {reason}", _OK, self.headers)
 
@@ -148,7 +148,7 @@ class JsonEventDecoder(StreamDecoder):
         self._decode(self._framing.close())
         # An empty stream is an error and not an empty response: the connection may have been cut.
         if not self._has_events:
-            raise self.truncated("it contains no events")
+            raise self.truncation_error("it contains no events")
         try:
             return self.response()
         except SHAPE_ERRORS as error:
@@ -160,7 +160,7 @@ class JsonEventDecoder(StreamDecoder):
             # The first character is compared first, because this runs for every event.
             if event.data[:1] == "[" and event.data.strip() == _DONE:
                 continue
-            data = self._parsed(event)
+            data = self._parse(event)
             self._has_events = True
             try:
                 deltas += self.process(data, event.event)
@@ -168,7 +168,7 @@ class JsonEventDecoder(StreamDecoder):
                 raise self._unexpected_structure() from error
         return deltas
 
-    def _parsed(self, event: ServerSentEvent) -> dict[str, Any]:
+    def _parse(self, event: ServerSentEvent) -> dict[str, Any]:
         try:
             data = parse_json(event.data)
         except ValueError as error:

@@ -50,7 +50,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def status_error(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
     """Return the typed error for a response with an error status."""
-    data = _parsed_body(body)
+    data = _parse_body(body)
     message, code = _message_and_code(data)
     # Without a message, the error quotes the body, such as the page of a gateway.
     message = message or _excerpt(body)
@@ -149,7 +149,7 @@ def _status_of(code: object) -> int:
 # --- the fields of an error ----------------------------------------------------------------------------------------
 
 
-def _parsed_body(body: bytes) -> Any:
+def _parse_body(body: bytes) -> Any:
     try:
         data = parse_json(body)
     except (ValueError, UnicodeDecodeError):
@@ -161,7 +161,7 @@ def _parsed_body(body: bytes) -> Any:
 def _message_and_code(data: Any) -> tuple[str, str]:
     """Find the message and the code or type of an error, in the places where providers put them."""
     if isinstance(data, str):
-        return _shortened(data), ""
+        return _shorten(data), ""
     if not isinstance(data, dict):
         return "", ""
     error = data.get("error", data.get("errors", data))
@@ -169,13 +169,13 @@ def _message_and_code(data: Any) -> tuple[str, str]:
     if isinstance(error, list):
         error = error[0] if error else {}
     if isinstance(error, str):
-        return _shortened(error), ""
+        return _shorten(error), ""
     if not isinstance(error, dict):
         return "", ""
     # OpenAI and Anthropic use `message`, FastAPI uses `detail` with `msg`, xAI uses `error`.
     message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
     code = next((error[name] for name in ("code", "type", "status") if _is_code(error.get(name))), "")
-    return _shortened(f"{_as_text(message)}{_upstream_message(error)}"), _shortened(str(code))
+    return _shorten(f"{_as_text(message)}{_upstream_message(error)}"), _shorten(str(code))
 
 
 def _upstream_message(error: Mapping[str, Any]) -> str:
@@ -202,7 +202,7 @@ def _with_code(message: str, code: str) -> str:
     return f"{message} ({code})"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_EXCERPT else f"{text[:_MAX_EXCERPT]}…"
 
 

@@ -30,7 +30,7 @@ class ImportedCalls:
     unanswered: UnansweredCalls
     at: datetime
 
-    def executed(self, call: ToolCall, path: str, outcome: Mapping[str, Any]) -> ToolExecution:
+    def create_execution(self, call: ToolCall, path: str, outcome: Mapping[str, Any]) -> ToolExecution:
         """Return the execution of a call with this outcome.
 
         Args:
@@ -42,7 +42,7 @@ class ImportedCalls:
         key = f"imported/{path}"
         return ToolExecution.of(call, key=key, id=key, at=self.at, **outcome)
 
-    def without_result(self, call: ToolCall, path: str) -> ToolExecution:
+    def create_cancelled(self, call: ToolCall, path: str) -> ToolExecution:
         """Return the cancelled execution of a call without a result.
 
         Raises:
@@ -54,4 +54,4 @@ class ImportedCalls:
             )
         error = ErrorInfo("Cancelled", "the conversation was imported without a result for this call")
         # The tool may have run without its result being recorded.
-        return self.executed(call, path, {"status": ToolStatus.CANCELLED, "error": error, "may_have_run": True})
+        return self.create_execution(call, path, {"status": ToolStatus.CANCELLED, "error": error, "may_have_run": True})

@@ -253,7 +253,7 @@ class OllamaStreamDecoder(JsonEventDecoder):
             InferenceError: when the stream ended without a line that says `done`.
         """
         if not self._reader.has_ended:
-            raise self.truncated("no line says that it is done")
+            raise self.truncation_error("no line says that it is done")
         return self._reader.response()
 
 

@@ -72,8 +72,8 @@ class ResponseBuilder:
 
     def parts(self) -> tuple[ResponsePart, ...]:
         """Return the complete parts, in the order in which they started."""
-        completed = [part.completed() for part in self._parts]
-        return tuple([part for part in completed if part is not None])
+        built = [part.build() for part in self._parts]
+        return tuple([part for part in built if part is not None])
 
     @property
     def has_calls(self) -> bool:
@@ -122,7 +122,7 @@ class _PartialPart:
     part: ProviderPart | None = None
     index: int = 0
 
-    def completed(self) -> ResponsePart | None:
+    def build(self) -> ResponsePart | None:
         text = "".join(self.texts)
         if self.kind == "call":
             # A call without arguments has none, which is an empty object.

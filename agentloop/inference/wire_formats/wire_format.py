@@ -90,7 +90,8 @@ class StreamDecoder(ABC):
 
     An implementer keeps these laws:
 
-    - The deltas do not depend on chunk boundaries, which may fall inside a character.
+    - The deltas do not depend on chunk boundaries, which may fall inside a character. The exception is an error, which
+      discards the deltas of its chunk.
     - The response equals the one that `WireFormat.decode_response` returns for the same response in one piece.
     - Bytes that are not a valid response, and errors reported inside the stream, raise typed errors. Time and memory are
       linear in the length of the stream.

@@ -6,9 +6,9 @@ from agentloop.interception.resilience.deduplicate import InFlight as InFlight
 from agentloop.interception.resilience.deduplicate import SimilarCalls as SimilarCalls
 from agentloop.interception.resilience.deduplicate import WithinSeconds as WithinSeconds
 from agentloop.interception.resilience.deduplicate import WithinSteps as WithinSteps
-from agentloop.interception.resilience.layer import MemoryStore as MemoryStore
 from agentloop.interception.resilience.layer import any_caller as any_caller
 from agentloop.interception.resilience.layer import calling_agent as calling_agent
+from agentloop.interception.resilience.memory_store import MemoryStore as MemoryStore
 from agentloop.interception.resilience.rate_limiter import RateLimiter as RateLimiter
 from agentloop.interception.resilience.resilience import Resilience as Resilience
 from agentloop.interception.resilience.retry import Retry as Retry

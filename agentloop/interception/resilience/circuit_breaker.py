@@ -1,24 +1,26 @@
-"""Leaving a tool alone that keeps failing."""
+"""Refusal of calls to tools that keep failing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.events.resilience import CircuitClosed, CircuitHalfOpened, CircuitOpened, ToolCallShortCircuited
-from agentloop.interception.resilience.layer import CIRCUIT, MemoryStore, ResilienceLayer
+from agentloop.interception.resilience.layer import CIRCUIT_PRIORITY, ResilienceLayer
+from agentloop.interception.resilience.memory_store import MemoryStore
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CircuitPolicy
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
+# --- the state machine ------------------------------------------------------------------------------------------
+
 
 class CircuitStatus(StrEnum):
-    """Whether a circuit lets calls through."""
+    """Whether a circuit admits calls."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -27,152 +29,160 @@ class CircuitStatus(StrEnum):
 
 @frozen(eq=False, repr=False)
 class Circuit(Value):
-    """A circuit: closed it lets every call through, open none, half-open a number of probes.
+    """A circuit: a closed one admits every call, an open one none, a half-open one a number of probes.
 
-    What came of a call counts only in the period in which it was let through: a straggler of an earlier one neither opens
-    nor closes anything.
+    The outcome of a call counts only in the period in which the call was admitted: a late outcome of an earlier period
+    neither opens nor closes the circuit.
 
     Attributes:
-        status: whether it lets calls through.
-        failures: how many calls failed in a row while it was closed.
-        opened_at: when it was last opened, in seconds.
-        let_through: how many probes were let through while it was half-open.
-        succeeded: how many of them succeeded.
-        period: counts the changes of the status.
+        status: whether it admits calls.
+        failures: the number of consecutive failures while it was closed.
+        opened_at: when it was last opened, in seconds of the loop's clock.
+        admitted: the number of probes that were admitted while it was half-open.
+        successes: the number of probes that succeeded.
+        period: the number of changes of the status.
     """
 
     status: CircuitStatus = CircuitStatus.CLOSED
     failures: int = 0
     opened_at: float = 0.0
-    let_through: int = 0
-    succeeded: int = 0
+    admitted: int = 0
+    successes: int = 0
     period: int = 0
 
     def wait(self, policy: CircuitPolicy, now: float) -> float:
-        """Return the seconds until an open circuit lets a call through; 0 for one that does now."""
+        """Return the seconds until an open circuit admits a call; 0 for any other circuit."""
         return max(0.0, self.opened_at + policy.seconds - now) if self.status is CircuitStatus.OPEN else 0.0
 
     def admits(self, policy: CircuitPolicy, now: float) -> bool:
-        """Say whether a call would be let through."""
+        """Return whether the circuit admits a call now."""
         if self.status is CircuitStatus.HALF_OPEN:
-            return self.let_through < policy.probes
+            return self.admitted < policy.probes
         return self.wait(policy, now) == 0.0
 
-    def with_admitted(self, policy: CircuitPolicy, now: float) -> Circuit:
-        """Return the circuit after a call was let through; one that was refused changes nothing."""
+    def with_request(self, policy: CircuitPolicy, now: float) -> Circuit:
+        """Return the circuit after a call has arrived; one that is refused changes nothing."""
         if self.status is CircuitStatus.CLOSED or not self.admits(policy, now):
             return self
         if self.status is CircuitStatus.HALF_OPEN:
-            return evolve(self, let_through=self.let_through + 1)
-        return Circuit(CircuitStatus.HALF_OPEN, opened_at=self.opened_at, let_through=1, period=self.period + 1)
+            return evolve(self, admitted=self.admitted + 1)
+        return Circuit(CircuitStatus.HALF_OPEN, opened_at=self.opened_at, admitted=1, period=self.period + 1)
 
     def with_success(self, policy: CircuitPolicy, period: int) -> Circuit:
-        """Return the circuit after a call succeeded that was let through in this period."""
+        """Return the circuit after the success of a call that was admitted in this period."""
         if period != self.period:
             return self
         if self.status is CircuitStatus.CLOSED:
             return evolve(self, failures=0)
-        if self.succeeded + 1 < policy.probes:
-            return evolve(self, succeeded=self.succeeded + 1)
+        if self.successes + 1 < policy.probes:
+            return evolve(self, successes=self.successes + 1)
         return Circuit(period=self.period + 1)
 
     def with_failure(self, policy: CircuitPolicy, period: int, now: float) -> Circuit:
-        """Return the circuit after a call failed that was let through in this period."""
+        """Return the circuit after the failure of a call that was admitted in this period."""
         if period != self.period:
             return self
         if self.status is CircuitStatus.CLOSED and self.failures + 1 < policy.failures:
             return evolve(self, failures=self.failures + 1)
         return Circuit(CircuitStatus.OPEN, opened_at=now, period=self.period + 1)
 
-    def with_return(self, period: int) -> Circuit:
-        """Return the circuit after a call of this period ended in a way that says nothing, such as cancelled."""
+    def with_no_verdict(self, period: int) -> Circuit:
+        """Return the circuit after a call of this period ended neither as a success nor as a failure, such as cancelled."""
         if period != self.period or self.status is not CircuitStatus.HALF_OPEN:
             return self
-        return evolve(self, let_through=self.let_through - 1)
+        return evolve(self, admitted=self.admitted - 1)
 
+
+# --- the layer --------------------------------------------------------------------------------------------------
 
 _CIRCUITS = Namespace("circuits")
-_NEW = Circuit()
-_QUIET_SECONDS = 3600.0
-_SUCCEEDED: Mapping[ToolStatus, bool] = {
+_NEW_CIRCUIT = Circuit()
+_IDLE_SECONDS = 3600.0
+_IS_SUCCESS: Mapping[ToolStatus, bool] = {
     ToolStatus.SUCCEEDED: True,
     ToolStatus.FAILED: False,
     ToolStatus.TIMED_OUT: False,
 }
-
-_Changed: TypeAlias = tuple[Circuit, Circuit]
+"""Whether an outcome is a success or a failure; the others are neither."""
 
 
 @frozen
 class CircuitBreaker(ResilienceLayer):
-    """Refuses calls of a tool, or of a dependency that several tools share, after it has failed some times in a row.
+    """Refuses calls of a tool, or of a dependency that several tools share, after a number of consecutive failures.
 
-    After a while a bounded number of probes is let through: if all succeed calls run again, if one fails they are refused
-    for another while. An attempt that failed or timed out is a failure; one that was cancelled or refused says nothing.
-    A circuit that nobody has used for an hour longer than it stays open is forgotten.
+    After some time a number of probes is admitted: if all succeed, calls run again; if one fails, calls are refused for the
+    same time again. An attempt that failed or timed out is a failure; one that was cancelled or refused is neither a failure
+    nor a success. A circuit that was not used for an hour longer than it stays open is deleted.
 
     Attributes:
         policy: the policy of tools that declare none; None for no circuit.
-        store: where the circuits are.
-        priority: where it stands among the interceptors.
+        store: where the circuits are stored.
+        priority: the position among other interceptors.
     """
 
     policy: CircuitPolicy | None = None
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
-    priority: int = field(default=CIRCUIT, kw_only=True)
+    priority: int = field(default=CIRCUIT_PRIORITY, kw_only=True)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Refuse, or let through and note what comes of it."""
+        """Refuse the call, or run it and record its outcome."""
         policy = point.policy.circuit or self.policy
         if policy is None:
             return await proceed()
         name = policy.dependency or f"tool {point.call.name}"
         now = self._clock.monotonic()
-        before, after = await self._change(name, policy, lambda circuit: circuit.with_admitted(policy, now))
+        before, after = await self._update(name, policy, lambda circuit: circuit.with_request(policy, now))
         if not before.admits(policy, now):
             delay = before.wait(policy, now)
-            await self._tell(ToolCallShortCircuited, point, name, delay)
-            return _refusal(point, name, delay)
-        succeeded: bool | None = None
+            await self._report(ToolCallShortCircuited, point, name, delay)
+            return _refuse(point, name, delay)
+        is_success: bool | None = None
         try:
             if after.status is not before.status:
-                await self._tell(CircuitHalfOpened, point, name)
+                await self._report(CircuitHalfOpened, point, name)
             execution = await proceed()
-            succeeded = _SUCCEEDED.get(execution.status)
+            is_success = _IS_SUCCESS.get(execution.status)
         finally:
-            before, after = await self._change(name, policy, self._verdict(policy, after.period, succeeded))
-        if after.status is not before.status:
-            opened = after.status is CircuitStatus.OPEN
-            await (
-                self._tell(CircuitOpened, point, name, policy.seconds)
-                if opened
-                else self._tell(CircuitClosed, point, name)
-            )
+            # Also when the call is cancelled: a probe that never reports back would keep the circuit half-open forever.
+            before, after = await self._update(name, policy, self._with_outcome(policy, after.period, is_success))
+        if after.status is CircuitStatus.OPEN and before.status is not CircuitStatus.OPEN:
+            await self._report(CircuitOpened, point, name, policy.seconds)
+        elif after.status is not before.status:
+            await self._report(CircuitClosed, point, name)
         return execution
 
-    def _verdict(self, policy: CircuitPolicy, period: int, succeeded: bool | None) -> Callable[[Circuit], Circuit]:  # noqa: FBT001  # three-valued
-        if succeeded is None:
-            return lambda circuit: circuit.with_return(period)
-        if succeeded:
+    def _with_outcome(
+        self,
+        policy: CircuitPolicy,
+        period: int,
+        is_success: bool | None,  # noqa: FBT001  # three-valued
+    ) -> Callable[[Circuit], Circuit]:
+        if is_success is None:
+            return lambda circuit: circuit.with_no_verdict(period)
+        if is_success:
             return lambda circuit: circuit.with_success(policy, period)
         now = self._clock.monotonic()
         return lambda circuit: circuit.with_failure(policy, period, now)
 
-    async def _change(self, name: str, policy: CircuitPolicy, change: Callable[[Circuit], Circuit]) -> _Changed:
-        """Change a circuit; return it as it was before and after."""
+    async def _update(
+        self, name: str, policy: CircuitPolicy, change: Callable[[Circuit], Circuit]
+    ) -> tuple[Circuit, Circuit]:
+        """Change a stored circuit; return it as it was before and after."""
         now = self._clock.monotonic()
 
-        def changed(kept: Circuit | None) -> Update[Circuit, _Changed]:
-            before = kept or _NEW
+        def transition(stored: Circuit | None) -> Update[Circuit, tuple[Circuit, Circuit]]:
+            before = stored or _NEW_CIRCUIT
             after = change(before)
-            return Update(after, now + policy.seconds + _QUIET_SECONDS, (before, after))
+            return Update(after, now + policy.seconds + _IDLE_SECONDS, (before, after))
 
-        return await self.store.update(_CIRCUITS, name, now, changed)
+        return await self.store.update(_CIRCUITS, name, now, transition)
 
 
-def _refusal(point: AroundToolUse, circuit: str, delay: float) -> ToolExecution:
+def _refuse(point: AroundToolUse, circuit: str, delay: float) -> ToolExecution:
     when = (
-        f"call it again in {delay:.1f} seconds or later" if delay else "it is being tried just now; call it again later"
+        f"call it again in {delay:.1f} seconds or later"
+        if delay
+        else "it is being tried right now; call it again later"
     )
     return point.fail(
         f"the tool {point.call.name!r} was not run, because its last calls failed ({circuit}): {when}, or do without it",

@@ -1,4 +1,4 @@
-"""The same call runs once."""
+"""Single flight: of several calls that are the same, one runs."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ from attrs.validators import ge
 
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.resilience import ToolCallDeduplicated
-from agentloop.interception.resilience.layer import DEDUPLICATE, CallerOf, ResilienceLayer, calling_agent, may_repeat
-from agentloop.values.batches import parse_key
+from agentloop.interception.resilience.layer import (
+    DEDUPLICATE_PRIORITY,
+    CallerOf,
+    ResilienceLayer,
+    calling_agent,
+    is_repeatable,
+    step_of,
+)
 from agentloop.values.json import canonical_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
+# --- which calls are the same -----------------------------------------------------------------------------------
+
 
 @frozen
 class ExactCalls(Deduplicator):
-    """The same tool with the same arguments, in whatever order and spelling."""
+    """Calls are the same if they have the same tool, caller and arguments."""
 
     def group(self, call: SeenCall) -> Hashable:
         """Group by tool, caller and arguments."""
         return call.name, call.caller, canonical_json(call.arguments)
 
     def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """All calls of a group are the same."""
+        """Return True: all calls of a group are the same."""
         del call, earlier
         return True
 
 
 @frozen
 class SimilarCalls(Deduplicator):
-    """What a function of your own takes for the same.
+    """Calls of one tool and caller are the same if a function says so.
 
     Attributes:
         similar: the function.
@@ -52,50 +60,50 @@ class SimilarCalls(Deduplicator):
         return call.name, call.caller
 
     def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """Ask the function."""
+        """Call the function."""
         return self.similar(call, earlier)
 
 
 @frozen
 class _Narrowed(Deduplicator):
-    """Another deduplicator under a further condition.
+    """The base class of deduplicators that add a condition to another one.
 
     Attributes:
-        of: says which calls are the same.
+        inner: the other deduplicator.
     """
 
-    of: Deduplicator = field(factory=ExactCalls, kw_only=True)
+    inner: Deduplicator = field(factory=ExactCalls, kw_only=True)
 
     def group(self, call: SeenCall) -> Hashable:
-        """Group as the other one does."""
-        return self.of.group(call)
+        """Group as the inner deduplicator does."""
+        return self.inner.group(call)
 
     def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """Ask for the condition, then the other one."""
-        return self._near(call, earlier) and self.of.is_same(call, earlier)
+        """Check the condition, then the inner deduplicator."""
+        return self._is_near(call, earlier) and self.inner.is_same(call, earlier)
 
     @abstractmethod
-    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """Say whether the calls are near enough to each other."""
+    def _is_near(self, call: SeenCall, earlier: SeenCall) -> bool:
+        """Return whether the calls are near enough to each other."""
 
 
 @frozen
 class InFlight(_Narrowed):
-    """Calls that are under way at the same time: they run once."""
+    """Calls are the same only while one of them is running."""
 
     @property
     def remembers(self) -> bool:
-        """No: what has ended is over."""
+        """False: a call that has ended is not the same as a later one."""
         return False
 
-    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def _is_near(self, call: SeenCall, earlier: SeenCall) -> bool:
         del call
         return earlier.ended is None
 
 
 @frozen
 class WithinSeconds(_Narrowed):
-    """Calls of which one comes while the other is under way, or at most this long after it ended.
+    """Calls are the same while one of them is running, and for some seconds after it has ended.
 
     Attributes:
         seconds: how long.
@@ -103,123 +111,34 @@ class WithinSeconds(_Narrowed):
 
     seconds: float = field(validator=ge(0))
 
-    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def _is_near(self, call: SeenCall, earlier: SeenCall) -> bool:
         return earlier.ended is None or call.began - earlier.ended <= self.seconds
 
 
 @frozen
 class WithinSteps(_Narrowed):
-    """Calls of one execution that are at most this many steps apart; 0 for those of one message.
+    """Calls of one execution are the same if they are at most so many steps apart.
 
     Attributes:
-        steps: how many.
+        steps: the maximum distance; 0 for calls of one step.
     """
 
     steps: int = field(validator=ge(0))
 
-    def _near(self, call: SeenCall, earlier: SeenCall) -> bool:
+    def _is_near(self, call: SeenCall, earlier: SeenCall) -> bool:
         return call.execution_id == earlier.execution_id and call.step - earlier.step <= self.steps
 
 
-def deduplicator_of(policy: DeduplicatePolicy) -> Deduplicator:
-    """Return what says which calls are the same, as a policy asks for."""
-    by = ExactCalls() if policy.by is None else policy.by
-    found = by if isinstance(by, Deduplicator) else SimilarCalls(by)
+def create_deduplicator(policy: DeduplicatePolicy) -> Deduplicator:
+    """Return the deduplicator that a policy describes."""
+    if policy.by is None and policy.seconds is None and policy.steps is None:
+        return InFlight()
+    deduplicator = ExactCalls() if policy.by is None else _as_deduplicator(policy.by)
     if policy.seconds is not None:
-        found = WithinSeconds(policy.seconds, of=found)
+        deduplicator = WithinSeconds(policy.seconds, inner=deduplicator)
     if policy.steps is not None:
-        found = WithinSteps(policy.steps, of=found)
-    return InFlight() if policy.by is None and policy.seconds is None and policy.steps is None else found
-
-
-@define(eq=False)
-class Flight:
-    """A call that runs or has run.
-
-    Attributes:
-        call: the call.
-        key: its idempotency key.
-        group: its group.
-        outcome: its execution, if it succeeded.
-        in_doubt: whether it was cut off in a way that leaves open what it did.
-    """
-
-    call: SeenCall
-    key: str
-    group: Hashable
-    outcome: ToolExecution | None = None
-    in_doubt: bool = False
-    _landed: asyncio.Event | None = None
-
-    async def land(self) -> None:
-        """Wait until the call has ended."""
-        if self.call.ended is None:
-            if self._landed is None:
-                self._landed = asyncio.Event()
-            await self._landed.wait()
-
-    def end(self, at: float) -> None:
-        """Note that the call has ended, and wake those who wait for it."""
-        self.call = evolve(self.call, ended=at)
-        if self._landed is not None:
-            self._landed.set()
-
-
-@define(eq=False)
-class SeenCalls:
-    """The flights of one execution, or of all executions on one event loop.
-
-    Attributes:
-        most: how many that have ended are kept; the oldest go first.
-    """
-
-    most: int
-    _groups: dict[Hashable, list[Flight]] = field(factory=dict)
-    _ended: OrderedDict[Flight, None] = field(factory=OrderedDict)
-
-    def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> Flight | None:
-        """Return the newest flight that this call is the same as."""
-        for flight in reversed(self._groups.get(group, ())):
-            if deduplicator.is_same(call, flight.call):
-                return flight
-        return None
-
-    def begin(self, call: SeenCall, key: str, group: Hashable) -> Flight:
-        """Note a call that is going to run."""
-        flight = Flight(call, key, group)
-        self._groups.setdefault(group, []).append(flight)
-        return flight
-
-    def end(self, flight: Flight, at: float, *, keep: bool) -> None:
-        """Note that a call has ended; it is kept if it may come again."""
-        flight.end(at)
-        if not keep:
-            self._drop(flight)
-            return
-        self._ended[flight] = None
-        if len(self._ended) > self.most:
-            self._drop(self._ended.popitem(last=False)[0])
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._groups.clear()
-        self._ended.clear()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
-
-    def _drop(self, flight: Flight) -> None:
-        group = self._groups.get(flight.group, [])
-        if flight in group:
-            group.remove(flight)
-        if not group:
-            self._groups.pop(flight.group, None)
-
-
-_OPEN_FLIGHTS: ContextVar[tuple[Flight, ...]] = ContextVar("agentloop_open_flights", default=())
-"""The flights inside of which this code runs: a call that is made inside of a flight must not wait for it."""
-
-_CUT_OFF = frozenset({ToolStatus.CANCELLED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
+        deduplicator = WithinSteps(policy.steps, inner=deduplicator)
+    return deduplicator
 
 
 def _as_deduplicator(by: Deduplicator | Similarity) -> Deduplicator:
@@ -230,103 +149,201 @@ def _as_deduplicator(by: Deduplicator | Similarity) -> Deduplicator:
     raise TypeError(f"a deduplicator is a Deduplicator or a function of two calls, not {by!r}")
 
 
-@frozen
-class Deduplicate(ResilienceLayer):
-    """Lets one of several calls that are the same run, and gives its result to the others (single flight).
+# --- the calls --------------------------------------------------------------------------------------------------
 
-    Only a success is given on: when the one that ran did not succeed, the next runs itself, one at a time. Of tools that ask
-    for no deduplication, it speaks of those that are pure or idempotent, unless told otherwise.
+
+@define(eq=False)
+class TrackedCall:
+    """A call that is running, or has run and is remembered.
 
     Attributes:
-        by: which calls are the same, of tools that do not say so; those of one tool with the same arguments while one is
-            under way when left out. A function of two calls will do.
-        caller: names whom a call is made for; the agent when left out. `any_caller` makes calls of all callers the same.
-        across_executions: whether calls of different executions can be the same, of tools that do not say so. Those that wait
-            for each other are on one event loop.
-        effects: whether `by` speaks of tools with an effect too, whose calls then do not all run. If one of them was cut off,
-            so that it may have run, the others fail instead of running.
-        most: how many calls that have ended are remembered.
-        priority: where it stands among the interceptors.
+        call: the call.
+        key: its idempotency key.
+        group: its group.
+        outcome: its execution; None while it is running, and if it did not succeed.
+        is_in_doubt: whether it may have had an effect although it did not succeed.
+    """
+
+    call: SeenCall
+    key: str
+    group: Hashable
+    outcome: ToolExecution | None = None
+    is_in_doubt: bool = False
+    _has_ended: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        """Wait until the call has ended."""
+        if self.call.ended is None:
+            if self._has_ended is None:
+                self._has_ended = asyncio.Event()
+            await self._has_ended.wait()
+
+    def end(self, at: float) -> None:
+        """Mark the call as ended, and wake those that wait for it."""
+        self.call = evolve(self.call, ended=at)
+        if self._has_ended is not None:
+            self._has_ended.set()
+
+
+@define(eq=False)
+class TrackedCalls:
+    """The calls of one execution, or of all executions on one event loop.
+
+    Attributes:
+        max_remembered: the maximum number of calls that have ended; the oldest are forgotten first.
+    """
+
+    max_remembered: int
+    _groups: dict[Hashable, list[TrackedCall]] = field(factory=dict)
+    _ended: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
+
+    def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> TrackedCall | None:
+        """Return the newest call that is the same as this one."""
+        for tracked in reversed(self._groups.get(group, ())):
+            if deduplicator.is_same(call, tracked.call):
+                return tracked
+        return None
+
+    def start(self, call: SeenCall, key: str, group: Hashable) -> TrackedCall:
+        """Add a call that is about to run."""
+        tracked = TrackedCall(call, key, group)
+        self._groups.setdefault(group, []).append(tracked)
+        return tracked
+
+    def end(self, tracked: TrackedCall, at: float, *, remember: bool) -> None:
+        """Mark a call as ended; forget it at once, or when there are too many."""
+        tracked.end(at)
+        if not remember:
+            self._forget(tracked)
+            return
+        self._ended[tracked] = None
+        if len(self._ended) > self.max_remembered:
+            self._forget(self._ended.popitem(last=False)[0])
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._groups.clear()
+        self._ended.clear()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def _forget(self, tracked: TrackedCall) -> None:
+        group = self._groups.get(tracked.group, [])
+        if tracked in group:
+            group.remove(tracked)
+        if not group:
+            self._groups.pop(tracked.group, None)
+
+
+# --- the layer --------------------------------------------------------------------------------------------------
+
+_ENCLOSING_CALLS: ContextVar[tuple[TrackedCall, ...]] = ContextVar("agentloop enclosing calls", default=())
+"""The tracked calls inside of which this code runs: a call that one of them makes must not wait for it."""
+
+_UNCERTAIN = frozenset({ToolStatus.CANCELLED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
+
+
+@frozen
+class Deduplicate(ResilienceLayer):
+    """Runs one of several calls that are the same, and gives its result to the others (single flight).
+
+    Only a successful result is shared: when the call that ran did not succeed, the next one runs itself, one at a time. If a
+    tool declares no deduplication, `by` applies to it if it is pure or idempotent.
+
+    Attributes:
+        by: which calls of tools that do not declare it are the same: a deduplicator, or a function of two calls. By default,
+            calls with the same arguments while one of them is running.
+        caller: returns on whose behalf a call is made; by default the agent. `any_caller` makes calls of all callers the same.
+        across_executions: whether calls of different executions can be the same, for tools that do not declare it. Calls wait
+            for each other only on one event loop.
+        effects: whether `by` applies to tools with an effect too; some of their calls then do not run. If the one that ran
+            was interrupted and may have had its effect, the others fail instead of running.
+        max_remembered: the maximum number of remembered calls that have ended.
+        priority: the position among other interceptors.
     """
 
     by: Deduplicator = field(factory=InFlight, converter=_as_deduplicator)
     caller: CallerOf = field(default=calling_agent, kw_only=True)
     across_executions: bool = field(default=False, kw_only=True)
     effects: bool = field(default=False, kw_only=True)
-    most: int = field(default=1000, validator=ge(1), kw_only=True)
-    priority: int = field(default=DEDUPLICATE, kw_only=True)
-    _everywhere: WeakKeyDictionary[asyncio.AbstractEventLoop, SeenCalls] = field(
+    max_remembered: int = field(default=1000, validator=ge(1), kw_only=True)
+    priority: int = field(default=DEDUPLICATE_PRIORITY, kw_only=True)
+    _calls_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, TrackedCalls] = field(
         factory=WeakKeyDictionary, repr=False, eq=False, kw_only=True
     )
-    _here: SeenCalls | None = field(default=None, repr=False, eq=False, kw_only=True)
+    _calls_of_execution: TrackedCalls | None = field(default=None, repr=False, eq=False, kw_only=True)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that takes the time from the clock of the loop, and remembers the calls of this execution."""
-        here = scope.local_resources.open(object(), self._nothing_seen, SeenCalls.clear)
-        return evolve(self, clock=scope.clock, here=here)
+        """Return a copy that uses the clock of the loop and tracks the calls of this execution."""
+        # The key is a new object, so that two layers in one stack do not share their calls.
+        calls = scope.local_resources.open(object(), self._create_calls, TrackedCalls.clear)
+        return evolve(self, clock=scope.clock, calls_of_execution=calls)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Run the call, or wait for the one that it is the same as."""
-        asked = point.policy.deduplicate
-        if asked is None and not (self.effects or may_repeat(point)):
+        """Run the call, or wait for the result of one that is the same."""
+        policy = point.policy.deduplicate
+        if policy is None and not (self.effects or is_repeatable(point)):
             return await proceed()
-        by = self.by if asked is None else deduplicator_of(asked)
-        seen = self._seen(everywhere=self.across_executions if asked is None else asked.across_executions)
+        by = self.by if policy is None else create_deduplicator(policy)
+        calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
         call = self._seen_call(point)
         group = by.group(call)
         while True:
-            earlier = seen.find(call, group, by)
-            if earlier is None or earlier in _OPEN_FLIGHTS.get():
-                flight = seen.begin(call, point.key, group)
-                return await self._run(proceed, seen, flight, remembers=by.remembers)
-            await earlier.land()
+            earlier = calls.find(call, group, by)
+            if earlier is None or earlier in _ENCLOSING_CALLS.get():
+                tracked = calls.start(call, point.key, group)
+                return await self._run(proceed, calls, tracked, remember=by.remembers)
+            await earlier.wait()
             if earlier.outcome is not None:
-                await self._tell(ToolCallDeduplicated, point, earlier.key)
+                await self._report(ToolCallDeduplicated, point, earlier.key)
                 return point.succeed(earlier.outcome.value, earlier.outcome.content)
-            if earlier.in_doubt and not may_repeat(point):
+            if earlier.is_in_doubt and not is_repeatable(point):
                 return _in_doubt(point)
 
-    async def _run(self, proceed: ProceedToolUse, seen: SeenCalls, flight: Flight, *, remembers: bool) -> ToolExecution:
-        token = _OPEN_FLIGHTS.set((*_OPEN_FLIGHTS.get(), flight))
-        flight.in_doubt = True  # until it is known how it ended
+    async def _run(
+        self, proceed: ProceedToolUse, calls: TrackedCalls, tracked: TrackedCall, *, remember: bool
+    ) -> ToolExecution:
+        token = _ENCLOSING_CALLS.set((*_ENCLOSING_CALLS.get(), tracked))
+        tracked.is_in_doubt = True  # until the outcome is known: this task may be cancelled
         try:
             execution = await proceed()
-            flight.in_doubt = execution.may_have_run or execution.status in _CUT_OFF
+            tracked.is_in_doubt = execution.may_have_run or execution.status in _UNCERTAIN
             if execution.succeeded:
-                flight.outcome = execution
+                tracked.outcome = execution
             return execution
         finally:
-            _OPEN_FLIGHTS.reset(token)
-            keep = remembers and flight.outcome is not None
-            seen.end(flight, self._clock.monotonic(), keep=keep)
+            _ENCLOSING_CALLS.reset(token)
+            remember = remember and tracked.outcome is not None
+            calls.end(tracked, self._clock.monotonic(), remember=remember)
 
-    def _seen(self, *, everywhere: bool) -> SeenCalls:
-        if self._here is not None and not everywhere:
-            return self._here
+    def _calls(self, *, across_executions: bool) -> TrackedCalls:
+        if self._calls_of_execution is not None and not across_executions:
+            return self._calls_of_execution
         loop = asyncio.get_running_loop()
-        seen = self._everywhere.get(loop)
-        if seen is None:
-            seen = self._everywhere[loop] = self._nothing_seen()
-        return seen
+        calls = self._calls_of_loops.get(loop)
+        if calls is None:
+            calls = self._calls_of_loops[loop] = self._create_calls()
+        return calls
 
-    def _nothing_seen(self) -> SeenCalls:
-        return SeenCalls(self.most)
+    def _create_calls(self) -> TrackedCalls:
+        return TrackedCalls(self.max_remembered)
 
     def _seen_call(self, point: AroundToolUse) -> SeenCall:
-        place = parse_key(point.key)
+        step = step_of(point)
         return SeenCall(
             name=point.call.name,
             arguments=point.arguments,
             caller=self.caller(point),
             execution_id=point.state.execution_id,
-            step=place[0] if place is not None else point.state.step_count + 1,
+            step=step if step is not None else point.state.step_count + 1,
             began=self._clock.monotonic(),
         )
 
 
 def _in_doubt(point: AroundToolUse) -> ToolExecution:
     execution = point.fail(
-        f"the same call of {point.call.name!r} was cut off and may have run: not run again; find out what it did first",
+        f"the same call of {point.call.name!r} was interrupted and may have run: not run again; find out what it did first",
         type="DuplicateInDoubt",
     )
     return evolve(execution, may_have_run=True)

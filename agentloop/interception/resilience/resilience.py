@@ -1,4 +1,4 @@
-"""All layers around a tool as one, in their fixed order."""
+"""All layers around a tool as one interceptor, in a fixed order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.resilience.cache import Cache
 from agentloop.interception.resilience.circuit_breaker import CircuitBreaker
 from agentloop.interception.resilience.deduplicate import Deduplicate
-from agentloop.interception.resilience.layer import DEDUPLICATE, ResilienceLayer
+from agentloop.interception.resilience.layer import DEDUPLICATE_PRIORITY, ResilienceLayer
 from agentloop.interception.resilience.rate_limiter import RateLimiter
 from agentloop.interception.resilience.retry import Retry
 from agentloop.interception.resilience.timeouts import AttemptTimeout, Deadline
@@ -29,27 +29,27 @@ from agentloop.values.tool_calls import ToolExecution
 
 @frozen(kw_only=True)
 class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
-    """Does what tools ask for: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…, deduplicate=…)`.
+    """Enforces the policies of tools: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…, deduplicate=…)`.
 
-    The layers stand in one order, from the outside in: deduplicate, cache, deadline, retry, circuit breaker, rate limit,
-    attempt timeout, and then the tool with the `timeout` that it declares. So a call that is served from the cache uses up
-    no token, each repetition does, and the deadline counts all waits.
+    The order of the layers is fixed, from the outside in: deduplicate, cache, deadline, retry, circuit breaker, rate limit,
+    attempt timeout, and then the tool with its declared `timeout`. So a call that is answered from the cache takes no token
+    of the rate limit, each attempt takes one, and the deadline includes all waits.
 
-    As it comes, it runs the same call of a pure or idempotent tool once while it is under way, tries such a call up to three
-    times, and does whatever else the tools declare. A tool with an effect that declares nothing is run once.
+    By default, equal calls of a pure or idempotent tool that run at the same time run once, such a call is tried up to three
+    times, and everything else that tools declare is enforced. A tool with an effect that declares nothing runs once.
 
     Attributes:
-        deduplicate: None to leave it out; so with the others.
-        cache: gives results again.
-        deadline: ends a call.
-        retry: tries again.
-        circuit_breaker: refuses calls of what keeps failing.
-        rate_limiter: slows down.
-        attempt_timeout: ends an attempt.
-        tools: what tools ask for that do not say so themselves, by name or pattern as in `crm_*`; the first that matches
-            counts, before what the tool declares.
-        store: where buckets, circuits and results are; a store of its own for each layer when left out.
-        priority: where it stands among the interceptors.
+        deduplicate: runs one of several equal calls; None to leave the layer out, as for the others.
+        cache: reuses results.
+        deadline: cancels a call at its deadline.
+        retry: retries failed calls.
+        circuit_breaker: refuses calls of tools that keep failing.
+        rate_limiter: limits the rate of attempts.
+        attempt_timeout: cancels an attempt that takes too long.
+        tools: policies for tools by name or pattern such as `crm_*`; the first match takes precedence over what the tool
+            declares.
+        store: where buckets, circuits and results are stored; by default a store for each layer.
+        priority: the position among other interceptors.
     """
 
     deduplicate: Deduplicate | None = field(factory=Deduplicate)
@@ -61,13 +61,13 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     attempt_timeout: AttemptTimeout | None = field(factory=AttemptTimeout)
     tools: Mapping[str, CallPolicy] = field(factory=dict)
     store: CanKeepState | None = field(default=None, repr=False)
-    priority: int = DEDUPLICATE
+    priority: int = DEDUPLICATE_PRIORITY
     _layers: tuple[ResilienceLayer, ...] = field(default=(), repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        """Put the layers in order, once."""
+        """Build the layers; a bound copy already has them."""
         if not self._layers:
-            object.__setattr__(self, "_layers", self._in_order())
+            object.__setattr__(self, "_layers", self._build_layers())
 
     @property
     def layers(self) -> tuple[ResilienceLayer, ...]:
@@ -75,33 +75,35 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         return self._layers
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy whose layers take the time from the clock of the loop."""
+        """Return a copy whose layers use the clock of the loop."""
         return evolve(self, layers=tuple([layer.with_execution_scope(scope) for layer in self._layers]))
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
-        """Return a copy whose layers tell what they decide to this bus."""
+        """Return a copy whose layers emit their decisions to this bus."""
         return evolve(self, layers=tuple([layer.with_lifecycle(interceptor, events) for layer in self._layers]))
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call inside of the layers."""
         if self.tools:
-            point = self._asked(point)
+            point = self._with_policy(point)
         for layer in reversed(self._layers):
-            proceed = partial(layer.around_tool_use, point, proceed)
+            proceed = partial(layer.around, point, proceed)
         return await proceed()
 
-    def _asked(self, point: AroundToolUse) -> AroundToolUse:
+    def _with_policy(self, point: AroundToolUse) -> AroundToolUse:
         name = point.call.name
-        found = next((policy for pattern, policy in self.tools.items() if fnmatchcase(name, pattern)), None)
-        return point if found is None else evolve(point, policy=found.merged_over(point.policy))
+        match = next((policy for pattern, policy in self.tools.items() if fnmatchcase(name, pattern)), None)
+        return point if match is None else evolve(point, policy=match.merged_over(point.policy))
 
-    def _in_order(self) -> tuple[ResilienceLayer, ...]:
-        retry, end = self.retry, self.deadline
-        if retry is not None and retry.deadline is None and end is not None:
-            retry = evolve(retry, deadline=end.seconds)
-        keeping = [self.cache, self.circuit_breaker, self.rate_limiter]
+    def _build_layers(self) -> tuple[ResilienceLayer, ...]:
+        retry, deadline = self.retry, self.deadline
+        # Retry is inside of the deadline: without knowing it, it would wait for attempts that can never start.
+        if retry is not None and retry.deadline is None and deadline is not None:
+            retry = evolve(retry, deadline=deadline.seconds)
+        cache, circuit_breaker, rate_limiter = self.cache, self.circuit_breaker, self.rate_limiter
         if self.store is not None:
-            keeping = [layer and evolve(layer, store=self.store) for layer in keeping]
-        cache, breaker, limiter = keeping
-        layers = (self.deduplicate, cache, end, retry, breaker, limiter, self.attempt_timeout)
+            cache = cache and evolve(cache, store=self.store)
+            circuit_breaker = circuit_breaker and evolve(circuit_breaker, store=self.store)
+            rate_limiter = rate_limiter and evolve(rate_limiter, store=self.store)
+        layers = (self.deduplicate, cache, deadline, retry, circuit_breaker, rate_limiter, self.attempt_timeout)
         return tuple([layer for layer in layers if layer is not None])

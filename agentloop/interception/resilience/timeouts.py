@@ -1,4 +1,4 @@
-"""A call's time in all."""
+"""Limits on the time of a call and of each of its attempts."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from attrs import field, frozen
 from attrs.validators import gt, optional
 
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeadlineExceeded
-from agentloop.interception.resilience.layer import ATTEMPT, DEADLINE, ResilienceLayer
+from agentloop.interception.resilience.layer import ATTEMPT_PRIORITY, DEADLINE_PRIORITY, ResilienceLayer
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 
 @frozen
 class Deadline(ResilienceLayer):
-    """Cuts a call off that has taken its time, with the waits and repetitions inside of it.
+    """Cancels a call at its deadline, including the waits and attempts inside of it.
 
-    The call ends as timed out; unless its tool is pure or had not begun, an effect cannot be excluded.
+    The call ends as timed out; unless its tool is pure or had not started, it may have had an effect.
 
     Attributes:
-        seconds: the time of calls whose tool declares none; None for no end.
-        priority: where it stands among the interceptors.
+        seconds: the deadline of calls whose tool declares none, in seconds from the start of the call; None for no deadline.
+        priority: the position among other interceptors.
     """
 
     seconds: float | None = field(default=None, validator=optional(gt(0)))
-    priority: int = field(default=DEADLINE, kw_only=True)
+    priority: int = field(default=DEADLINE_PRIORITY, kw_only=True)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Cut the call off at the end of its time."""
+        """Cancel the call at its deadline."""
         seconds = point.policy.deadline or self.seconds
         if seconds is None:
             return await proceed()
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                return await proceed()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        await self._tell(ToolCallDeadlineExceeded, point, seconds)
-        return point.fail(
-            f"the call of {point.call.name!r} did not end within its deadline of {seconds:g} seconds",
-            type="ToolTimedOut",
-            status=ToolStatus.TIMED_OUT,
+        execution = await _run_within(seconds, proceed)
+        if execution is not None:
+            return execution
+        await self._report(ToolCallDeadlineExceeded, point, seconds)
+        return _timed_out(
+            point, f"the call of {point.call.name!r} did not end within its deadline of {seconds:g} seconds"
         )
 
 
 @frozen
 class AttemptTimeout(ResilienceLayer):
-    """Cuts one attempt off that takes too long, and tells of those that the executor cut off.
+    """Cancels an attempt that takes too long, and reports attempts that the executor has cancelled.
 
-    The `timeout` that a tool declares is kept by the executor, which stands inside of this: the shorter one counts.
+    The executor, which is inside of this layer, enforces the `timeout` that a tool declares: the shorter one takes effect.
 
     Attributes:
-        seconds: the most seconds of one attempt of any tool; None for what the tools declare only.
-        priority: where it stands among the interceptors.
+        seconds: the maximum of seconds of one attempt of any tool; None to enforce only what the tools declare.
+        priority: the position among other interceptors.
     """
 
     seconds: float | None = field(default=None, validator=optional(gt(0)))
-    priority: int = field(default=ATTEMPT, kw_only=True)
+    priority: int = field(default=ATTEMPT_PRIORITY, kw_only=True)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Cut the attempt off when its time is up."""
-        execution = await (proceed() if self.seconds is None else self._within(self.seconds, point, proceed))
+        """Cancel the attempt when its time is up."""
+        execution = await (proceed() if self.seconds is None else _run_within(self.seconds, proceed))
+        if execution is None:
+            execution = _timed_out(point, f"the tool {point.call.name!r} did not end within {self.seconds:g} seconds")
         if execution.status is ToolStatus.TIMED_OUT:
-            await self._tell(ToolAttemptTimedOut, point)
+            await self._report(ToolAttemptTimedOut, point)
         return execution
 
-    async def _within(self, seconds: float, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                return await proceed()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        return point.fail(
-            f"the tool {point.call.name!r} did not end within {seconds:g} seconds",
-            type="ToolTimedOut",
-            status=ToolStatus.TIMED_OUT,
-        )
+
+async def _run_within(seconds: float, proceed: ProceedToolUse) -> ToolExecution | None:
+    """Return what `proceed()` returns; None when it was cancelled after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds) as timeout:
+            return await proceed()
+    except TimeoutError:
+        # A timeout inside of the operation is its own error.
+        if not timeout.expired():
+            raise
+        return None
+
+
+def _timed_out(point: AroundToolUse, message: str) -> ToolExecution:
+    return point.fail(message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)

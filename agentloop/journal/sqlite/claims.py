@@ -62,6 +62,7 @@ class ClaimFile:
         """
         check_id(execution_id)
         digest = hashlib.sha256(execution_id.encode()).digest()
+        # 61 bits: the sum stays within the signed 64-bit offsets of the system.
         byte = _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
         with self._guard:
             try:
@@ -88,6 +89,7 @@ class ClaimFile:
         """Release a claim, unless all claims were ended since."""
         with self._guard:
             self._claims.remove(claim.execution_id, claim)
+            # After `close` the locks are gone, and new claims may have opened the file again.
             if claim.locks is self._locks:
                 claim.locks.unlock(claim.byte)
 
@@ -212,6 +214,7 @@ class OpenFileLocks(ByteLocks):
 
     def lock(self, byte: int) -> bool:
         """Lock a byte."""
+        # The lock of an open file can be acquired again through the same file.
         if byte in self._file.locked or not _set_open_file_lock(self._file.descriptor, fcntl.F_WRLCK, byte):
             return False
         self._file.locked.add(byte)

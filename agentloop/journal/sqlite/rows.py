@@ -49,6 +49,7 @@ def head_row(head: ExecutionHead) -> Row:
 
 def seal_of(row: Row) -> str:
     """Return the hash over the row of a head without its seal; it reveals changes that no journal made."""
+    # `repr` distinguishes types: a number that became a text changes the seal.
     return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
 
 
@@ -130,6 +131,7 @@ def read_record_row(row: Row, spills: Mapping[str, str]) -> JournalRecord:
     """
     execution_id, sequence, kind, at, schema_version, body, cuts, previous_hash, stored_hash = row
     try:
+        # SQLite stores values of any type in any column.
         if not isinstance(sequence, int) or not isinstance(previous_hash, str) or not isinstance(stored_hash, str):
             raise ValueError("a value has the wrong type")  # noqa: TRY301, TRY004  # reported with the other errors below
         check_schema_version(schema_version)
@@ -158,6 +160,7 @@ def _unreadable(row: Row, reason: str) -> JournalCorrupt:
 
 # --- bodies that are too long for a row -------------------------------------------------------------------------------
 
+# The possessive quantifiers keep a body with an open string from taking quadratic time.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SPILL_FRACTION = 8
 """A string is spilled when it is longer than this fraction of the maximum length of a body."""
@@ -201,6 +204,7 @@ def split_body(body: str, max_length: int) -> SplitBody:
             cuts.append((length, _spill(string[0], spills)))
     rest = "".join([*parts, body[end:]])
     if len(rest) > max_length:
+        # First, because the positions of the other cuts refer to the rest.
         cuts.insert(0, (_ENTIRE_REST, _spill(rest, spills)))
         rest = ""
     return SplitBody(rest, format_json(cuts).decode(), spills)

@@ -131,6 +131,7 @@ class SqliteJournal(Journal):
         return count
 
     async def _purge(self, execution_ids: Iterable[str], cutoff: int) -> int:
+        # Claimed before they are checked again: no writer can resume an execution while it is deleted.
         claims: dict[str, FileClaim] = {}
         try:
             for execution_id in execution_ids:

@@ -59,6 +59,7 @@ def _read_spills(execution_id: str, connection: sqlite3.Connection) -> dict[str,
             text = decode_text(data)
         except UnicodeDecodeError:
             continue
+        # A changed spill counts as missing, so that its records are reported as damaged.
         if digest_of(text) == digest:
             spills[digest] = text
     return spills
@@ -83,6 +84,7 @@ def list_heads(
     rows = connection.execute(
         f"SELECT {HEAD_COLUMNS} FROM executions {where} "  # noqa: S608  # constants only
         "ORDER BY started_at DESC, number DESC, execution_id DESC LIMIT ?",
+        # A negative limit is no limit.
         (*used.values(), -1 if limit is None else limit),
     )
     return tuple([read_head_row(row) for row in rows])
@@ -257,6 +259,7 @@ class Append:
         stored = connection.execute(_SELECT_END, (head.execution_id,)).fetchone()
         check_follows(self._records[0], *(stored[:2] if stored else EMPTY_CHAIN))
         number = (head.agent_id, head.number)
+        # A stored head with this number has passed the check before.
         if (stored is None or stored[2:] != number) and connection.execute(_SELECT_NUMBER, number).fetchone():
             raise number_conflict(head)
 

@@ -106,6 +106,7 @@ class Worker:
                 return
             last: Job[None] = Job(_no_action, loop, loop.create_future(), is_last=True)
             self._queue.put(last)
+            # Jobs after this one start a new thread.
             self._queue, self._thread = SimpleQueue(), None
         await asyncio.shield(last.future)
         thread.join()  # returns at once: the last job is settled at the very end of the thread

@@ -1,4 +1,4 @@
-"""The client with which the SDK speaks streamable HTTP: errors are those of a request, answers are bounded."""
+"""Streams over streamable HTTP: the errors of a request stay with that request, and responses have a maximum size."""
 
 from __future__ import annotations
 
@@ -13,105 +13,114 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
 
 from agentloop.mcp.servers import HttpServer
-from agentloop.mcp.session import SENDING, Ending, Sending
+from agentloop.mcp.session import CURRENT_REQUEST, ConnectionStatus, RequestStatus
 
 _CONNECT_SECONDS = 10.0
-_FAREWELL_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-_LEAVES_US = ".send_request_headers.started"
-_SESSION_ID = "mcp-session-id"
-_EVENTS = "text/event-stream"
-_NO_SUCH_SESSION = frozenset({400, 404})
+_SEND_EVENT = ".send_request_headers.started"
+_SESSION_HEADER = "mcp-session-id"
+_EVENT_STREAM = "text/event-stream"
+_UNKNOWN_SESSION = frozenset({400, 404})
 
 
 @asynccontextmanager
-async def http_streams(server: HttpServer, longest: int, ending: Ending) -> AsyncIterator[TransportStreams]:
-    """Speak with a server; the session is ended, and connections are closed, at the end.
+async def http_streams(
+    server: HttpServer, max_message_bytes: int, status: ConnectionStatus
+) -> AsyncIterator[TransportStreams]:
+    """Yield the streams of a server's messages; the session and the connections are closed at the end.
 
     Args:
         server: its address.
-        longest: the most bytes of an answer.
-        ending: is told when the session is not known any more.
+        max_message_bytes: maximum size of a response.
+        status: is closed when the server cannot be reached.
     """
     timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
     async with (
-        _BoundedClient(longest, ending, headers=dict(server.headers), timeout=timeout) as client,
-        streamable_http_client(server.url, http_client=client, max_sse_event_size=longest) as streams,
+        _Client(max_message_bytes, status, headers=dict(server.headers), timeout=timeout) as client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=max_message_bytes) as streams,
     ):
         yield streams
 
 
-class _BoundedClient(httpx2.AsyncClient):
-    """A client whose failures are answers: an exception of one request would end the SDK's whole session."""
+class _Client(httpx2.AsyncClient):
+    """A client that returns errors as responses: an exception of one request would end the SDK's whole session."""
 
-    def __init__(self, longest: int, ending: Ending, **settings: Any) -> None:
+    def __init__(self, max_message_bytes: int, status: ConnectionStatus, **settings: Any) -> None:
         super().__init__(**settings)
-        self._longest = longest
-        self._ending = ending
+        self._max_message_bytes = max_message_bytes
+        self._status = status
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; note whether it left us, and whether the server has forgotten the session."""
-        sending = SENDING.get() or Sending()
+        """Send a request and update its status."""
+        request_status = CURRENT_REQUEST.get() or RequestStatus()
 
         async def on_trace(event: str, _: object) -> None:
-            if event.endswith(_LEAVES_US):
-                sending.sent = True
+            if event.endswith(_SEND_EVENT):
+                request_status.sent = True
 
         request.extensions["trace"] = on_trace
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS if request.method == "DELETE" else None):
+            # DELETE closes the session; a server that is gone must not delay the end of an execution.
+            async with asyncio.timeout(_CLOSE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
         except (*_NOT_CONNECTED, TimeoutError) as error:
-            return self._failed(request, f"it cannot be reached: {_told(error)}")
+            return self._error_response(request, f"it cannot be reached: {_describe(error)}")
         except httpx2.TransportError as error:
-            return self._failed(request, f"the connection was lost: {_told(error)}")
-        if request.method == "POST" and _SESSION_ID in request.headers and response.status_code in _NO_SUCH_SESSION:
-            sending.refused = True
+            return self._error_response(request, f"the connection was lost: {_describe(error)}")
         if request.method == "POST":
-            status = f"it answered {response.status_code} {response.reason_phrase}"
-            self._ending.status = status if response.is_error else ""
-        sending.over = False
+            has_session = _SESSION_HEADER in request.headers
+            if has_session and response.status_code in _UNKNOWN_SESSION:
+                request_status.rejected = True
+            error_text = f"it answered {response.status_code} {response.reason_phrase}"
+            self._status.http_error = error_text if response.is_error else ""
+        request_status.stream_ended = False
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            events = response.headers.get("content-type", "").lower().startswith(_EVENTS)
-            response.stream = _Bounded(response.stream, self._longest, sending, events=events)
+            is_events = response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM)
+            response.stream = _BoundedStream(
+                response.stream, self._max_message_bytes, request_status, is_events=is_events
+            )
         return response
 
-    def _failed(self, request: httpx2.Request, reason: str) -> httpx2.Response:
+    def _error_response(self, request: httpx2.Request, reason: str) -> httpx2.Response:
         if request.method == "POST":
-            self._ending.end(reason)
+            self._status.close(reason)
         error = {"code": CONNECTION_CLOSED, "message": reason}
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """The bytes of an answer, up to a limit; that they break off is told as an error that the SDK expects."""
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The bytes of a response up to a limit; errors are raised as the SDK expects them and noted in the status."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, longest: int, sending: Sending, *, events: bool) -> None:
-        self._events = events
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, max_bytes: int, status: RequestStatus, *, is_events: bool
+    ) -> None:
         self._stream = stream
-        self._longest = longest
-        self._sending = sending
+        self._max_bytes = max_bytes
+        self._status = status
+        self._is_events = is_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen = 0
+        size = 0
         try:
             async for chunk in self._stream:
-                seen += len(chunk)
-                if seen > self._longest:
-                    self._sending.lost = f"it sent an answer of more than {self._longest} bytes"
-                    raise httpx2.StreamError(self._sending.lost)
+                size += len(chunk)
+                if size > self._max_bytes:
+                    self._status.failure = f"it sent an answer of more than {self._max_bytes} bytes"
+                    raise httpx2.StreamError(self._status.failure)
                 yield chunk
-            self._sending.over = self._events  # who has found the answer among events does not read to their end
+            # The SDK stops reading events at the response, so it reads to the end only when there was none.
+            self._status.stream_ended = self._is_events
         except httpx2.TransportError as error:
-            self._sending.lost = f"the connection was lost: {_told(error)}"
-            raise httpx2.StreamError(self._sending.lost) from error
+            self._status.failure = f"the connection was lost: {_describe(error)}"
+            raise httpx2.StreamError(self._status.failure) from error
 
     async def aclose(self) -> None:
-        """Let go of the connection."""
+        """Close the response."""
         await self._stream.aclose()
 
 
-def _told(error: BaseException) -> str:
-    if isinstance(error, httpx2.LocalProtocolError):  # its text may show a header, and so a key
+def _describe(error: BaseException) -> str:
+    if isinstance(error, httpx2.LocalProtocolError):  # its text may contain a header, and so a key
         return "LocalProtocolError: the request cannot be sent as it is; look at its headers"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

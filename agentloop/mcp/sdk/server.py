@@ -1,4 +1,4 @@
-"""A server that offers tools of ours, over stdio or streamable HTTP."""
+"""A server that serves our tools, over stdio or streamable HTTP."""
 
 from __future__ import annotations
 
@@ -20,156 +20,109 @@ from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
 from agentloop.errors import ConfigurationError, ToolError
-from agentloop.mcp.content import annotations_of, blocks_of
-from agentloop.mcp.session import Offer
+from agentloop.mcp.content import format_blocks, format_effect
+from agentloop.mcp.session import ServedTool
 from agentloop.values.json import thaw
 
-_CHUNK = 1 << 16
-_MOST_WAITING = 100
+_CHUNK_BYTES = 1 << 16
+_MAX_QUEUED_LINES = 100
 
 
-@contextmanager
-def input_lines() -> Iterator[AsyncIterator[str]]:
-    """Give the lines of the standard input; meanwhile everybody else finds it empty.
-
-    They are read by a thread that ends with the process: one that somebody waits for would keep the process from ending by
-    Ctrl-C until the next line comes.
-    """
-    ours = os.dup(0)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
-    waiting: asyncio.Queue[str] = asyncio.Queue(_MOST_WAITING)
-    reading = (ours, waiting, asyncio.get_running_loop())
-    Thread(target=_read, args=reading, name="standard input", daemon=True).start()
-    try:
-        yield _lines(waiting)
-    finally:
-        os.dup2(ours, 0)
-
-
-async def _lines(waiting: asyncio.Queue[str]) -> AsyncIterator[str]:
-    while line := await waiting.get():
-        yield line
-
-
-def _read(descriptor: int, waiting: asyncio.Queue[str], loop: asyncio.AbstractEventLoop) -> None:
-    """Put lines with their ends into a queue, and an empty one at the end."""
-    begun = bytearray()
-    try:
-        while chunk := os.read(descriptor, _CHUNK):
-            *whole, rest = chunk.split(b"\n")
-            for line in whole:
-                begun += line + b"\n"
-                _put(begun.decode(errors="replace"), waiting, loop)
-                begun.clear()
-            begun += rest
-        if begun:
-            _put(begun.decode(errors="replace"), waiting, loop)
-        _put("", waiting, loop)
-    except (OSError, RuntimeError):
-        return  # nobody listens any more: the event loop is closed
-
-
-def _put(line: str, waiting: asyncio.Queue[str], loop: asyncio.AbstractEventLoop) -> None:
-    if loop.is_closed():
-        raise RuntimeError("the event loop is closed")
-    asyncio.run_coroutine_threadsafe(waiting.put(line), loop).result()
-
-
-async def serve_stdio(name: str, offers: Iterable[Offer]) -> None:
+async def serve_stdio(name: str, tools: Iterable[ServedTool]) -> None:
     """Serve one client over standard input and output, until it closes our input.
 
     Args:
-        name: what the server calls itself.
-        offers: the tools.
+        name: the name of the server.
+        tools: the tools.
     """
-    server = _server(name, offers)
-    with input_lines() as lines:
-        stdin = cast("anyio.AsyncFile[str]", lines)  # whose lines are all that is asked for
+    server = _server(name, tools)
+    with _input_lines() as lines:
+        stdin = cast("anyio.AsyncFile[str]", lines)  # the SDK only iterates over it
         async with stdio_server(stdin=stdin) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 async def serve_http(
-    name: str, offers: Iterable[Offer], host: str, port: int, *, ready: Callable[[str], None] = lambda _: None
+    name: str, tools: Iterable[ServedTool], host: str, port: int, *, on_ready: Callable[[str], None] = lambda _: None
 ) -> None:
     """Serve any number of clients over streamable HTTP at `/mcp`, until the program is interrupted.
 
     Args:
-        name: what the server calls itself.
-        offers: the tools.
-        host: the address to listen on; requests from web pages are refused at a local one.
-        port: the port to listen on; 0 for any that is free.
-        ready: is told the address when it can be used.
+        name: the name of the server.
+        tools: the tools.
+        host: the address to listen on; at a local one, requests from web pages are rejected.
+        port: the port to listen on; 0 for any free port.
+        on_ready: called with the URL when the server accepts connections.
 
     Raises:
-        ConfigurationError: when nobody can listen there.
+        ConfigurationError: when the server cannot listen there.
     """
-    application = _server(name, offers).streamable_http_app(host=host)
+    application = _server(name, tools).streamable_http_app(host=host)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
-    with _listening(host, port) as heard:
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{heard.getsockname()[1]}/mcp")
-        await server.serve([heard])
+    with _listen(host, port) as listener:
+        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/mcp")
+        await server.serve([listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ConfigurationError(f"cannot listen at {host}, port {port}: {why}") from error
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ConfigurationError(f"cannot listen at {host}, port {port}: {reason}") from error
 
 
-def _server(name: str, offers: Iterable[Offer]) -> Server[Any]:
-    by_name = {offer.name: offer for offer in offers}
-    listed = ListToolsResult.model_validate({"tools": [_told(offer) for offer in by_name.values()]})
+def _server(name: str, tools: Iterable[ServedTool]) -> Server[Any]:
+    by_name = {tool.name: tool for tool in tools}
+    listing = ListToolsResult.model_validate({"tools": [_describe(tool) for tool in by_name.values()]})
 
     async def list_tools(_: ServerRequestContext[Any, Any], __: PaginatedRequestParams | None) -> ListToolsResult:
-        return listed
+        return listing
 
     async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
-        offer = by_name.get(params.name)
-        if offer is None:
+        tool = by_name.get(params.name)
+        if tool is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(by_name)}")
-        return await _called(offer, params.arguments or {}, context)
+        return await _call(tool, params.arguments or {}, context)
 
     return Server(name, version=_version(), on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _told(offer: Offer) -> dict[str, Any]:
-    schema = {"type": "object", **thaw(offer.parameters)}
+def _describe(tool: ServedTool) -> dict[str, Any]:
     return {
-        "name": offer.name,
-        "description": offer.description,
-        "inputSchema": schema,
-        "annotations": annotations_of(offer.effect),
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": {"type": "object", **thaw(tool.parameters)},
+        "annotations": format_effect(tool.effect),
     }
 
 
-async def _called(
-    offer: Offer, arguments: Mapping[str, Any], context: ServerRequestContext[Any, Any]
+async def _call(
+    tool: ServedTool, arguments: Mapping[str, Any], context: ServerRequestContext[Any, Any]
 ) -> CallToolResult:
-    waiting: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
-    telling = asyncio.create_task(_tell(waiting, context))
+    updates: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
+    reporting = asyncio.create_task(_report_progress(updates, context))
     try:
-        result = await offer.call(arguments, waiting.put_nowait)
+        result = await tool.call(arguments, updates.put_nowait)
     except ToolError as error:
         return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
     else:
-        waiting.put_nowait(None)
-        await telling
-        answer: dict[str, Any] = {"content": blocks_of(result)}
+        # A client drops progress that arrives after the response, so all of it is sent before.
+        updates.put_nowait(None)
+        await reporting
+        response: dict[str, Any] = {"content": format_blocks(result)}
         if isinstance(result.value, Mapping):
-            answer["structuredContent"] = thaw(result.value)
-        return CallToolResult.model_validate(answer)
+            response["structuredContent"] = thaw(result.value)
+        return CallToolResult.model_validate(response)
     finally:
-        telling.cancel()
+        reporting.cancel()
 
 
-async def _tell(waiting: asyncio.Queue[Mapping[str, Any] | None], context: ServerRequestContext[Any, Any]) -> None:
-    while (told := await waiting.get()) is not None:
-        await context.session.report_progress(told["progress"], told.get("total"), told.get("message"))
+async def _report_progress(
+    updates: asyncio.Queue[Mapping[str, Any] | None], context: ServerRequestContext[Any, Any]
+) -> None:
+    while (update := await updates.get()) is not None:
+        await context.session.report_progress(update["progress"], update.get("total"), update.get("message"))
 
 
 def _version() -> str:
@@ -177,3 +130,55 @@ def _version() -> str:
         return version("agentloop")
     except PackageNotFoundError:  # run from its sources
         return "0"
+
+
+# --- standard input ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _input_lines() -> Iterator[AsyncIterator[str]]:
+    """Yield the lines of the standard input, which is empty for all other code in the meantime.
+
+    A daemon thread reads them: waiting for a thread of the default executor would keep the process from ending by Ctrl-C
+    until the next line arrives.
+    """
+    descriptor = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    queue: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED_LINES)
+    arguments = (descriptor, queue, asyncio.get_running_loop())
+    Thread(target=_read_lines, args=arguments, name="standard input", daemon=True).start()
+    try:
+        yield _iterate(queue)
+    finally:
+        os.dup2(descriptor, 0)
+
+
+async def _iterate(queue: asyncio.Queue[str]) -> AsyncIterator[str]:
+    while line := await queue.get():
+        yield line
+
+
+def _read_lines(descriptor: int, queue: asyncio.Queue[str], loop: asyncio.AbstractEventLoop) -> None:
+    """Put lines with their ends into a queue, and an empty text at the end of the input."""
+    partial = bytearray()
+    try:
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            *lines, rest = chunk.split(b"\n")
+            for line in lines:
+                partial += line + b"\n"
+                _put(partial.decode(errors="replace"), queue, loop)
+                partial.clear()
+            partial += rest
+        if partial:
+            _put(partial.decode(errors="replace"), queue, loop)
+        _put("", queue, loop)
+    except (OSError, RuntimeError):
+        return  # the event loop is closed, so nothing reads the lines any more
+
+
+def _put(line: str, queue: asyncio.Queue[str], loop: asyncio.AbstractEventLoop) -> None:
+    if loop.is_closed():
+        raise RuntimeError("the event loop is closed")
+    asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()

@@ -1,4 +1,4 @@
-"""A session with a server: its answers as values of ours, its errors as errors of ours."""
+"""Sessions over the SDK's client: its responses become our values, and its errors our errors."""
 
 from __future__ import annotations
 
@@ -38,319 +38,219 @@ from mcp_types import (
 )
 
 from agentloop.errors import ToolFailed
-from agentloop.mcp.content import effect_of, error_text, prompt_of, resource_of, result_of
+from agentloop.mcp.content import parse_effect, parse_error, parse_prompt, parse_resource, parse_result
 from agentloop.mcp.sdk.http_streams import http_streams
 from agentloop.mcp.sdk.stdio import stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
-    SENDING,
+    CURRENT_REQUEST,
     ConnectionLost,
-    Ending,
-    OfferedTool,
-    Progress,
-    Reply,
-    Sending,
+    ConnectionStatus,
+    ProgressCallback,
+    RemoteTool,
+    RequestHandler,
+    RequestStatus,
     ServerSession,
     SessionSettings,
 )
-from agentloop.values.tool_calls import Effect, ToolResult
-
-_LOG = logging.getLogger("agentloop.mcp.server")
-_LONGEST_LOGGED = 2_000
-
-
-def elicitation(reply: Reply | None) -> ElicitationFnT | None:
-    """Return what answers questions to the user; None to say that nobody does."""
-    if reply is None:
-        return None
-
-    async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:  # noqa: ARG001  # the SDK's signature
-        try:
-            content = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
-            if content is None:
-                return ElicitResult(action="decline")
-            return ElicitResult(action="accept", content=dict(content))
-        except Exception:  # noqa: BLE001  # whatever the program's function raises, the server is told and the call goes on
-            return _failed("on_elicitation")
-
-    return answer
-
-
-def sampling(reply: Reply | None) -> SamplingFnT | None:
-    """Return what answers questions to a model; None to say that nobody does."""
-    if reply is None:
-        return None
-
-    async def answer(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult | ErrorData:  # noqa: ARG001  # the SDK's signature
-        try:
-            message = await reply(params.model_dump(by_alias=True, mode="json", exclude_none=True))
-            if message is None:
-                return ErrorData(code=INVALID_REQUEST, message="the request was declined")
-            return CreateMessageResult.model_validate(dict(message))
-        except Exception:  # noqa: BLE001  # whatever the program's function raises, the server is told and the call goes on
-            return _failed("on_sampling")
-
-    return answer
-
-
-def _failed(function: str) -> ErrorData:
-    """Log what was raised, which is not for the server, and return what it is told."""
-    _LOG.exception("%s has failed; the server is told that there is no answer", function)
-    return ErrorData(code=INTERNAL_ERROR, message=f"the request could not be answered: {function} has failed")
-
-
-def logged(name: str) -> LoggingFnT:
-    """Return what writes a server's messages to the log."""
-
-    async def log(params: LoggingMessageNotificationParams) -> None:
-        _LOG.info("%s: %s: %s", name, params.level, str(params.data)[:_LONGEST_LOGGED])
-
-    return log
-
+from agentloop.values.tool_calls import ToolResult
 
 _LOG = logging.getLogger("agentloop.mcp")
+_SERVER_LOG = logging.getLogger("agentloop.mcp.server")
+_MAX_LOGGED = 2_000
+_MAX_SHOWN = 500
+_CLOSED_MESSAGE = "Connection closed"
+_PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
+"""Errors of a server that has looked at a request, and so knows the session."""
 
 
 @asynccontextmanager
-async def sifted(
-    name: str, transport: AbstractAsyncContextManager[TransportStreams]
-) -> AsyncIterator[TransportStreams]:
-    """Speak over a transport, and leave out of lists of tools what is none.
+async def open_session(settings: SessionSettings, on_tools_changed: Callable[[], None]) -> AsyncIterator[McpSession]:
+    """Start a server or connect to it, and yield an initialized session; everything is closed at the end.
 
     Args:
-        name: what the server is called in the log.
-        transport: what connects with it.
+        settings: the settings of the session.
+        on_tools_changed: called when the server's tools have changed, for servers before 2026-07-28.
+
+    Raises:
+        ConfigurationError: when the server cannot be started with its settings.
+        Exception: any other error on the way.
     """
-    async with transport as (incoming, outgoing):
-        yield _Sifted(name, incoming), outgoing
 
+    async def on_message(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            on_tools_changed()
 
-class _Sifted:
-    """The messages of another stream; lists of tools are sifted."""
-
-    def __init__(self, name: str, stream: ReadStream[SessionMessage | Exception]) -> None:
-        self._name = name
-        self._stream = stream
-
-    @property
-    def last_context(self) -> Context | None:
-        """What the SDK wants to know of whoever sent the last message."""
-        return getattr(self._stream, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message."""
-        return self._one(await self._stream.receive())
-
-    async def aclose(self) -> None:
-        """Read no more."""
-        await self._stream.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        return self._one(await self._stream.__anext__())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def _one(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            listed = item.message.result.get("tools")
-            if isinstance(listed, list):
-                item.message.result["tools"] = [tool for tool in map(_typed, listed) if self._is_tool(tool)]
-        return item
-
-    def _is_tool(self, told: object) -> bool:
+    status = ConnectionStatus()
+    server, max_message_bytes = settings.server, settings.max_message_bytes
+    transport = (
+        stdio_streams(settings.name, server, max_message_bytes, status)
+        if isinstance(server, StdioServer)
+        else http_streams(server, max_message_bytes, status)
+    )
+    client = Client(
+        _filter_tools(settings.name, transport),
+        cache=None,
+        client_info=Implementation(name="agentloop", version=_version()),
+        message_handler=on_message,
+        logging_callback=_log_callback(settings.name),
+        elicitation_callback=_elicitation_callback(settings.on_elicitation),
+        sampling_callback=_sampling_callback(settings.on_sampling),
+    )
+    async with AsyncExitStack() as stack:
         try:
-            Tool.model_validate(told, by_name=False)
-        except ValueError as error:
-            named = told.get("name") if isinstance(told, Mapping) else told
-            why = "; ".join(str(error).splitlines()[1:3])
-            _LOG.warning("the tool %.100r of the MCP server %s is left out: %s", named, self._name, why)
-            return False
-        return True
+            await stack.enter_async_context(client)
+        except (MCPError, ExceptionGroup) as error:
+            raise _connect_error(error, status) from error
+        yield McpSession(settings.name, client, status)
 
 
-def _typed(told: Any) -> Any:
-    """Return a tool with the type of its parameters, where nothing but that is missing."""
-    schema = told.get("inputSchema") if isinstance(told, Mapping) else None
-    if not isinstance(schema, Mapping) or "type" in schema:
-        return told
-    return {**told, "inputSchema": {"type": "object", **schema}}
+def _connect_error(error: Exception, status: ConnectionStatus) -> Exception:
+    """Return the most specific reason why a session could not be initialized."""
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if status.closed.is_set():
+        return ConnectionLost(status.reason, status.last_output)
+    if isinstance(cause, MCPError):
+        message, http_error = _shorten(cause), status.http_error
+        return ConnectionLost(http_error if message in http_error else f"{http_error or 'it refused'}: {message}")
+    return error
 
 
 class McpSession(ServerSession):
-    """A session over the SDK's client."""
+    """A session over the SDK's client.
 
-    def __init__(self, name: str, client: Client, ending: Ending) -> None:
-        self.ending = ending
+    Args:
+        name: the name of the server, for messages.
+        client: the client, initialized.
+        status: the state of the connection.
+    """
+
+    def __init__(self, name: str, client: Client, status: ConnectionStatus) -> None:
+        self.status = status
         self._name = name
         self._client = client
 
     @property
-    def protocol(self) -> str:
-        """The version of the protocol that is spoken."""
+    def protocol_version(self) -> str:
+        """The negotiated version of the protocol."""
         return self._client.protocol_version
 
     @property
-    def tells_changes(self) -> bool:
-        """Whether the server says when its tools have changed."""
+    def announces_tool_changes(self) -> bool:
+        """Whether the server announces changes of its tools."""
         tools = self._client.server_capabilities.tools
         return tools is not None and bool(tools.list_changed)
 
-    async def tools(self, cursor: str | None) -> tuple[list[OfferedTool], str | None]:
-        """Return a page of its tools, and what the next one is asked for by; None after the last."""
+    async def list_tools(self, cursor: str | None) -> tuple[list[RemoteTool], str | None]:
+        """Return a page of the server's tools, and the cursor of the next page; None after the last."""
         if self._client.server_capabilities.tools is None and not cursor:
             return [], None
-        with self._translated(Sending()):
+        with self._translate_errors(RequestStatus()):
             page = await self._client.list_tools(cursor=cursor)
-        return [_offered(tool.model_dump(by_alias=True, exclude_none=True)) for tool in page.tools], page.next_cursor
+        tools = [_remote_tool(tool.model_dump(by_alias=True, exclude_none=True)) for tool in page.tools]
+        return tools, page.next_cursor
 
-    async def call(self, name: str, arguments: Mapping[str, Any], progress: Progress, sending: Sending) -> ToolResult:
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
+    ) -> ToolResult:
         """Call a tool."""
         report = progress
 
+        # The SDK passes the first argument by this name.
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            told = {"progress": progress, "total": total, "message": message}
-            report({key: value for key, value in told.items() if value is not None})
+            update = {"progress": progress, "total": total, "message": message}
+            report({key: value for key, value in update.items() if value is not None})
 
-        with self._translated(sending):
-            answer = await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
-        told = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if answer.is_error:
-            raise ToolFailed(error_text(told))
-        return result_of(told)
+        with self._translate_errors(status):
+            result = await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
+        response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if result.is_error:
+            raise ToolFailed(parse_error(response))
+        return parse_result(response)
 
-    async def resources(self, cursor: str | None, sending: Sending) -> ToolResult:
-        """Return a page of its resources."""
-        with self._translated(sending):
+    async def list_resources(self, cursor: str | None, status: RequestStatus) -> ToolResult:
+        """Return a page of the server's resources."""
+        with self._translate_errors(status):
             page = await self._client.list_resources(cursor=cursor)
-        return _page(page, "resources")
+        return _page_result(page, "resources")
 
-    async def resource(self, uri: str, sending: Sending) -> ToolResult:
-        """Read one of its resources."""
-        with self._translated(sending):
-            answer = await self._client.read_resource(uri)
-        return resource_of(answer.model_dump(by_alias=True, mode="json", exclude_none=True))
+    async def read_resource(self, uri: str, status: RequestStatus) -> ToolResult:
+        """Read a resource."""
+        with self._translate_errors(status):
+            result = await self._client.read_resource(uri)
+        return parse_resource(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
-    async def prompts(self, cursor: str | None, sending: Sending) -> ToolResult:
-        """Return a page of its prompts."""
-        with self._translated(sending):
+    async def list_prompts(self, cursor: str | None, status: RequestStatus) -> ToolResult:
+        """Return a page of the server's prompts."""
+        with self._translate_errors(status):
             page = await self._client.list_prompts(cursor=cursor)
-        return _page(page, "prompts")
+        return _page_result(page, "prompts")
 
-    async def prompt(self, name: str, arguments: Mapping[str, str], sending: Sending) -> ToolResult:
-        """Return one of its prompts, filled in."""
-        with self._translated(sending):
-            answer = await self._client.get_prompt(name, dict(arguments))
-        return prompt_of(answer.model_dump(by_alias=True, mode="json", exclude_none=True))
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], status: RequestStatus) -> ToolResult:
+        """Return a prompt, filled in."""
+        with self._translate_errors(status):
+            result = await self._client.get_prompt(name, dict(arguments))
+        return parse_prompt(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
-    async def changes(self) -> AsyncGenerator[None, None]:
-        """Yield when its tools have changed, as servers since 2026-07-28 tell it; ends when they do not."""
+    async def tool_changes(self) -> AsyncGenerator[None, None]:
+        """Yield after each change of the server's tools, for servers since 2026-07-28; ends at once for older ones."""
         try:
             async with self._client.listen(tools_list_changed=True) as events:
-                yield  # whatever has changed before it began to tell
+                yield  # the tools may have changed before the subscription began
                 async for _ in events:
                     yield
         except (ListenNotSupportedError, MCPError, RuntimeError):
             return
 
     @contextmanager
-    def _translated(self, sending: Sending) -> Iterator[None]:
-        token = SENDING.set(sending)
+    def _translate_errors(self, status: RequestStatus) -> Iterator[None]:
+        token = CURRENT_REQUEST.set(status)
         try:
             yield
         except MCPError as error:
-            raise self._of_protocol(error, sending) from error
+            raise self._translate(error, status) from error
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            raise ConnectionLost(self._lost("the connection was closed")) from error
-        except (ValueError, RuntimeError, ExceptionGroup) as error:  # an answer that the SDK cannot make sense of
+            raise ConnectionLost(self._close("the connection was closed")) from error
+        except (ValueError, RuntimeError, ExceptionGroup) as error:  # a response that the SDK cannot parse
             raise ToolFailed(
-                f"the MCP server {self._name!r} gave an answer that cannot be used: {_short(error)}"
+                f"the MCP server {self._name!r} gave an answer that cannot be used: {_shorten(error)}"
             ) from error
         finally:
-            SENDING.reset(token)
+            CURRENT_REQUEST.reset(token)
 
-    def _of_protocol(self, error: MCPError, sending: Sending) -> Exception:
-        if sending.refused and error.code not in _LOOKED_AT:
-            return ConnectionLost(self._lost(f"it does not know the session any more: {_short(error)}"))
-        if sending.lost:
-            return ConnectionLost(sending.lost)
-        gone = sending.over or self.ending.ended.is_set() or error.message == _CLOSED
-        if error.code == CONNECTION_CLOSED and gone:  # servers use this code too, for errors of any kind
-            return ConnectionLost(self._lost(error.message))
-        return ToolFailed(f"the MCP server {self._name!r} refused: {_short(error)} (code {error.code})")
+    def _translate(self, error: MCPError, status: RequestStatus) -> Exception:
+        if status.rejected and error.code not in _PROCESSED:
+            return ConnectionLost(self._close(f"it does not know the session any more: {_shorten(error)}"))
+        if status.failure:
+            return ConnectionLost(status.failure)
+        is_gone = status.stream_ended or self.status.closed.is_set() or error.message == _CLOSED_MESSAGE
+        # Servers use this code for other errors too, so the code alone does not mean a lost connection.
+        if error.code == CONNECTION_CLOSED and is_gone:
+            return ConnectionLost(self._close(error.message))
+        return ToolFailed(f"the MCP server {self._name!r} refused: {_shorten(error)} (code {error.code})")
 
-    def _lost(self, reason: str) -> str:
-        self.ending.end(reason)
-        return self.ending.reason
-
-
-@asynccontextmanager
-async def opened(settings: SessionSettings, on_changed: Callable[[], None]) -> AsyncIterator[McpSession]:
-    """Start a server or connect with it, and agree on a version of the protocol; everything is closed at the end.
-
-    Args:
-        settings: how.
-        on_changed: is called when the server's tools have changed, as servers before 2026-07-28 tell it.
-
-    Raises:
-        ConfigurationError: when it cannot be started as it is set up.
-        Exception: whatever else goes wrong on the way.
-    """
-
-    async def on_message(message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            on_changed()
-
-    ending = Ending()
-    server, longest = settings.server, settings.longest
-    transport = (
-        stdio_streams(settings.name, server, longest, ending)
-        if isinstance(server, StdioServer)
-        else http_streams(server, longest, ending)
-    )
-    client = Client(
-        sifted(settings.name, transport),
-        cache=None,
-        client_info=Implementation(name="agentloop", version=_version()),
-        message_handler=on_message,
-        logging_callback=logged(settings.name),
-        elicitation_callback=elicitation(settings.on_elicitation),
-        sampling_callback=sampling(settings.on_sampling),
-    )
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(client)
-        except (MCPError, ExceptionGroup) as error:
-            raise _not_opened(error, ending) from error
-        yield McpSession(settings.name, client, ending)
+    def _close(self, reason: str) -> str:
+        """Mark the connection as closed; return the first reason."""
+        self.status.close(reason)
+        return self.status.reason
 
 
-def _not_opened(error: Exception, ending: Ending) -> Exception:
-    """Return what says why a server could not be agreed with, as far as that is known."""
-    cause: BaseException = error
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    if ending.ended.is_set():
-        return ConnectionLost(ending.reason, ending.said)
-    if isinstance(cause, MCPError):
-        told = _short(cause)
-        return ConnectionLost(ending.status if told in ending.status else f"{ending.status or 'it refused'}: {told}")
-    return error
-
-
-def _offered(tool: Mapping[str, Any]) -> OfferedTool:
+def _remote_tool(tool: Mapping[str, Any]) -> RemoteTool:
     annotations = tool.get("annotations")
-    effect = effect_of(annotations if isinstance(annotations, Mapping) else None)
-    description = tool.get("description") or tool.get("title") or ""
-    return OfferedTool(tool["name"], description, tool["inputSchema"], Effect(effect))
+    effect = parse_effect(annotations if isinstance(annotations, Mapping) else None)
+    return RemoteTool(tool["name"], tool.get("description") or tool.get("title") or "", tool["inputSchema"], effect)
+
+
+def _page_result(page: ListResourcesResult | ListPromptsResult, key: str) -> ToolResult:
+    response = page.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return ToolResult({name: response[name] for name in (key, "nextCursor") if name in response})
+
+
+def _shorten(error: BaseException) -> str:
+    message = str(error)
+    return message if len(message) <= _MAX_SHOWN else f"{message[:_MAX_SHOWN]}…"
 
 
 def _version() -> str:
@@ -360,17 +260,128 @@ def _version() -> str:
         return "0"
 
 
-def _page(page: ListResourcesResult | ListPromptsResult, what: str) -> ToolResult:
-    told = page.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return ToolResult({key: told[key] for key in (what, "nextCursor") if key in told})
+# --- requests of servers ----------------------------------------------------------------------------------------
 
 
-def _short(error: BaseException) -> str:
-    told = str(error)
-    return told if len(told) <= _LONGEST_TOLD else f"{told[:_LONGEST_TOLD]}…"
+def _elicitation_callback(handler: RequestHandler | None) -> ElicitationFnT | None:
+    """Return the SDK's callback for questions to the user; None to declare that there is no support."""
+    if handler is None:
+        return None
+
+    async def respond(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:  # noqa: ARG001  # the SDK's signature
+        try:
+            content = await handler(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            if content is None:
+                return ElicitResult(action="decline")
+            return ElicitResult(action="accept", content=dict(content))
+        except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
+            return _handler_failed("on_elicitation")
+
+    return respond
 
 
-_LONGEST_TOLD = 500
-_CLOSED = "Connection closed"
-_LOOKED_AT = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
-"""Errors of a server that has looked at a request, and so knows the session."""
+def _sampling_callback(handler: RequestHandler | None) -> SamplingFnT | None:
+    """Return the SDK's callback for requests to a model; None to declare that there is no support."""
+    if handler is None:
+        return None
+
+    async def respond(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult | ErrorData:  # noqa: ARG001  # the SDK's signature
+        try:
+            message = await handler(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            if message is None:
+                return ErrorData(code=INVALID_REQUEST, message="the request was declined")
+            return CreateMessageResult.model_validate(dict(message))
+        except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
+            return _handler_failed("on_sampling")
+
+    return respond
+
+
+def _handler_failed(name: str) -> ErrorData:
+    """Log the current error, which the server must not see, and return the error for the server."""
+    _SERVER_LOG.exception("%s has failed; the server is told that there is no answer", name)
+    return ErrorData(code=INTERNAL_ERROR, message=f"the request could not be answered: {name} has failed")
+
+
+def _log_callback(name: str) -> LoggingFnT:
+    async def log(params: LoggingMessageNotificationParams) -> None:
+        _SERVER_LOG.info("%s: %s: %s", name, params.level, str(params.data)[:_MAX_LOGGED])
+
+    return log
+
+
+# --- invalid tools ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _filter_tools(
+    name: str, transport: AbstractAsyncContextManager[TransportStreams]
+) -> AsyncIterator[TransportStreams]:
+    """Remove invalid tools from the messages of a transport: the SDK rejects a whole list for one of them.
+
+    Args:
+        name: the name of the server, for the log.
+        transport: the transport.
+    """
+    async with transport as (incoming, outgoing):
+        yield _ToolFilter(name, incoming), outgoing
+
+
+class _ToolFilter:
+    """A stream of messages with valid tools only."""
+
+    def __init__(self, name: str, stream: ReadStream[SessionMessage | Exception]) -> None:
+        self._name = name
+        self._stream = stream
+
+    @property
+    def last_context(self) -> Context | None:
+        """The context of the last message's sender, which the SDK reads."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        return self._filter(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._filter(await self._stream.__anext__())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _filter(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+            tools = item.message.result.get("tools")
+            if isinstance(tools, list):
+                item.message.result["tools"] = [tool for tool in map(_with_schema_type, tools) if self._is_valid(tool)]
+        return item
+
+    def _is_valid(self, tool: object) -> bool:
+        try:
+            Tool.model_validate(tool, by_name=False)
+        except ValueError as error:
+            name = tool.get("name") if isinstance(tool, Mapping) else tool
+            reason = "; ".join(str(error).splitlines()[1:3])
+            _LOG.warning("the tool %.100r of the MCP server %s is left out: %s", name, self._name, reason)
+            return False
+        return True
+
+
+def _with_schema_type(tool: Any) -> Any:
+    """Return a tool with the type of its schema, when only that is missing."""
+    schema = tool.get("inputSchema") if isinstance(tool, Mapping) else None
+    if not isinstance(schema, Mapping) or "type" in schema:
+        return tool
+    return {**tool, "inputSchema": {"type": "object", **schema}}

@@ -1,4 +1,4 @@
-"""The messages of a server that is a process, as the streams that the SDK reads and writes."""
+"""Streams over the standard input and output of a server process, as the SDK reads and writes them."""
 
 from __future__ import annotations
 
@@ -18,74 +18,73 @@ from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, json
 
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import StdioServer
-from agentloop.mcp.session import SENDING, ConnectionLost, Ending, Sending
-
-
-def message_of(line: bytes) -> JSONRPCMessage | None:
-    """Return the message that a line is; None when it is none.
-
-    Half a character of two, as JavaScript writes where it has cut a text, and bytes that are no text become U+FFFD. What is
-    an answer but not of the protocol becomes an error under its id, so that nobody waits for it.
-
-    Args:
-        line: what was written.
-    """
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        pass
-    try:
-        told = json.loads(line.decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(told, Mapping) or told.get("jsonrpc") != "2.0":
-        return None
-    try:
-        return jsonrpc_message_adapter.validate_json(_whole(told), by_name=False)
-    except ValueError:
-        return _unusable(told)
-
-
-def _whole(told: Mapping[str, object]) -> bytes:
-    halves = json.dumps(told, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    return halves.decode("utf-16", "replace").encode()
-
-
-def _unusable(told: Mapping[str, object]) -> JSONRPCError | None:
-    asked = told.get("id")
-    if "method" in told or not isinstance(asked, str | int):
-        return None
-    return JSONRPCError(
-        jsonrpc="2.0", id=asked, error=ErrorData(code=PARSE_ERROR, message="its answer is not of the protocol")
-    )
-
+from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, RequestStatus
 
 _LOG = logging.getLogger("agentloop.mcp.server")
-_MOST_WAITING = 1_000
-_MOST_NOISE = 1_000
+_MAX_QUEUED_MESSAGES = 1_000
+_MAX_INVALID_LINES = 1_000
 
 
-class Outgoing:
-    """Messages on their way to a server; what sends one does not wait for the server to read it."""
+@asynccontextmanager
+async def stdio_streams(
+    name: str, server: StdioServer, max_message_bytes: int, status: ConnectionStatus
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], OutgoingStream]]:
+    """Start a server and yield the streams of its messages; it is stopped at the end.
 
-    def __init__(self, ending: Ending) -> None:
-        self._ending = ending
-        self.waiting: asyncio.Queue[tuple[SessionMessage, Sending | None]] = asyncio.Queue(_MOST_WAITING)
-        self._closed = False
+    Args:
+        name: the name of the server, for the log.
+        server: its command.
+        max_message_bytes: maximum size of a message.
+        status: is closed when the server ends by itself.
+
+    Raises:
+        ConfigurationError: when there is no such program.
+    """
+    process = await ServerProcess.start(name, server, {**get_default_environment(), **server.env})
+    sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing = OutgoingStream(status)
+    tasks = (
+        asyncio.create_task(_receive(name, process, max_message_bytes, sender, status)),
+        asyncio.create_task(_send(process, outgoing, status)),
+    )
+    try:
+        yield incoming, outgoing
+    finally:
+        for task in tasks:
+            task.cancel()
+        # Shielded: a cancelled execution still waits until the process has ended.
+        stopped = asyncio.gather(process.stop(), *tasks, return_exceptions=True)
+        try:
+            await asyncio.shield(stopped)
+        except asyncio.CancelledError:
+            await asyncio.wait((stopped,))
+            raise
+        finally:
+            sender.close()
+            incoming.close()
+
+
+class OutgoingStream:
+    """Queues messages for a server; a sender does not wait until the server has read them."""
+
+    def __init__(self, status: ConnectionStatus) -> None:
+        self._status = status
+        self.queue: asyncio.Queue[tuple[SessionMessage, RequestStatus | None]] = asyncio.Queue(_MAX_QUEUED_MESSAGES)
+        self._is_closed = False
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Put a message at the end, together with what wants to know when it leaves us."""
-        if self._closed:
+        """Queue a message together with the status of its request."""
+        if self._is_closed:
             raise anyio.ClosedResourceError
         try:
-            self.waiting.put_nowait((item, SENDING.get()))
+            self.queue.put_nowait((item, CURRENT_REQUEST.get()))
         except asyncio.QueueFull:
-            self._ending.end(f"it does not read: {_MOST_WAITING} messages wait for it")
+            self._status.close(f"it does not read: {_MAX_QUEUED_MESSAGES} messages wait for it")
             raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
-        """Take no more messages."""
-        self._closed = True
+        """Accept no more messages."""
+        self._is_closed = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,94 +95,98 @@ class Outgoing:
         await self.aclose()
 
 
-@asynccontextmanager
-async def stdio_streams(
-    name: str, server: StdioServer, longest: int, ending: Ending
-) -> AsyncIterator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], Outgoing]]:
-    """Start a server and speak with it; it is stopped at the end.
-
-    Args:
-        name: what it is called in the log.
-        server: its command.
-        longest: the most bytes of a message.
-        ending: is told when it ends by itself.
-
-    Raises:
-        ConfigurationError: when there is no such program.
-    """
-    process = await ServerProcess.start(name, server, {**get_default_environment(), **server.env})
-    heard, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing = Outgoing(ending)
-    tasks = (
-        asyncio.create_task(_hear(name, process, longest, heard, ending)),
-        asyncio.create_task(_tell(process, outgoing, ending)),
-    )
-    try:
-        yield incoming, outgoing
-    finally:
-        for task in tasks:
-            task.cancel()
-        stopped = asyncio.gather(process.stop(), *tasks, return_exceptions=True)
+async def _send(process: ServerProcess, outgoing: OutgoingStream, status: ConnectionStatus) -> None:
+    while True:
+        item, request = await outgoing.queue.get()
+        if status.closed.is_set():
+            continue
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        if request is not None:
+            request.sent = True  # before the write: a part of it may reach the server even when it fails
         try:
-            await asyncio.shield(stopped)
-        except asyncio.CancelledError:
-            await asyncio.wait((stopped,))
-            raise
-        finally:
-            heard.close()
-            incoming.close()
+            await process.write_line(line)
+        except OSError:
+            reason, last_output = await process.exit_reason("it does not read its input")
+            if not status.closed.is_set():
+                status.last_output = last_output
+            status.close(reason)
 
 
-async def _hear(
+async def _receive(
     name: str,
     process: ServerProcess,
-    longest: int,
-    heard: MemoryObjectSendStream[SessionMessage | Exception],
-    ending: Ending,
+    max_message_bytes: int,
+    sender: MemoryObjectSendStream[SessionMessage | Exception],
+    status: ConnectionStatus,
 ) -> None:
-    noise = 0
-    async with heard:  # closed when the reason is known: that wakes those who wait for an answer
+    invalid_lines = 0
+    # Closing the stream wakes all pending requests, so it is closed after the reason is known.
+    async with sender:
         try:
-            async for line in process.lines(longest):
-                message = message_of(line)
-                noise = 0 if message is not None else _noted(name, line, noise)
-                if message is not None:
-                    await heard.send(SessionMessage(message))
-            reason, ending.said = await process.last_words("its output was closed")
+            async for line in process.read_lines(max_message_bytes):
+                message = parse_message(line)
+                if message is None:
+                    invalid_lines = _log_invalid(name, line, invalid_lines)
+                else:
+                    invalid_lines = 0
+                    await sender.send(SessionMessage(message))
+            reason, status.last_output = await process.exit_reason("its output was closed")
         except ConnectionLost as lost:
             reason = str(lost)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             reason = "its output was closed"
-        ending.end(reason)
+        status.close(reason)
 
 
-def _noted(name: str, line: bytes, noise: int) -> int:
-    """Log a line that is no message; return how many there were in a row.
+def _log_invalid(name: str, line: bytes, count: int) -> int:
+    """Log the first of several invalid lines in a row; return how many there were.
 
     Raises:
         ConnectionLost: when there were too many.
     """
     if not line.strip():
-        return noise
-    if not noise:
-        _LOG.warning("%s: writes to its standard output what is no message: %.200r", name, line)
-    if noise >= _MOST_NOISE:
-        raise ConnectionLost(f"it wrote {_MOST_NOISE} lines that are no messages")
-    return noise + 1
+        return count
+    if not count:
+        _LOG.warning("%s: a line of its standard output is not a message: %.200r", name, line)
+    if count >= _MAX_INVALID_LINES:
+        raise ConnectionLost(f"it wrote {_MAX_INVALID_LINES} lines that are no messages")
+    return count + 1
 
 
-async def _tell(process: ServerProcess, outgoing: Outgoing, ending: Ending) -> None:
-    while True:
-        item, sending = await outgoing.waiting.get()
-        if ending.ended.is_set():
-            continue
-        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        if sending is not None:
-            sending.sent = True
-        try:
-            await process.write(line)
-        except OSError:
-            reason, said = await process.last_words("it does not read its input")
-            if not ending.ended.is_set():
-                ending.said = said
-            ending.end(reason)
+def parse_message(line: bytes) -> JSONRPCMessage | None:
+    """Parse a line; return None when it is not a message.
+
+    Lone surrogates, which JavaScript writes when it has cut a text inside of a character, and bytes that are not UTF-8
+    become U+FFFD. A response that violates the protocol becomes an error with the same id, so that its request ends.
+
+    Args:
+        line: the line, without its end.
+    """
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        pass
+    try:
+        document = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, Mapping) or document.get("jsonrpc") != "2.0":
+        return None
+    try:
+        return jsonrpc_message_adapter.validate_json(_replace_surrogates(document), by_name=False)
+    except ValueError:
+        return _invalid_response(document)
+
+
+def _replace_surrogates(document: Mapping[str, object]) -> bytes:
+    utf16 = json.dumps(document, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return utf16.decode("utf-16", "replace").encode()
+
+
+def _invalid_response(document: Mapping[str, object]) -> JSONRPCError | None:
+    request_id = document.get("id")
+    if "method" in document or not isinstance(request_id, str | int):
+        return None
+    return JSONRPCError(
+        jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message="its answer is not of the protocol")
+    )

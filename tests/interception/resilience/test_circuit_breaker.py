@@ -53,7 +53,7 @@ class BreakerFollowsItsAutomaton(RuleBasedStateMachine):
         bus = EventBus(clock=self.clock)
         bus.wiretap(lambda event: self.told.append(event) if isinstance(event, ToolCallDecided) else None)
         stack = InterceptorStack.of([CircuitBreaker(self.policy)])
-        self.stack = stack.bound(bus, ExecutionScope(clock=self.clock))
+        self.stack = stack.bind(bus, ExecutionScope(clock=self.clock))
         self.open_calls: list[Call] = []
         self.status, self.streak, self.opened, self.probes, self.good, self.period = "closed", 0, 0.0, 0, 0, 0
         self.expected: list[type[Event]] = []

@@ -105,7 +105,7 @@ def test_a_deduplicated_effect_in_doubt_is_not_run_by_the_next() -> None:
         (WithinSeconds(9), [1, 2, 1, 1]),
         (WithinSteps(2), [1, 2, 1]),
         (WithinSteps(1), [1, 2, 1, 1]),
-        (WithinSteps(2, of=WithinSeconds(9)), [1, 2, 1, 1]),
+        (WithinSteps(2, inner=WithinSeconds(9)), [1, 2, 1, 1]),
         (SimilarCalls(lambda call, earlier: call.name == earlier.name), [1]),
     ],
     ids=["in flight", "exact", "10 s", "9 s", "2 steps", "1 step", "2 steps or 9 s", "similar"],
@@ -195,7 +195,7 @@ def test_a_call_inside_of_its_own_flight_does_not_wait_for_itself() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """The oldest calls that have ended are forgotten first."""
     tool = Worker()
-    seen(tool, [Deduplicate(ExactCalls(), most=2)], *[[use(n)] for n in (1, 2, 3, 3, 2, 1)])
+    seen(tool, [Deduplicate(ExactCalls(), max_remembered=2)], *[[use(n)] for n in (1, 2, 3, 3, 2, 1)])
     assert [one.value for one in tool.runs] == [1, 2, 3, 1]
 
 
@@ -205,7 +205,7 @@ def test_what_is_over_is_not_kept_where_nobody_will_ask_for_it() -> None:
 
     async def kept() -> list[int]:
         await watched(looped(Worker(), [layer], [use(1), use(1)], [use(2)]))
-        return [len(seen_calls) for seen_calls in layer._everywhere.values()]
+        return [len(seen_calls) for seen_calls in layer._calls_of_loops.values()]
 
     assert run_virtual(kept()) == [0]
 

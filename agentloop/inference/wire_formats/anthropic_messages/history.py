@@ -109,9 +109,9 @@ class _Importer:
                 matching = by_id.get(part.id)
                 if matching:
                     outcome = _outcome(*matching.pop(0))
-                    executions.append(self._calls.executed(part, path, outcome))
+                    executions.append(self._calls.create_execution(part, path, outcome))
                 else:
-                    executions.append(self._calls.without_result(part, path))
+                    executions.append(self._calls.create_cancelled(part, path))
         for path, result in (item for remaining in by_id.values() for item in remaining):
             raise InvalidDocument(
                 f"{path} is the result of {result.get('tool_use_id')!r}, but the preceding message has no unanswered call "

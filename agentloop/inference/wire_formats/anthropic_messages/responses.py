@@ -126,10 +126,10 @@ class MessageStreamDecoder(JsonEventDecoder):
         """
         message = self._message
         if message is None:
-            raise self.truncated("it contains no message")
+            raise self.truncation_error("it contains no message")
         if not self._has_ended and not message.get("stop_reason"):
-            raise self.truncated("the message is incomplete")
-        return _message({**message, "content": [block.completed() for block in self._blocks], "usage": self._usage})
+            raise self.truncation_error("the message is incomplete")
+        return _message({**message, "content": [block.build() for block in self._blocks], "usage": self._usage})
 
     def _start_message(self, message: dict[str, Any]) -> list[InferenceDelta]:
         # Some services repeat the event for the same message.
@@ -220,7 +220,7 @@ class _PartialBlock:
             fragments = self.texts[name] = [text_of(self.initial.get(name))]
         fragments.append(text)
 
-    def completed(self) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """Return the block as in a complete response, except that the input of a call remains JSON text."""
         texts = {name: "".join(fragments) for name, fragments in self.texts.items()}
         block = {**self.initial, **self.replaced, **texts}

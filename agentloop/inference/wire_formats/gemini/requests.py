@@ -56,7 +56,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
         encoded.add("tools")
         declarations = b",".join(encode_each(request.tools, NAME, _declaration))
         segments += [b'"tools":[{"functionDeclarations":[', declarations, b"]}],"]
-    segments += [b'"contents":[', _joined(encode_each(request.messages, NAME, _contents)), b"]"]
+    segments += [b'"contents":[', _join_contents(encode_each(request.messages, NAME, _contents)), b"]"]
     entries = _entries(request, config)
     refuse_duplicates(entries, encoded)
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
@@ -74,7 +74,7 @@ def _path(model: str, *, stream: bool) -> str:
 # --- contents ------------------------------------------------------------------------------------------------------
 
 
-def _joined(segments: list[tuple[bytes, bool]]) -> bytes:
+def _join_contents(segments: list[tuple[bytes, bool]]) -> bytes:
     """Join encoded contents and merge consecutive contents of the model.
 
     Gemini refuses a call that does not directly follow a content of the user.

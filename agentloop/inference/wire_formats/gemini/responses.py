@@ -76,7 +76,7 @@ class GeminiStreamDecoder(JsonEventDecoder):
             InferenceError: when the stream ended without a finish reason.
         """
         if not self._reader.has_ended:
-            raise self.truncated("it contains no finish reason")
+            raise self.truncation_error("it contains no finish reason")
         return self._reader.response()
 
 
@@ -235,7 +235,7 @@ class GeminiReader:
         if self._open_call is None:
             return []
         call, self._open_call = self._open_call, None
-        return self._builder.arguments(call.key, format_json(call.arguments.completed()).decode())
+        return self._builder.arguments(call.key, format_json(call.arguments.build()).decode())
 
     def _next_key(self) -> int:
         self._keys += 1
@@ -312,7 +312,7 @@ class PartialArguments:
         """Add complete arguments."""
         self._arguments.update(arguments)
 
-    def completed(self) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """Return the arguments."""
         self._end_text()
         return self._arguments

@@ -53,11 +53,11 @@ def import_messages(
         InvalidDocument: when an item is not a message or has no neutral form, when a result has no call, or when a call has
             no result; names the place.
     """
-    numbered: list[_Numbered] = [(number, _checked_message(number, message)) for number, message in enumerate(messages)]
+    numbered: list[_Numbered] = [(number, _check_message(number, message)) for number, message in enumerate(messages)]
     system_prompt = ""
     if numbered and numbered[0][1]["role"] in _SYSTEM_ROLES:
         system_prompt, numbered = _system_text(numbered[0][1], "messages[0]"), numbered[1:]
-    return system_prompt, tuple(_imported(numbered, ImportedCalls(unanswered, at)))
+    return system_prompt, tuple(_convert_messages(numbered, ImportedCalls(unanswered, at)))
 
 
 def export_messages(messages: Sequence[Message], system_prompt: str = "") -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def export_messages(messages: Sequence[Message], system_prompt: str = "") -> lis
     return [{"role": "system", "content": system_prompt}, *exported] if system_prompt else exported
 
 
-def _checked_message(number: int, message: object) -> Mapping[str, Any]:
+def _check_message(number: int, message: object) -> Mapping[str, Any]:
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or role not in _ROLES:
         raise InvalidDocument(
@@ -81,7 +81,7 @@ def _checked_message(number: int, message: object) -> Mapping[str, Any]:
     return message
 
 
-def _imported(numbered: Sequence[_Numbered], calls: ImportedCalls) -> Iterator[Message]:
+def _convert_messages(numbered: Sequence[_Numbered], calls: ImportedCalls) -> Iterator[Message]:
     """Yield one neutral message per message; an assistant message includes the results that follow it."""
     position = 0
     while position < len(numbered):
@@ -119,13 +119,15 @@ class _Results:
             self._remaining.get(("function", call.name)) if not call.id else None
         )
         if not results:
-            return self._calls.without_result(call, path)
+            return self._calls.create_cancelled(call, path)
         number, message = results.pop(0)
         parts = tuple(_content(message, f"messages[{number}]"))
         text = "".join([part.text for part in parts if isinstance(part, Text)])
         # Text is the value of the result; media are content for the model.
         content = None if all(isinstance(part, Text) for part in parts) else parts
-        return self._calls.executed(call, path, {"status": ToolStatus.SUCCEEDED, "value": text, "content": content})
+        return self._calls.create_execution(
+            call, path, {"status": ToolStatus.SUCCEEDED, "value": text, "content": content}
+        )
 
     def refuse_remaining(self) -> None:
         """Refuse results without a call.
@@ -209,7 +211,7 @@ def _part(item: Mapping[str, Any], path: str) -> ContentPart:
         if kind == "input_audio" and isinstance(value.get("data"), str):
             audio_format = str(value.get("format"))
             media_type = _AUDIO_TYPES.get(audio_format, f"audio/{audio_format}")
-            return Audio(media_type=media_type, data=_decoded(value["data"], path))
+            return Audio(media_type=media_type, data=_decode_base64(value["data"], path))
         if kind == "file":
             return _document(value, path)
     raise InvalidDocument(
@@ -220,7 +222,7 @@ def _part(item: Mapping[str, Any], path: str) -> ContentPart:
 def _image(url: str, path: str) -> Image:
     if not url.startswith("data:"):
         return Image(url=url)
-    media_type, data = _decoded_url(url, path)
+    media_type, data = _decode_data_url(url, path)
     return Image(media_type=media_type, data=data)
 
 
@@ -232,21 +234,21 @@ def _document(file: Mapping[str, Any], path: str) -> Document:
     if not isinstance(data, str):
         raise InvalidDocument(f"{path} is a file without file_id and file_data")
     if not data.startswith("data:"):
-        return Document(media_type="application/octet-stream", data=_decoded(data, path), name=name)
-    media_type, content = _decoded_url(data, path)
+        return Document(media_type="application/octet-stream", data=_decode_base64(data, path), name=name)
+    media_type, content = _decode_data_url(data, path)
     return Document(media_type=media_type, data=content, name=name)
 
 
-def _decoded_url(url: str, path: str) -> tuple[str, bytes]:
+def _decode_data_url(url: str, path: str) -> tuple[str, bytes]:
     """Return the media type and the data of a data URL."""
     head, comma, data = url.removeprefix("data:").partition(",")
     media_type, encoding, _ = head.rpartition(";base64")
     if not comma or not encoding:
         raise InvalidDocument(f"{path} is a data URL that is not Base64; encode it")
-    return media_type or "text/plain", _decoded(data, path)
+    return media_type or "text/plain", _decode_base64(data, path)
 
 
-def _decoded(data: str, path: str) -> bytes:
+def _decode_base64(data: str, path: str) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except (binascii.Error, ValueError) as error:

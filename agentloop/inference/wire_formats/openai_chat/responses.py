@@ -198,7 +198,7 @@ class ChatStreamDecoder(JsonEventDecoder):
             InferenceError: when the stream contained no choices.
         """
         if not self._has_choices:
-            raise self.truncated("it contains no choices")
+            raise self.truncation_error("it contains no choices")
         reason = _finish_reason(self._finish, has_calls=self._builder.has_calls, is_refusal=self._is_refusal)
         return InferenceResponse(
             self._builder.parts(), reason, _usage(self._usage), self._model, self._id, self._finish

@@ -252,12 +252,12 @@ def _entries(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> d
     if request.response_format is not None:
         entries["text"] = {"format": _text_format(request.response_format)}
     for options in (config.options, request.options):
-        entries = _merged(_merged(entries, _options(options)), _checked_extra(options.extra, request))
+        entries = _merge(_merge(entries, _options(options)), _check_extra(options.extra, request))
     if stream:
         entries["stream"] = True
     # Models without reasoning refuse a request for encrypted reasoning.
     if entries["store"] is not True and _is_reasoning_enabled(entries.get("reasoning")):
-        entries = _merged({"include": [_ENCRYPTED_REASONING]}, entries)
+        entries = _merge({"include": [_ENCRYPTED_REASONING]}, entries)
     return entries
 
 
@@ -277,7 +277,7 @@ def _options(options: InferenceOptions) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if value is not None}
 
 
-def _checked_extra(extra: Mapping[str, Any], request: InferenceRequest) -> Mapping[str, Any]:
+def _check_extra(extra: Mapping[str, Any], request: InferenceRequest) -> Mapping[str, Any]:
     refuse_duplicates(extra, ["model", "input", "stream", *(["instructions"] if request.system_prompt else [])])
     for name in ("tools", "include"):
         if not isinstance(extra.get(name, ()), list | tuple):
@@ -285,7 +285,7 @@ def _checked_extra(extra: Mapping[str, Any], request: InferenceRequest) -> Mappi
     return extra
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of both, where the second overrides the first; some objects are merged, some lists concatenated."""
     merged = dict(first)
     for name, value in second.items():

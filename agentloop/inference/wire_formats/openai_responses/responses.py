@@ -202,8 +202,8 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         if self._final is not None:
             return _response(self._final)
         if not self._items.are_complete:
-            raise self.truncated("the response is incomplete")
-        return _response({**self._initial, "status": None, "usage": None, "output": self._items.completed()})
+            raise self.truncation_error("the response is incomplete")
+        return _response({**self._initial, "status": None, "usage": None, "output": self._items.build()})
 
     def _end(self, response: dict[str, Any]) -> list[InferenceDelta]:
         failure = _find_error(response)
@@ -213,7 +213,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         # Some services send the last event without items, or with some of them only.
         has_all_items = bool(items) and len(items) >= self._items.finished_count
         deltas = self._items.add_missing(items)
-        self._final = {**response, "output": items if has_all_items else self._items.completed()}
+        self._final = {**response, "output": items if has_all_items else self._items.build()}
         return deltas
 
 
@@ -264,9 +264,9 @@ class StreamedItems:
         items = self._items.values()
         return all(item.is_finished for item in items) and any(item.type in _ANSWER_TYPES for item in items)
 
-    def completed(self) -> list[dict[str, Any]]:
+    def build(self) -> list[dict[str, Any]]:
         """Return the items in order, with the texts received so far."""
-        return [self._items[position].completed() for position in sorted(self._items)]
+        return [self._items[position].build() for position in sorted(self._items)]
 
     def start(self, position: object, data: dict[str, Any]) -> list[InferenceDelta]:
         """Start an item."""
@@ -387,7 +387,7 @@ class _PartialItem:
     def type(self) -> str:
         return text_of(self.data.get("type"))
 
-    def completed(self) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """Return the item, with the streamed texts that its data does not contain."""
         item = dict(self.data)
         for name, texts in self._texts_by_name().items():

@@ -1,4 +1,4 @@
-"""Tools with effects that are counted outside, and a model that decides from what it is asked alone."""
+"""Tools whose effects are counted outside of the process, and a model without state."""
 
 from __future__ import annotations
 
@@ -15,40 +15,39 @@ from agentloop.values import InferenceRequest, InferenceResponse, Text, Usage, d
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.tool_calls import ToolStatus
-from tests.durability.place import Place
+from tests.durability.trial_folder import TrialFolder
 
 Script: TypeAlias = Sequence[Sequence[str]]
-"""The names of the tools that each step calls; after the last, the model answers."""
+"""The names of the tools that each step calls; after the last step, the model answers."""
 
 EFFECTS = ("pure", "idempotent", "effect")
-KINDS = ("work", "seal", "grind")
 
 
 @frozen
-class Plan(CanInfer):
-    """Calls what stands in a script for the step that a request is of, and answers after the last.
+class ScriptedModel(CanInfer):
+    """Calls the tools of the script for the step that a request belongs to, and answers after the last step.
 
     Attributes:
-        place: where it notes which calls it was told to be in doubt.
+        folder: where it notes the calls in doubt of each request.
         script: the script.
     """
 
-    place: Place
+    folder: TrialFolder
     script: Script
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Look at the request and give the answer of its step."""
+        """Return the response of the step after those in the request."""
         turns = [message.exchanges for message in request.messages if message.exchanges]
-        for exchange in [one for turn in turns for one in turn]:
+        for exchange in [exchange for turn in turns for exchange in turn]:
             if exchange.execution.status is ToolStatus.IN_DOUBT:
-                self.place.note("doubts told to the model", exchange.execution.key)
+                self.folder.note("doubts in requests", exchange.execution.key)
         usage = Usage(input_tokens=10, output_tokens=len(turns))
         if len(turns) >= len(self.script):
             return InferenceResponse((Text(f"done after {len(turns)} turns"),), usage=usage)
         step = len(turns) + 1
         calls = [
-            ToolCall(f"call_{step}_{at}", name, _arguments(name, step * 10 + at))
-            for at, name in enumerate(self.script[len(turns)])
+            ToolCall(f"call_{step}_{index}", name, _arguments(name, step * 10 + index))
+            for index, name in enumerate(self.script[len(turns)])
         ]
         return InferenceResponse((Text(f"step {step}"), *calls), usage=usage)
 
@@ -57,60 +56,60 @@ def _arguments(name: str, number: int) -> str:
     return f'{{"task": "part {number}"}}' if name.startswith("agent") else f'{{"number": {number}}}'
 
 
-def tools_of(place: Place, effect: str, *, probed: bool = False) -> list[Tool]:
-    """Make the tools of one kind of effect: side by side, one at a time, and in a thread.
+def make_tools(folder: TrialFolder, effect: str, *, reconciled: bool = False) -> list[Tool]:
+    """Return tools with one kind of effect: a concurrent one, a sequential one, and one in a thread.
 
     Args:
-        place: where effects are counted, and the process may die.
+        folder: counts effects, and may kill the process.
         effect: `pure`, `idempotent` or `effect`.
-        probed: whether the tools can find out what became of a call.
+        reconciled: whether the tools can find out what happened to an interrupted call.
     """
-    kind = f"{effect}_probed" if probed else effect
+    kind = f"{effect}_reconciled" if reconciled else effect
 
-    async def asked(context: ToolContext) -> Reconciliation:
-        done = [one for one in place.effects() if one["key"] == context.idempotency_key]
-        return happened(f"found {len(done)}") if done else did_not_happen()
+    async def look_up(context: ToolContext) -> Reconciliation:
+        effects = [effect for effect in folder.effects() if effect["key"] == context.idempotency_key]
+        return happened(f"found {len(effects)}") if effects else did_not_happen()
 
-    def done(context: ToolContext, name: str, number: int) -> str:
+    def have_effect(context: ToolContext, name: str, number: int) -> str:
         key = context.idempotency_key
-        place.reach(f"before effect {key}")
-        place.have_effect(key, name, effect)
-        place.reach(f"after effect {key}")
+        folder.reach(f"before effect {key}")
+        folder.add_effect(key, name, effect)
+        folder.reach(f"after effect {key}")
         return f"did {number}"
 
-    reconcile = asked if probed else None
+    reconcile = look_up if reconciled else None
 
     @tool(name=f"work_{kind}", effect=effect, reconcile=reconcile)
     async def work(number: int, context: ToolContext) -> str:
-        """Do a part of the work, side by side with other parts."""
-        result = done(context, f"work_{kind}", number)
+        """Do a part of the work, concurrently with other parts."""
+        result = have_effect(context, f"work_{kind}", number)
         await asyncio.sleep(0)
         return result
 
     @tool(name=f"seal_{kind}", effect=effect, sequential=True, reconcile=reconcile)
     async def seal(number: int, context: ToolContext) -> str:
-        """Do a part of the work that is done alone."""
-        return done(context, f"seal_{kind}", number)
+        """Do a part of the work that runs alone."""
+        return have_effect(context, f"seal_{kind}", number)
 
     @tool(name=f"grind_{kind}", effect=effect, reconcile=reconcile)
     def grind(number: int, context: ToolContext) -> str:
         """Do a part of the work in a thread."""
-        return done(context, f"grind_{kind}", number)
+        return have_effect(context, f"grind_{kind}", number)
 
     return [work, seal, grind]
 
 
-def flaky(place: Place) -> Tool:
-    """Make a tool that fails at its first attempt in every process, before its effect."""
+def make_flaky_tool(folder: TrialFolder) -> Tool:
+    """Return a tool whose first attempt in every process fails before its effect."""
 
     @tool(name="flaky", effect="idempotent", retry=RetryPolicy(3, initial_wait=0))
     async def flaky(number: int, context: ToolContext) -> str:
         """Do a part of the work at the second attempt."""
-        place.reach(f"attempt {context.idempotency_key}")
+        folder.reach(f"attempt {context.idempotency_key}")
         if context.attempt == 1:
             raise ConnectionError("the first attempt fails")
-        place.have_effect(context.idempotency_key, "flaky", "idempotent")
-        place.reach(f"after effect {context.idempotency_key}")
+        folder.add_effect(context.idempotency_key, "flaky", "idempotent")
+        folder.reach(f"after effect {context.idempotency_key}")
         return f"did {number}"
 
     return flaky

@@ -1,0 +1,327 @@
+"""The connection to a server, which is restored when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+
+from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolFailed, ToolInDoubt, ToolUnavailable
+from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
+from agentloop.tools.validation import SchemaValidator
+from agentloop.values.tool_calls import Effect, ToolResult
+
+_LOG = logging.getLogger("agentloop.mcp")
+_MAX_ATTEMPTS = 3
+_STABLE_SECONDS = 1.0
+_INITIAL_WAIT = 0.1
+_MAX_WAIT = 30.0
+_CANCEL_SECONDS = 5.0
+
+
+class Connection:
+    """The connection to one server in one event loop, held by a task and shared by the calls of all executions.
+
+    When it is lost, it is restored: at once the first time, then after waits that double. Calls that were not sent wait
+    for that; when the server has been away for longer than `reconnect_timeout`, they fail at once.
+
+    Args:
+        settings: the settings of sessions.
+        connect_timeout: seconds until the server has answered and listed its tools.
+        reconnect_timeout: seconds that a call waits for a lost server.
+    """
+
+    def __init__(self, settings: SessionSettings, connect_timeout: float, reconnect_timeout: float) -> None:
+        self.tools: tuple[RemoteTool, ...] = ()
+        self._settings = settings
+        self._connect_timeout = connect_timeout
+        self._reconnect_timeout = reconnect_timeout
+        self._task: asyncio.Task[None] | None = None
+        # The state that callers wait for. `_changed` is replaced at each change, which wakes all who wait for it.
+        self._session: ServerSession | None = None
+        self._failure = ""
+        self._last_output = ""
+        self._lost_at: float | None = None
+        self._is_misconfigured = False
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+        # Counters by which `discover` recognizes that an attempt or a listing began after it was called.
+        self._attempts_begun = 0
+        self._attempts_ended = 0
+        self._listings = 0
+        self._is_refreshing = False
+        self._answered = False
+        self._retry_now = asyncio.Event()
+        self._tools_changed = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._lost_at = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(self._run(), name=f"MCP server {self._settings.name}")
+
+    async def stop(self) -> None:
+        """Close the connection, and end the server's process if it has one."""
+        self._is_stopping = True
+        if self._task is None:
+            return
+        if self._session is not None:
+            self._session.status.close("it was stopped")
+        else:
+            self._task.cancel()
+        try:
+            await asyncio.wait((self._task,))
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_CANCEL_SECONDS)
+            raise
+
+    async def discover(self) -> tuple[RemoteTool, ...]:
+        """Return the current tools, or the last known ones when the server cannot be reached; a lost server is retried."""
+        deadline = asyncio.get_running_loop().time() + self._connect_timeout
+        attempts = max(1, self._attempts_begun)
+        if self._failure:
+            attempts = self._attempts_begun + 1
+            self._retry_now.set()
+        # A listing that is under way may have been requested before the last change, so a later one is needed too.
+        listings = self._listings + int(self._is_refreshing) + int(self._tools_changed.is_set())
+        while not self._is_stopping and not self._is_misconfigured:
+            if self._attempts_ended >= attempts if self._session is None else self._listings >= listings:
+                break
+            if not await self._wait_for_change(deadline):
+                _LOG.warning(
+                    "the MCP server %s has not answered in %g seconds", self._settings.name, self._connect_timeout
+                )
+                break
+        return self.tools
+
+    def diagnose(self) -> str:
+        """Return why the server cannot be reached, for people; empty when it can."""
+        if self._session is not None:
+            return ""
+        return _with_output(self._failure or "it has not answered yet", self._last_output)
+
+    async def send(
+        self, request: Callable[[ServerSession, RequestStatus], Awaitable[ToolResult]], tool: str, effect: Effect
+    ) -> ToolResult:
+        """Send a request and return its result; a lost request is sent again where that is safe.
+
+        Args:
+            request: sends it.
+            tool: the name of the tool, for messages.
+            effect: the effect of the tool.
+
+        Raises:
+            ToolUnavailable: when the server cannot be reached.
+            ToolInDoubt: when the connection was lost and the call, which may not be repeated, may have run.
+            ToolFailed: when the tool fails or the server rejects the request.
+        """
+        reason, sent = "", False
+        for _ in range(_MAX_ATTEMPTS):
+            session, status = await self._wait_for_session(tool), RequestStatus()
+            try:
+                result = await request(session, status)
+            except ConnectionLost as lost:
+                received = status.sent and not status.rejected
+                reason, sent = str(lost), sent or received
+                if received and effect is Effect.EFFECT:
+                    break
+            except ToolFailed:
+                self._answered = True
+                raise
+            else:
+                self._answered = True
+                return result
+        server = f"the MCP server {self._settings.name!r}"
+        if sent and effect is not Effect.PURE:
+            raise ToolInDoubt(f"{server} was lost while the tool {tool!r} ran, which may or may not be done: {reason}")
+        raise ToolUnavailable(f"{server} was lost each time the tool {tool!r} was called: {reason}")
+
+    async def _wait_for_session(self, tool: str) -> ServerSession:
+        clock = asyncio.get_running_loop()
+        while True:
+            session = self._session
+            if session is not None and not session.status.closed.is_set():
+                return session
+            lost_at = clock.time() if self._lost_at is None else self._lost_at
+            cannot_return = self._is_misconfigured or self._is_stopping
+            if cannot_return or not await self._wait_for_change(lost_at + self._reconnect_timeout):
+                reason = self._failure or "it has not answered yet"
+                raise ToolUnavailable(
+                    f"the tool {tool!r} cannot be used now, since the MCP server {self._settings.name!r} is away: {reason}"
+                )
+
+    async def _wait_for_change(self, deadline: float) -> bool:
+        """Wait for a change of the state; return whether there was one before the deadline."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._changed.wait()
+                return True
+        return False
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # --- the task -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        clock, failures = asyncio.get_running_loop(), 0
+        try:
+            while not self._is_stopping:
+                started_at, self._answered = clock.time(), False
+                self._attempts_begun += 1
+                try:
+                    lost = await self._connect()
+                except ConfigurationError as error:
+                    self._is_misconfigured = True  # trying again would fail in the same way
+                    self._on_lost(ConnectionLost(str(error)))
+                    return
+                except Exception as error:  # noqa: BLE001  # whatever the error, the connection is tried again
+                    lost = _as_lost(error)
+                # A connection that lasted, or that answered a call, is restored at once; others have to wait.
+                lasted = self._session is not None and clock.time() - started_at > _STABLE_SECONDS
+                failures = 0 if self._answered or lasted else failures + 1
+                self._on_lost(lost)
+                if failures and not self._is_stopping:
+                    await self._pause(min(_INITIAL_WAIT * 2 ** (failures - 1), _MAX_WAIT))
+        finally:
+            self._is_stopping = True
+            self._session = None
+            self._notify()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; `discover` shortens the wait, but not below the initial wait."""
+        await asyncio.sleep(_INITIAL_WAIT)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._retry_now.wait(), seconds - _INITIAL_WAIT)
+        self._retry_now.clear()
+
+    async def _connect(self) -> ConnectionLost:
+        """Hold one session from its start to its end; return how it ended."""
+        try:
+            from agentloop.mcp.sdk.session import open_session
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'") from error
+        async with (
+            asyncio.timeout(self._connect_timeout) as limit,
+            open_session(self._settings, self._tools_changed.set) as session,
+        ):
+            self.tools = await list_tools(session, self._settings.name)
+            limit.reschedule(None)
+            self._on_connected(session)
+            tasks = (asyncio.create_task(self._watch_tools(session)), asyncio.create_task(self._refresh_tools(session)))
+            try:
+                await session.status.closed.wait()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+        return ConnectionLost(session.status.reason, session.status.last_output)
+
+    def _on_connected(self, session: ServerSession) -> None:
+        _LOG.debug("connected to the MCP server %s: protocol %s", self._settings.name, session.protocol_version)
+        self._session, self._failure, self._last_output, self._lost_at = session, "", "", None
+        self._notify()
+
+    def _on_lost(self, lost: ConnectionLost) -> None:
+        reason = str(lost)
+        if not self._is_stopping:
+            level = logging.DEBUG if reason == self._failure else logging.WARNING  # the same reason is logged once
+            message = _with_output(reason, lost.last_output)
+            _LOG.log(level, "the MCP server %s is away: %s", self._settings.name, message)
+        self._session, self._failure, self._last_output = None, reason, lost.last_output
+        self._attempts_ended += 1
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+        self._notify()
+
+    async def _watch_tools(self, session: ServerSession) -> None:
+        if session.announces_tool_changes:
+            async with aclosing(session.tool_changes()) as changes:
+                async for _ in changes:
+                    self._tools_changed.set()
+
+    async def _refresh_tools(self, session: ServerSession) -> None:
+        """List the tools again after each change; less and less often when they change all the time."""
+        pause = _INITIAL_WAIT
+        while True:
+            await self._tools_changed.wait()
+            self._tools_changed.clear()
+            self._is_refreshing = True
+            try:
+                async with asyncio.timeout(self._connect_timeout):
+                    self.tools = await list_tools(session, self._settings.name)
+            except (ToolFailed, ConnectionLost, TimeoutError) as error:
+                _LOG.warning(
+                    "the tools of the MCP server %s cannot be listed: %s", self._settings.name, _as_lost(error)
+                )
+            finally:
+                self._is_refreshing = False
+                self._listings += 1
+                self._notify()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _STABLE_SECONDS) if self._tools_changed.is_set() else _INITIAL_WAIT
+
+
+def _as_lost(error: BaseException) -> ConnectionLost:
+    """Return an error as a lost connection; of a group, the first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConnectionLost):
+        return error
+    if isinstance(error, TimeoutError):
+        return ConnectionLost("it did not answer in time")
+    return ConnectionLost(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _with_output(reason: str, last_output: str) -> str:
+    return f"{reason}; its last output: {last_output}" if last_output else reason
+
+
+# --- listing tools ----------------------------------------------------------------------------------------------
+
+_MAX_PAGES = 1_000
+_MAX_TOOLS = 10_000
+
+
+async def list_tools(session: ServerSession, server: str) -> tuple[RemoteTool, ...]:
+    """Return the tools of all pages; tools that cannot be called are logged and left out.
+
+    Args:
+        session: the session.
+        server: the name of the server, for messages.
+
+    Raises:
+        ConnectionLost: when the connection is lost, or the pages do not end.
+        ToolFailed: when the server rejects the request, or its response violates the protocol.
+    """
+    tools: dict[str, RemoteTool] = {}
+    cursor: str | None = None
+    cursors: set[str] = set()
+    while True:
+        page, cursor = await session.list_tools(cursor)
+        for tool in page:
+            problem = "there is another of this name" if tool.name in tools else _problem(tool)
+            if problem:
+                _LOG.warning("the tool %r of the MCP server %s is left out: %s", tool.name, server, problem)
+            else:
+                tools[tool.name] = tool
+        if not cursor:
+            return tuple(tools.values())
+        if cursor in cursors or len(cursors) >= _MAX_PAGES or len(tools) > _MAX_TOOLS:
+            raise ConnectionLost(f"its list of tools does not end: {len(cursors) + 1} pages, {len(tools)} tools")
+        cursors.add(cursor)
+
+
+def _problem(tool: RemoteTool) -> str:
+    """Return why a tool cannot be called; empty when it can."""
+    if not tool.name:
+        return "it has no name"
+    if tool.parameters.get("type", "object") != "object":
+        return "its parameters are no object"
+    try:
+        SchemaValidator(tool.parameters, "its schema")
+    except ToolDefinitionError as error:
+        return str(error)
+    return ""
