@@ -31,7 +31,8 @@ class CallLog(ABC):
     """Records inferences and tool calls, and returns the recorded results when the execution resumes.
 
     It wraps both from the outside, so a recorded result is never computed again, and a call has one intent however often the
-    layers inside retry it. Drivers, executors and interceptors get it as `ExecutionScope.log`, which is None without a journal.
+    layers inside retry it. Drivers, executors and interceptors get it as `ExecutionScope.log`, which is None when an execution is
+    neither recorded nor replayed.
     """
 
     @property
@@ -52,7 +53,8 @@ class CallLog(ABC):
             render: returns the request as the model receives it; None when the model receives it unchanged.
 
         Raises:
-            InferenceNotRecorded: the request has to be sent, but calls of the step started for an earlier response that is not recorded.
+            InferenceNotRecorded: the request has to be sent, but calls of the step started for an earlier response that is not
+                recorded.
         """
 
     @abstractmethod

@@ -59,8 +59,8 @@ class ExecutionRecorder(ExecutionLog):
     _is_rendering_recorded: bool = False
     _downtime: float = 0.0
     _calls_looked_up: bool = False
-    _step: int = 0
-    _inferences: int = 0
+    _step_number: int = 0
+    _inference_index: int = 0
     _intents: dict[str, CallIntent] = field(factory=dict)
     _attachments: dict[str, dict[str, Any]] = field(factory=dict)
     _conversation: MessageIndex = field(factory=MessageIndex)
@@ -154,10 +154,9 @@ class ExecutionRecorder(ExecutionLog):
         if claim is None:
             return
         try:
-            # The claim is released even if the queue cannot be written.
             if self._writer is not None:
                 await self._writer.aclose()
-        finally:
+        finally:  # also when the queue cannot be written
             await claim.release()
 
     def record_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
@@ -206,14 +205,14 @@ class ExecutionRecorder(ExecutionLog):
             InferenceNotRecorded: the request has to be sent, but calls of the step started that no batch has looked up.
         """
         inferences = self.recorded.inferences if self.recorded is not None else []
-        recorded = inferences[self._inferences] if self._inferences < len(inferences) else None
+        recorded = inferences[self._inference_index] if self._inference_index < len(inferences) else None
         if recorded is None or recorded.response is None:
             # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
             inferences.clear()
             if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
                 raise InferenceNotRecorded("calls of this step started for an earlier response that is not recorded")
             return None
-        self._inferences += 1
+        self._inference_index += 1
         return recorded
 
     def record_inference(
@@ -228,10 +227,10 @@ class ExecutionRecorder(ExecutionLog):
             rendered, self._is_rendering_recorded = bodies.rendered_form(render, request), True
             if rendered != self._rendered:
                 delta["offered"] = self._rendered = rendered
-        body = bodies.inference_body(recorded, delta, step=self._step, index=self._inferences)
+        body = bodies.inference_body(recorded, delta, step=self._step_number, index=self._inference_index)
         self._open_writer.put(kind, body)
         self._request = request
-        self._inferences += 1
+        self._inference_index += 1
 
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is recorded of a call of this step that started before an interruption."""
@@ -240,11 +239,11 @@ class ExecutionRecorder(ExecutionLog):
 
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Record that a call is about to run, unless the policy of a fork answers it or a masked record forbids it."""
-        if (
-            self._earlier_call(intent.key) is None
-            and (answered := await self._answer(intent, delegates=delegates)) is not None
-        ):
-            return answered
+        # A call that started before an interruption had its chance of an answer then.
+        if self._earlier_call(intent.key) is None:
+            answered = await self._answer(intent, delegates=delegates)
+            if answered is not None:
+                return answered
         self._intents[intent.key] = intent
         self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
         await self._open_writer.flush()
@@ -295,8 +294,8 @@ class ExecutionRecorder(ExecutionLog):
         await self._read(state.execution_id)
         if not is_equal_after_masking(state, self._state, self.journal):
             raise JournalConflict(
-                f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; go on "
-                "with it by `recover`, or choose another id"
+                f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; "
+                "resume it with `recover`, or choose another id"
             )
 
     def _measure_downtime(self) -> None:
@@ -319,7 +318,7 @@ class ExecutionRecorder(ExecutionLog):
             return
         self._open_writer.put(RecordKind.EXECUTION_RECOVERED, {"downtime": self._downtime})
         # Not `_advance`: what is recorded of the interrupted step is reused by the run that starts here.
-        self._state, self._step = state, _current_step(state)
+        self._state, self._step_number = state, _current_step(state)
         self._conversation.update(state.messages)
 
     def _put_delta(self, kind: RecordKind, state: AgentState) -> None:
@@ -331,7 +330,7 @@ class ExecutionRecorder(ExecutionLog):
         """Make a state the newest recorded one, and forget what was recorded of the step before it."""
         if self.recorded is not None:
             self.recorded.settle(state)
-        self._state, self._inferences, self._step = state, 0, _current_step(state)
+        self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
         self._intents = {}
         self._conversation.update(state.messages)
 
