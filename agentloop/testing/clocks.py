@@ -95,7 +95,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
-def run_virtual(work: Coroutine[Any, Any, T]) -> T:
+def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop with virtual time, to its end."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

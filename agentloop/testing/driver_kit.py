@@ -21,10 +21,10 @@ from agentloop.events.inference import InferenceResponseReceived
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
+from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
-from agentloop.testing.toy_tools import Ledger, toys
+from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceRequest, Usage
 from agentloop.values.json import parse_json
@@ -36,7 +36,7 @@ from agentloop.values.stop import StopReason
 
 
 @frozen
-class Watching(CanCompileMessages):
+class RecordingCompiler(CanCompileMessages):
     """The default compiler, and a record of what it compiled, by execution.
 
     Attributes:
@@ -53,7 +53,7 @@ class Watching(CanCompileMessages):
 
 
 @frozen
-class Journey:
+class ScenarioRun:
     """A whole execution under a driver.
 
     Attributes:
@@ -96,7 +96,7 @@ class DriverKit(Kit):
         self.make = make
         self.max_inferences_per_step = max_inferences_per_step
 
-    async def travel(
+    async def run_scenario(
         self,
         scenario: Scenario,
         *,
@@ -104,14 +104,14 @@ class DriverKit(Kit):
         interceptors: Iterable[CanIntercept] = (),
         max_steps: int | None = None,
         agent: str = "agent",
-    ) -> Journey:
+    ) -> ScenarioRun:
         """Run a scenario to its end."""
-        events, watching = list[Event](), Watching()
+        events, watching = list[Event](), RecordingCompiler()
         bus = EventBus(clock=ManualClock())
         bus.wiretap(events.append)
         loop = AgentLoop(
             driver or self.make(scenario),
-            toys(Ledger()),
+            toy_tools(Ledger()),
             interceptors=interceptors,
             compiler=watching,
             events=bus,
@@ -122,13 +122,13 @@ class DriverKit(Kit):
         start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
         states = [state async for state in loop.iterate(start, execution_id=f"execution of {agent}")]
         compiled = watching.compiled.get(f"execution of {agent}", [])
-        return Journey(scenario, states[-1], tuple(states), tuple(events), tuple(compiled))
+        return ScenarioRun(scenario, states[-1], tuple(states), tuple(events), tuple(compiled))
 
     def law_2(self) -> None:
         """Every call that the model made is in the conversation with its execution, and in every encoded request."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_virtual(self.travel(scenario))
+            journey = run_in_virtual_time(self.run_scenario(scenario))
             for state in journey.states:
                 made = [len(turn.calls) for turn in scenario.turns[: state.step_count]]
                 held = [len(step.executions) for step in state.steps]
@@ -142,12 +142,12 @@ class DriverKit(Kit):
         """A state that was yielded, and so given to the driver, never changes afterwards."""
 
         def holds(scenario: Scenario) -> None:
-            run_virtual(self._compare_states(scenario))
+            run_in_virtual_time(self._compare_states(scenario))
 
         self.for_all(self.scenarios, holds)
 
     async def _compare_states(self, scenario: Scenario) -> None:
-        loop = AgentLoop(self.make(scenario), toys(Ledger()), clock=ManualClock(), ids=CountingIds())
+        loop = AgentLoop(self.make(scenario), toy_tools(Ledger()), clock=ManualClock(), ids=CountingIds())
         start = AgentState.start(scenario.question, agent_id="agent", clock=ManualClock())
         kept = [(state, to_json(state)) async for state in loop.iterate(start)]
         for state, before in kept:
@@ -158,7 +158,7 @@ class DriverKit(Kit):
 
         def holds(given: tuple[Scenario, int]) -> None:
             scenario, most = given
-            journey = run_virtual(self.travel(scenario, max_steps=most))
+            journey = run_in_virtual_time(self.run_scenario(scenario, max_steps=most))
             steps = journey.state.step_count
             require(5, steps <= most, f"{steps} steps under a limit of {most}")
             if len(scenario.turns) > most:
@@ -176,7 +176,7 @@ class DriverKit(Kit):
         """The usage of the execution is the sum of the usage of its inferences; unknown stays unknown."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_virtual(self.travel(scenario))
+            journey = run_in_virtual_time(self.run_scenario(scenario))
             expected: Usage = NO_USAGE
             for turn in scenario.turns:
                 expected += turn.usage
@@ -192,7 +192,7 @@ class DriverKit(Kit):
         """The events of every run are accepted by the grammar."""
 
         def holds(given: tuple[Scenario, int]) -> None:
-            journey = run_virtual(self.travel(given[0], max_steps=given[1]))
+            journey = run_in_virtual_time(self.run_scenario(given[0], max_steps=given[1]))
             monitor = ProtocolMonitor()
             for event in journey.events:
                 monitor(event)
@@ -207,7 +207,10 @@ class DriverKit(Kit):
         """The same scenario gives the same state, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
-            first, second = run_virtual(self.travel(scenario)), run_virtual(self.travel(scenario))
+            first, second = (
+                run_in_virtual_time(self.run_scenario(scenario)),
+                run_in_virtual_time(self.run_scenario(scenario)),
+            )
             require(8, to_json(first.state) == to_json(second.state), "two runs of one scenario differ")
 
         self.for_all(self.scenarios, holds)
@@ -215,15 +218,15 @@ class DriverKit(Kit):
     def law_9(self) -> None:
         """One driver serves executions at the same time as if each were alone."""
 
-        async def together(scenario: Scenario) -> list[Journey]:
+        async def together(scenario: Scenario) -> list[ScenarioRun]:
             driver = self.make(scenario)
             return await asyncio.gather(
-                *[self.travel(scenario, driver=driver, agent=agent) for agent in ("ada", "bob", "cleo")]
+                *[self.run_scenario(scenario, driver=driver, agent=agent) for agent in ("ada", "bob", "cleo")]
             )
 
         def holds(scenario: Scenario) -> None:
-            for journey in run_virtual(together(scenario)):
-                alone = run_virtual(self.travel(scenario, agent=journey.state.agent_id))
+            for journey in run_in_virtual_time(together(scenario)):
+                alone = run_in_virtual_time(self.run_scenario(scenario, agent=journey.state.agent_id))
                 require(
                     9, to_json(journey.state) == to_json(alone.state), "an execution differs from the same one alone"
                 )
@@ -234,7 +237,7 @@ class DriverKit(Kit):
         """What is compiled for a step extends what was compiled for the step before."""
 
         def holds(scenario: Scenario) -> None:
-            compiled = run_virtual(self.travel(scenario)).compiled
+            compiled = run_in_virtual_time(self.run_scenario(scenario)).compiled
             for earlier, later in pairwise(compiled):
                 require(13, later[: len(earlier)] == earlier, "what a model has seen was changed within an epoch")
 
@@ -245,7 +248,7 @@ class DriverKit(Kit):
 
         async def left_over(scenario: Scenario, after: int) -> int:
             before = asyncio.all_tasks()
-            loop = AgentLoop(self.make(scenario), toys(Ledger()))
+            loop = AgentLoop(self.make(scenario), toy_tools(Ledger()))
             states = loop.iterate(scenario.question)
             for _ in range(after):
                 if await anext(states, None) is None:
@@ -255,7 +258,7 @@ class DriverKit(Kit):
 
         def holds(given: tuple[Scenario, int]) -> None:
             threads = set(threading.enumerate())
-            require(19, run_virtual(left_over(*given)) == 0, "tasks are left")
+            require(19, run_in_virtual_time(left_over(*given)) == 0, "tasks are left")
             left = set(threading.enumerate()) - threads
             require(19, not left, f"threads are left: {left}")
 
@@ -265,7 +268,7 @@ class DriverKit(Kit):
         """A step compiles the conversation no more often than the model is asked."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_virtual(self.travel(scenario))
+            journey = run_in_virtual_time(self.run_scenario(scenario))
             most = journey.state.step_count * self.max_inferences_per_step
             require(20, len(journey.compiled) <= most, f"compiled {len(journey.compiled)} times, {most} are allowed")
 

@@ -14,10 +14,10 @@ from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.events.bus import EventBus
 from agentloop.events.inference import InferenceDeltaReceived
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
+from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import Scenario, valid_scenarios
-from agentloop.testing.toy_tools import Ledger, toys
+from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
@@ -43,7 +43,7 @@ _SCENARIOS = valid_scenarios("stop")
 
 
 @frozen
-class Account:
+class ObservedBehavior:
     """What of an execution must not depend on driver and mode.
 
     Attributes:
@@ -68,7 +68,7 @@ class Account:
 
 
 @frozen
-class Witness(CanIntercept):
+class PointRecorder(CanIntercept):
     """An interceptor that records every point and what is to be seen there.
 
     Attributes:
@@ -78,7 +78,7 @@ class Witness(CanIntercept):
     seen: list[Any] = field(factory=list)
     points: frozenset[str] = field(default=frozenset(POINTS), init=False)
     priority: int = field(default=0, init=False)
-    name: str = field(default="Witness", init=False)
+    name: str = field(default="PointRecorder", init=False)
 
     def handle(self, point: S) -> S:
         """Record the point."""
@@ -146,24 +146,26 @@ class EquivalenceKit(Kit):
 
         def holds(given: tuple[Scenario, int]) -> None:
             scenario, most = given
-            expected = run_virtual(account_of(self.reference(scenario), scenario, max_steps=most))
-            found = run_virtual(account_of(self.make(scenario), scenario, max_steps=most))
-            for one in fields(Account):
+            expected = run_in_virtual_time(observe_behavior(self.reference(scenario), scenario, max_steps=most))
+            found = run_in_virtual_time(observe_behavior(self.make(scenario), scenario, max_steps=most))
+            for one in fields(ObservedBehavior):
                 wanted, got = getattr(expected, one.name), getattr(found, one.name)
                 require(12, got == wanted, f"{one.name}: {wanted} under the reference, {got} under the driver")
 
         self.for_all(st.tuples(self.scenarios, st.integers(1, 6)), holds)
 
 
-async def account_of(driver: CanUseTools, scenario: Scenario, *, max_steps: int | None = None) -> Account:
+async def observe_behavior(
+    driver: CanUseTools, scenario: Scenario, *, max_steps: int | None = None
+) -> ObservedBehavior:
     """Run a scenario under a driver, with toys, and return what must not depend on the driver."""
-    events, witness, ledger = list[Event](), Witness(), Ledger()
+    events, recorder, ledger = list[Event](), PointRecorder(), Ledger()
     bus = EventBus(clock=ManualClock())
     bus.wiretap(events.append)
     loop = AgentLoop(
         driver,
-        toys(ledger),
-        interceptors=[witness],
+        toy_tools(ledger),
+        interceptors=[recorder],
         events=bus,
         max_steps=max_steps,
         clock=ManualClock(),
@@ -171,14 +173,14 @@ async def account_of(driver: CanUseTools, scenario: Scenario, *, max_steps: int 
     )
     state = await loop.execute(scenario.question)
     signal = state.stop_signal
-    return Account(
+    return ObservedBehavior(
         tuple([tuple([_outcome(execution) for execution in step.executions]) for step in state.steps]),
-        tuple(ledger.used),
+        tuple(ledger.calls),
         state.final_text,
         state.status,
         signal.reason if signal is not None else "",
         state.usage,
-        tuple(witness.seen),
+        tuple(recorder.seen),
         tuple([type(event).__name__ for event in events if not isinstance(event, InferenceDeltaReceived)]),
     )
 

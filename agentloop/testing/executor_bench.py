@@ -19,9 +19,9 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.loop.binding import bind_executor
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock
-from agentloop.testing.journal_bench import Chronicle
+from agentloop.testing.journal_bench import CrashableJournal
 from agentloop.testing.kit import require
-from agentloop.testing.toy_tools import Ledger, toys
+from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
@@ -86,7 +86,7 @@ class ExecutorBench:
         bus.wiretap(self.events.append)
         tools = Tools.of(self.tools)
         executor = bind_executor(self.executor, tools, InterceptorStack.of(self.interceptors), bus, scope)
-        begun = state or begun_state("agent", "run")
+        begun = state or started_state("agent", "run")
         batch = ToolCalls.of(calls, begun)
         if keys is not None:
             batch = ToolCalls(tuple(calls), tuple(keys), decisions or {})
@@ -95,12 +95,12 @@ class ExecutorBench:
         finally:
             await own.aclose()
 
-    def told(self) -> list[str]:
+    def event_names(self) -> list[str]:
         """Return the classes of the events, in order."""
         return [type(event).__name__ for event in self.events]
 
 
-def begun_state(agent_id: str, execution_id: str) -> AgentState:
+def started_state(agent_id: str, execution_id: str) -> AgentState:
     """Return the state of an agent whose execution has just begun."""
     clock = ManualClock()
     return AgentState.start("go", agent_id=agent_id, clock=clock).with_execution_started(execution_id, clock.now())
@@ -117,18 +117,18 @@ async def require_effects_accounted(
     Raises:
         LawBroken: when what was recorded is done again, or something ran that was not (law 14).
     """
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     first = await _executed(make, calls, chronicle)
     begun = _keys_of(chronicle, RecordKind.CALL_INTENT, "intent")
     ran = {one.key for one in first.answer.executions if one.succeeded}
     require(14, ran <= begun, f"these ran, and nothing was written down before: {sorted(ran - begun)}")
-    left = await chronicle.crashed_after(1 + round(share * (len(chronicle.order) - 1)))
+    left = await chronicle.after_crash(1 + round(share * (len(chronicle.appended) - 1)))
     begun, ended = (
         _keys_of(left, RecordKind.CALL_INTENT, "intent"),
         _keys_of(left, RecordKind.CALL_OUTCOME, "execution"),
     )
     again = await _executed(make, calls, left)
-    repeated = {arguments["value"] for _, arguments in again.ledger.used}
+    repeated = {arguments["value"] for _, arguments in again.ledger.calls}
     for place, (before, after) in enumerate(zip(first.answer.executions, again.answer.executions, strict=True)):
         if after.key in begun:
             require(14, place not in repeated, f"the call {after.key} had begun, and was run again")
@@ -154,17 +154,17 @@ class _Executed:
 
 
 async def _executed(
-    make: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], chronicle: Chronicle
+    make: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], chronicle: CrashableJournal
 ) -> _Executed:
     """Execute a batch as the first step of an execution that is written down, or go on with it."""
-    clock, ledger, state = ManualClock(), Ledger(), begun_state("agent", _RUN)
+    clock, ledger, state = ManualClock(), Ledger(), started_state("agent", _RUN)
     if await chronicle.head(_RUN) is None:
         log = ExecutionRecorder(chronicle, InDoubt.TELL, clock)
     else:
         log = await ExecutionRecorder.reopen(chronicle, _RUN, InDoubt.TELL, clock)
     await log.start(state)
     try:
-        answer = await ExecutorBench(toys(ledger), make(), clock=clock, log=log).run(*calls, state=state)
+        answer = await ExecutorBench(toy_tools(ledger), make(), clock=clock, log=log).run(*calls, state=state)
     except Exception as error:
         carrier = BatchInterrupted.find_in(error)
         if carrier is None:
@@ -175,6 +175,6 @@ async def _executed(
     return _Executed(answer, ledger)
 
 
-def _keys_of(chronicle: Chronicle, kind: RecordKind, field: str) -> set[str]:
+def _keys_of(chronicle: CrashableJournal, kind: RecordKind, field: str) -> set[str]:
     """Return the keys of the calls that records of a kind are about."""
-    return {parse_json(record.body)[field]["key"] for record in chronicle.order if record.kind is kind}
+    return {parse_json(record.body)[field]["key"] for record in chronicle.appended if record.kind is kind}

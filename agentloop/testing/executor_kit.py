@@ -14,10 +14,10 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
-from agentloop.testing.clocks import LoopClock, ManualClock, run_virtual
-from agentloop.testing.executor_bench import ExecutorBench, begun_state, require_effects_accounted
+from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
+from agentloop.testing.executor_bench import ExecutorBench, require_effects_accounted, started_state
 from agentloop.testing.kit import Kit, require
-from agentloop.testing.toy_tools import BATCHES, PARAMETERS, PLAIN_BATCHES, Gatekeeper, Ledger, call, toys
+from agentloop.testing.toys import BATCHES, PARAMETERS, PLAIN_BATCHES, Gatekeeper, Ledger, toy_call, toy_tools
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.event import Event
@@ -32,7 +32,7 @@ _AGENTS = ("ada", "bob")
 
 
 @frozen
-class BatchRun:
+class BatchResult:
     """What came of a batch.
 
     Attributes:
@@ -68,10 +68,10 @@ class _Trial:
 
     async def run(
         self, calls: Sequence[ToolCall], *, cancel_after: float | None = None, name: str = "agent"
-    ) -> BatchRun:
+    ) -> BatchResult:
         """Execute a batch, and cancel it after some seconds if asked to."""
-        ledger, state = Ledger(), begun_state(name, f"execution of {name}")
-        bench = ExecutorBench(toys(ledger), self.make(), self.interceptors, clock=self.clock)
+        ledger, state = Ledger(), started_state(name, f"execution of {name}")
+        bench = ExecutorBench(toy_tools(ledger), self.make(), self.interceptors, clock=self.clock)
         answer, error, state_before = None, None, to_json(state)
         try:
             answer = await _cancelled_after(bench.run(*calls, state=state), cancel_after)
@@ -79,7 +79,7 @@ class _Trial:
             error = raised
             carrier = BatchInterrupted.find_in(raised)
             answer = carrier.executions if carrier is not None else None
-        return BatchRun(answer, error, bench.events, ledger, state, state_before)
+        return BatchResult(answer, error, bench.events, ledger, state, state_before)
 
 
 async def _cancelled_after(work: Coroutine[Any, Any, ToolExecutions], seconds: float | None) -> ToolExecutions:
@@ -110,7 +110,7 @@ class ExecutorKit(Kit):
 
         def holds(given: tuple[list[ToolCall], float | None]) -> None:
             calls, cancel_after = given
-            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after))
+            run = run_in_virtual_time(_Trial(self.make, [Gatekeeper()]).run(calls, cancel_after=cancel_after))
             require(1, run.answer is not None, f"the executor raised {run.error!r} and lost the batch")
             assert run.answer is not None  # noqa: S101  # tells the type checker what was required
             keys = list(ToolCalls.of(calls, run.state).keys)
@@ -127,7 +127,7 @@ class ExecutorKit(Kit):
 
         def holds(calls: list[ToolCall]) -> None:
             before = [to_json(one) for one in calls]
-            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls))
+            run = run_in_virtual_time(_Trial(self.make, [Gatekeeper()]).run(calls))
             require(3, [to_json(one) for one in calls] == before, "a call was changed")
             require(3, to_json(run.state) == run.state_before, "the state that was given was changed")
 
@@ -142,24 +142,28 @@ class ExecutorKit(Kit):
             answers = []
             for seconds in (delays, delays[::-1]):
                 delayed = [_delayed(one, delay) for one, delay in zip(calls, seconds, strict=False)]
-                run = run_virtual(_Trial(self.make, [Gatekeeper()], clock).run(delayed))
+                run = run_in_virtual_time(_Trial(self.make, [Gatekeeper()], clock).run(delayed))
                 answers.append(_without_delays(run.answer))
             require(8, answers[0] == answers[1], f"two orders of finishing give {answers[0]!r} and {answers[1]!r}")
 
-        values = st.lists(st.builds(call, st.sampled_from(["echo", "whoami", "fail"]), st.integers(0, 9)), max_size=5)
+        values = st.lists(
+            st.builds(toy_call, st.sampled_from(["echo", "whoami", "fail"]), st.integers(0, 9)), max_size=5
+        )
         delays = st.lists(st.sampled_from([0, 0.2, 0.4]), min_size=5, max_size=5)
         self.for_all(st.tuples(values, delays), holds)
 
     def law_9(self) -> None:
         """Batches at the same time see their own state."""
 
-        async def both(calls: list[ToolCall]) -> list[BatchRun]:
+        async def both(calls: list[ToolCall]) -> list[BatchResult]:
             executor = self.make()
             trial = _Trial(lambda: executor, [Gatekeeper()])
             return await asyncio.gather(*[trial.run(calls, name=name) for name in _AGENTS])
 
         def holds(calls: list[ToolCall]) -> None:
-            for name, run in zip(_AGENTS, run_virtual(both([*calls, call("whoami", 1, seconds=1)])), strict=True):
+            for name, run in zip(
+                _AGENTS, run_in_virtual_time(both([*calls, toy_call("whoami", 1, seconds=1)])), strict=True
+            ):
                 require(9, run.answer is not None, f"the executor raised {run.error!r}")
                 assert run.answer is not None  # noqa: S101  # tells the type checker what was required
                 require(9, run.answer.state.agent_id == name, "the answer holds the state of another agent")
@@ -172,11 +176,13 @@ class ExecutorKit(Kit):
         """An event about an outcome says what the answer says."""
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_virtual(_Trial(self.make, [Gatekeeper()]).run(calls))
+            run = run_in_virtual_time(_Trial(self.make, [Gatekeeper()]).run(calls))
             require(10, run.answer is not None, f"the executor raised {run.error!r}")
             assert run.answer is not None  # noqa: S101  # tells the type checker what was required
-            told = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
-            require(10, told == list(run.answer.executions), f"told {told!r}, answered {run.answer.executions!r}")
+            emitted = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
+            require(
+                10, emitted == list(run.answer.executions), f"emitted {emitted!r}, answered {run.answer.executions!r}"
+            )
 
         self.for_all(BATCHES, holds)
 
@@ -185,14 +191,16 @@ class ExecutorKit(Kit):
 
         def holds(given: tuple[list[ToolCall], str]) -> None:
             calls, point = given
-            run = run_virtual(_Trial(self.make, [_Raising(point)]).run(calls))
+            run = run_in_virtual_time(_Trial(self.make, [_Raising(point)]).run(calls))
             if point != "after_tool_use":
-                require(11, not run.ledger.used, f"{point} raised, and these ran: {run.ledger.used}")
+                require(11, not run.ledger.calls, f"{point} raised, and these ran: {run.ledger.calls}")
             outcomes = run.answer.executions if run.answer is not None else ()
             require(11, not any(one.succeeded for one in outcomes), f"{point} raised, and a call succeeded")
             require(11, run.error is not None, f"{point} raised, and nobody was told")
 
-        batches = st.lists(st.builds(call, st.sampled_from(["echo", "alone", "whoami"]), st.integers(0, 9)), min_size=1)
+        batches = st.lists(
+            st.builds(toy_call, st.sampled_from(["echo", "alone", "whoami"]), st.integers(0, 9)), min_size=1
+        )
         points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
         self.for_all(st.tuples(batches, points), holds)
 
@@ -201,8 +209,8 @@ class ExecutorKit(Kit):
 
         def holds(given: tuple[list[str], float]) -> None:
             names, share = given
-            calls = [call(name, place) for place, name in enumerate(names)]
-            run_virtual(require_effects_accounted(self.make, calls, share))
+            calls = [toy_call(name, place) for place, name in enumerate(names)]
+            run_in_virtual_time(require_effects_accounted(self.make, calls, share))
 
         names = st.lists(st.sampled_from(["echo", "whoami", "alone", "keyed"]), min_size=1, max_size=5)
         self.for_all(st.tuples(names, st.floats(0, 1)), holds)
@@ -212,8 +220,8 @@ class ExecutorKit(Kit):
         validator = SchemaValidator(PARAMETERS)
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_virtual(_Trial(self.make, [_Spoiling()]).run(calls))
-            for name, arguments in run.ledger.used:
+            run = run_in_virtual_time(_Trial(self.make, [_Spoiling()]).run(calls))
+            for name, arguments in run.ledger.calls:
                 require(17, validator.accepts(arguments), f"{name} was called with {arguments}")
 
         self.for_all(BATCHES, holds)
@@ -227,7 +235,7 @@ class ExecutorKit(Kit):
             return len(asyncio.all_tasks() - before)
 
         def holds_for_tasks(given: tuple[list[ToolCall], float | None]) -> None:
-            require(19, run_virtual(tasks_left(*given)) == 0, "tasks are left")
+            require(19, run_in_virtual_time(tasks_left(*given)) == 0, "tasks are left")
 
         def holds_for_threads(calls: list[ToolCall]) -> None:
             before = set(threading.enumerate())

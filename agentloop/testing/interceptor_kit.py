@@ -9,10 +9,10 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.testing.clocks import CountingIds, ManualClock, run_virtual
+from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
-from agentloop.testing.toy_tools import Ledger, toys
+from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.points import POINTS, Point, StatePoint
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
@@ -37,7 +37,7 @@ class InterceptorKit(Kit):
 
         def holds(scenario: Scenario) -> None:
             seen: list[tuple[AgentState, bytes]] = []
-            run_virtual(_travel(scenario, self.make(), *_recorders(seen)))
+            run_in_virtual_time(_run_scenario(scenario, self.make(), *_recorders(seen)))
             for state, before in seen:
                 require(3, to_json(state) == before, "the state of a point was changed")
 
@@ -47,8 +47,8 @@ class InterceptorKit(Kit):
         """The same scenario gives the same state, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
-            first = run_virtual(_travel(scenario, self.make()))
-            second = run_virtual(_travel(scenario, self.make()))
+            first = run_in_virtual_time(_run_scenario(scenario, self.make()))
+            second = run_in_virtual_time(_run_scenario(scenario, self.make()))
             require(8, to_json(first) == to_json(second), "two runs of one scenario differ")
 
         self.for_all(SCENARIOS, holds)
@@ -58,11 +58,13 @@ class InterceptorKit(Kit):
 
         async def together(scenario: Scenario) -> list[AgentState]:
             shared = self.make()
-            return await asyncio.gather(*[_travel(scenario, shared, agent=agent) for agent in ("ada", "bob", "cleo")])
+            return await asyncio.gather(
+                *[_run_scenario(scenario, shared, agent=agent) for agent in ("ada", "bob", "cleo")]
+            )
 
         def holds(scenario: Scenario) -> None:
-            for state in run_virtual(together(scenario)):
-                alone = run_virtual(_travel(scenario, self.make(), agent=state.agent_id))
+            for state in run_in_virtual_time(together(scenario)):
+                alone = run_in_virtual_time(_run_scenario(scenario, self.make(), agent=state.agent_id))
                 require(9, to_json(state) == to_json(alone), "an execution differs from the same one alone")
 
         self.for_all(SCENARIOS, holds)
@@ -79,8 +81,8 @@ def _recorders(seen: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
     return [FunctionInterceptor(kind, record, priority) for kind in kinds for priority in (10**6, -(10**6))]
 
 
-async def _travel(scenario: Scenario, *interceptors: CanIntercept, agent: str = "agent") -> AgentState:
+async def _run_scenario(scenario: Scenario, *interceptors: CanIntercept, agent: str = "agent") -> AgentState:
     driver = ToolCallingDriver(scenario.inference())
-    loop = AgentLoop(driver, toys(Ledger()), interceptors=interceptors, clock=ManualClock(), ids=CountingIds())
+    loop = AgentLoop(driver, toy_tools(Ledger()), interceptors=interceptors, clock=ManualClock(), ids=CountingIds())
     start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
     return await loop.execute(start, execution_id=f"execution of {agent}")

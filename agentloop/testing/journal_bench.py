@@ -28,7 +28,7 @@ GROUPS = st.lists(_BODIES, min_size=1, max_size=4)
 
 
 @frozen
-class Told:
+class JournalOperation:
     """One thing that is asked of a journal.
 
     Attributes:
@@ -46,12 +46,12 @@ class Told:
     ticks: int
 
 
-def scripts(*kinds: str) -> st.SearchStrategy[list[Told]]:
+def scripts(*kinds: str) -> st.SearchStrategy[list[JournalOperation]]:
     """Things that are asked one after the other, appends and these."""
     choices = st.sampled_from(["append", "append", *kinds])
     statuses, ticks = st.sampled_from(ExecutionStatus), st.integers(0, 4)
-    told = st.builds(Told, choices, st.sampled_from(EXECUTIONS), GROUPS, statuses, ticks)
-    return st.lists(told, min_size=1, max_size=10)
+    operations = st.builds(JournalOperation, choices, st.sampled_from(EXECUTIONS), GROUPS, statuses, ticks)
+    return st.lists(operations, min_size=1, max_size=10)
 
 
 @frozen
@@ -66,23 +66,23 @@ class JournalModel:
     heads: dict[str, ExecutionHead] = field(factory=dict)
     records: dict[str, list[JournalRecord]] = field(factory=dict)
 
-    def following(self, told: Told) -> tuple[ExecutionHead, list[JournalRecord]]:
+    def following(self, operation: JournalOperation) -> tuple[ExecutionHead, list[JournalRecord]]:
         """Make the records that come next in an execution, and its head after them."""
-        there = self.records.get(told.execution, [])
+        there = self.records.get(operation.execution, [])
         previous = there[-1].hash if there else FIRST_HASH
-        records = chain(told.execution, told.bodies, after=len(there), previous=previous)
-        known = self.heads.get(told.execution)
-        begun = BEGIN + timedelta(hours=EXECUTIONS.index(told.execution) * 7 % 5)
+        records = chain(operation.execution, operation.bodies, after=len(there), previous=previous)
+        known = self.heads.get(operation.execution)
+        begun = BEGIN + timedelta(hours=EXECUTIONS.index(operation.execution) * 7 % 5)
         head = known or ExecutionHead(
-            execution_id=told.execution,
-            agent_id=AGENTS[EXECUTIONS.index(told.execution) % 2],
-            number=EXECUTIONS.index(told.execution) + 1,
-            status=told.status,
+            execution_id=operation.execution,
+            agent_id=AGENTS[EXECUTIONS.index(operation.execution) % 2],
+            number=EXECUTIONS.index(operation.execution) + 1,
+            status=operation.status,
             input="What is it?",
             started_at=begun,
             updated_at=begun,
         )
-        return after(head, records, told.status), records
+        return after(head, records, operation.status), records
 
     def keep(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         """Take note of what was appended."""
@@ -149,7 +149,7 @@ def _same_number(head: ExecutionHead, records: list[JournalRecord]) -> tuple[Exe
     return after(evolve(head, execution_id="another"), begun, head.status), begun
 
 
-SPOILT: dict[str, Spoil] = {
+INVALID_APPENDS: dict[str, Spoil] = {
     "gap": _elsewhere(1),
     "again": _elsewhere(-1),
     "other": _after_another,
@@ -158,25 +158,25 @@ SPOILT: dict[str, Spoil] = {
 """Ways in which an append does not extend what is there."""
 
 
-class Chronicle(MemoryJournal):
+class CrashableJournal(MemoryJournal):
     """A journal in memory that knows the order of all its records, whichever execution they are of.
 
     It tells what a crash would leave: `await chronicle.crashed_after(n)` is a journal with the first records only.
 
     Attributes:
-        order: the records, in the order in which they were appended.
+        appended: the records, in the order in which they were appended.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.order: list[JournalRecord] = []
+        self.appended: list[JournalRecord] = []
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         """Put records at the end of an execution's chain, and note the order."""
         await super().append(head, records)
-        self.order += records
+        self.appended += records
 
-    async def crashed_after(self, count: int) -> Self:
+    async def after_crash(self, count: int) -> Self:
         """Return a journal with the first so many records of all executions, as a crash leaves it.
 
         Raises:
@@ -184,7 +184,7 @@ class Chronicle(MemoryJournal):
         """
         left = type(self)()
         by_execution: dict[str, list[JournalRecord]] = {}
-        for record in self.order[:count]:
+        for record in self.appended[:count]:
             by_execution.setdefault(record.execution_id, []).append(record)
         for execution_id, records in by_execution.items():
             head = await self.head(execution_id)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalConflict
-from agentloop.testing.journal_bench import AGENTS, BEGIN, EXECUTIONS, GROUPS, SPOILT, JournalModel, Told, scripts
+from agentloop.testing.journal_bench import (
+    AGENTS,
+    BEGIN,
+    EXECUTIONS,
+    GROUPS,
+    INVALID_APPENDS,
+    JournalModel,
+    JournalOperation,
+    scripts,
+)
 from agentloop.testing.kit import Kit, require
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord
@@ -58,25 +67,25 @@ class JournalKit(Kit):
 
     def law_16(self) -> None:
         """Of two writers one wins, and the other one changes nothing; what is claimed is not claimed again, nor deleted."""
-        self.for_all(scripts("race", *SPOILT), lambda script: _run(self._exclusive(script)))
+        self.for_all(scripts("race", *INVALID_APPENDS), lambda script: _run(self._exclusive(script)))
         self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._claimed(execution_id)))
 
     def law_18(self) -> None:
         """No declared secret comes into a record, however it is spelled, nor shows in the journal."""
         self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda given: _run(self._secretive(*given)))
 
-    async def _lasting(self, script: Sequence[Told]) -> None:
+    async def _lasting(self, script: Sequence[JournalOperation]) -> None:
         journal, model = self.make(), JournalModel()
         given_up: dict[str, list[JournalRecord]] = {}
-        for told in script:
-            if told.execution in given_up:
+        for operation in script:
+            if operation.execution in given_up:
                 continue
-            head, records = model.following(told)
-            ticks = None if told.kind == "append" else told.ticks
+            head, records = model.following(operation)
+            ticks = None if operation.kind == "append" else operation.ticks
             if await _was_appended(journal.append(head, records), ticks):
                 model.keep(head, records)
             else:
-                given_up[told.execution] = records
+                given_up[operation.execution] = records
         await journal.aclose()
         await journal.aclose()
         journal = self.again(journal)
@@ -94,36 +103,40 @@ class JournalKit(Kit):
             )
         await journal.aclose()
 
-    async def _faithful(self, script: Sequence[Told]) -> None:
+    async def _faithful(self, script: Sequence[JournalOperation]) -> None:
         journal, model = self.make(), JournalModel()
-        for told in script:
-            if told.kind == "append":
-                head, records = model.following(told)
+        for operation in script:
+            if operation.kind == "append":
+                head, records = model.following(operation)
                 await journal.append(head, records)
                 model.keep(head, records)
-            elif told.kind == "delete":
-                deleted = await journal.delete(told.execution)
-                require(15, deleted == model.forget(told.execution), f"deleting {told.execution} said {deleted}")
+            elif operation.kind == "delete":
+                deleted = await journal.delete(operation.execution)
+                require(
+                    15, deleted == model.forget(operation.execution), f"deleting {operation.execution} said {deleted}"
+                )
             else:
-                await _purged(journal, model, told)
+                await _purged(journal, model, operation)
         await _require_same(15, journal, model)
         await journal.aclose()
         journal = self.again(journal)
         await _require_same(15, journal, model)
         await journal.aclose()
 
-    async def _exclusive(self, script: Sequence[Told]) -> None:
+    async def _exclusive(self, script: Sequence[JournalOperation]) -> None:
         journal, model = self.make(), JournalModel()
         other = self.again(journal)
-        for told in script:
-            head, records = model.following(told)
-            spoilt = SPOILT.get(told.kind)
-            if spoilt is not None and not (told.kind in {"again", "number"} and told.execution not in model.heads):
+        for operation in script:
+            head, records = model.following(operation)
+            spoilt = INVALID_APPENDS.get(operation.kind)
+            if spoilt is not None and not (
+                operation.kind in {"again", "number"} and operation.execution not in model.heads
+            ):
                 wrong = spoilt(head, records)
                 refused = await _conflicts(journal.append(*wrong))
-                require(16, refused, f"an append that does not extend the chain was taken ({told.kind})")
-            elif told.kind == "race":
-                await _race(journal, other, model, told)
+                require(16, refused, f"an append that does not extend the chain was taken ({operation.kind})")
+            elif operation.kind == "race":
+                await _race(journal, other, model, operation)
             else:
                 await journal.append(head, records)
                 model.keep(head, records)
@@ -135,7 +148,7 @@ class JournalKit(Kit):
         journal, model = self.make(), JournalModel()
         other = self.again(journal)
         claim = await journal.claim(execution_id)
-        head, records = model.following(Told("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0))
+        head, records = model.following(JournalOperation("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0))
         await journal.append(head, records)
         model.keep(head, records)
         for one in (journal, other):
@@ -162,10 +175,10 @@ class JournalKit(Kit):
         for _ in range(depth):
             nested = {"arguments_json": format_json(nested).decode()}
         body = {"texts": list(bodies), "value": nested}
-        told = format_json(journal.redact(body)).decode()
+        redacted = format_json(journal.redact(body)).decode()
         for hidden in (*_spellings(SECRET, depth + 1), "hidden one", "hidden two"):
-            require(18, hidden not in told, f"a secret is in what is recorded, as {hidden!r}")
-        require(18, MASK in told, "a secret is gone without a mask")
+            require(18, hidden not in redacted, f"a secret is in what is recorded, as {hidden!r}")
+        require(18, MASK in redacted, "a secret is gone without a mask")
         harmless = {"texts": list(bodies)}
         require(18, journal.redact(harmless) is harmless, "what holds no secret was not left as it is")
         require(
@@ -200,17 +213,19 @@ async def _conflicts(asking: Coroutine[Any, Any, object]) -> bool:
     return False
 
 
-async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, told: Told) -> None:
+async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
     """Let two writers append different records at the same place."""
-    mine = model.following(told)
-    theirs = model.following(Told("append", told.execution, ['{"by":"other"}', *told.bodies], told.status, 0))
+    mine = model.following(operation)
+    theirs = model.following(
+        JournalOperation("append", operation.execution, ['{"by":"other"}', *operation.bodies], operation.status, 0)
+    )
     lost = await asyncio.gather(_conflicts(journal.append(*mine)), _conflicts(other.append(*theirs)))
     require(16, sorted(lost) == [False, True], f"of two appends at the same place, {lost.count(False)} were taken")
     model.keep(*(theirs if lost[0] else mine))
 
 
-async def _purged(journal: CanJournal, model: JournalModel, told: Told) -> None:
-    before = BEGIN + timedelta(seconds=told.ticks)
+async def _purged(journal: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
+    before = BEGIN + timedelta(seconds=operation.ticks)
     over = [one.execution_id for one in model.heads.values() if one.status.is_terminal and one.updated_at < before]
     for execution_id in over:
         model.forget(execution_id)

@@ -34,7 +34,7 @@ LAWS: Mapping[int, str] = {
 }
 
 
-class LawBroken(AssertionError):  # named for what happened, as everything here
+class LawViolation(AssertionError):  # named for what happened, as everything here
     """An implementation breaks a law.
 
     Attributes:
@@ -53,7 +53,7 @@ def require(law: int, holds: object, why: str) -> None:
         LawBroken: when it does not.
     """
     if not holds:
-        raise LawBroken(law, why)
+        raise LawViolation(law, why)
 
 
 T = TypeVar("T")
@@ -94,10 +94,10 @@ class Kit:
             raise ConfigurationError(f"{type(self).__name__} checks the laws {self.laws}, not {law}")
         try:
             check()
-        except LawBroken:
+        except LawViolation:
             raise
         except Exception as error:
-            raise LawBroken(law, f"the check ended with {type(error).__name__}: {error}") from error
+            raise LawViolation(law, f"the check ended with {type(error).__name__}: {error}") from error
 
     def check_all(self) -> None:
         """Check every law of the kit, in order.

@@ -34,7 +34,7 @@ _UNLIMITED = ToolPolicy(max_result_bytes=1 << 40)
 
 
 @frozen(kw_only=True)
-class StandIn(Tool, CanAccessToolContext):
+class FixtureTool(Tool, CanAccessToolContext):
     """Stands where a tool was: offered as it was, it ends each call as that ended.
 
     Attributes:
@@ -102,7 +102,7 @@ class StandIn(Tool, CanAccessToolContext):
 
 
 @frozen(kw_only=True)
-class RecordedRules(Interceptor):
+class FixtureInterceptor(Interceptor):
     """Does what the rules of an execution did: lets calls wait, blocks and changes them, and stops it.
 
     Attributes:
@@ -240,17 +240,17 @@ def _loop(recording: Fixture, own: AgentLoop | None) -> AgentLoop:
     specs = {spec.name: spec for spec in recording.tools}
     driver = _PlayingDriver(ScriptedInference())
     if own is None:
-        loop = AgentLoop(driver, interceptors=[RecordedRules(recording=recording)], max_steps=None)
+        loop = AgentLoop(driver, interceptors=[FixtureInterceptor(recording=recording)], max_steps=None)
     else:
         specs.update({spec.name: spec for spec in own.tools.specs})
         rules = [interceptor for group in own.tools.groups for interceptor in group.interceptors]
         loop = own.with_journal(None).with_events(EventBus())
-        loop = loop.with_interceptors(*rules, RecordedRules(recording=recording, has_own=True))
+        loop = loop.with_interceptors(*rules, FixtureInterceptor(recording=recording, has_own=True))
     return loop.with_tools(_stand_ins(specs.values(), recording))
 
 
 def _stand_ins(specs: Iterable[ToolSpec], recording: Fixture) -> Tools:
-    return Tools.of([StandIn(offered=spec, outcomes=recording.outcomes) for spec in specs])
+    return Tools.of([FixtureTool(offered=spec, outcomes=recording.outcomes) for spec in specs])
 
 
 def _line(line: ScriptEntry) -> InferenceResponse | Exception:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.inference.scripted import ScriptedInference, ScriptLine
-from agentloop.testing.toy_tools import call
+from agentloop.testing.toys import toy_call
 from agentloop.values.inference import FinishReason, InferenceResponse, Usage
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import ResponsePart
@@ -40,7 +40,7 @@ class ScriptedTurn(Value):
         return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
 
 
-Write: TypeAlias = Callable[[ScriptedTurn, int], InferenceResponse]
+Notation: TypeAlias = Callable[[ScriptedTurn, int], InferenceResponse]
 """Makes a model's response of a turn and its number."""
 
 
@@ -56,7 +56,7 @@ class Scenario(Value):
     question: str = "What now?"
     turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
 
-    def inference(self, write: Write = ScriptedTurn.response) -> ScriptedInference:
+    def inference(self, write: Notation = ScriptedTurn.response) -> ScriptedInference:
         """Return a model that follows the scenario.
 
         Args:
@@ -76,7 +76,7 @@ class Scenario(Value):
 
 
 _CALLS = st.builds(
-    call,
+    toy_call,
     st.sampled_from(["echo", "echo", "whoami", "fail", "alone", "keyed", "ekko"]),
     st.one_of(st.integers(0, 30), st.integers(-1, 1)),
     id=st.sampled_from(["", "call_1", "call_2"]),
@@ -109,7 +109,7 @@ def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
         *more: the names of further toys to call, such as `stop`.
     """
     calls = st.builds(
-        call,
+        toy_call,
         st.sampled_from([*_VALID, *more]),
         st.integers(0, 30),
         id=st.sampled_from(["", "call_1", "call_2"]),
@@ -125,13 +125,13 @@ VALID_SCENARIOS = valid_scenarios()
 """Scenarios for drivers that ask again for a call that cannot be executed."""
 
 
-def as_tags(turn: ScriptedTurn, number: int) -> InferenceResponse:
+def write_tags(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as text with calls in tags, for the modes `validated` and `parsed`."""
     calls = [f"<tool_call>\n{_json(name=call.name, arguments=_arguments(call))}\n</tool_call>" for call in turn.calls]
     return _written(turn, number, "\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
-def as_structured(turn: ScriptedTurn, number: int) -> InferenceResponse:
+def write_structured(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as the JSON of the mode `structured`; what is said beside calls is a thought."""
     items: list[dict[str, Any]] = [{"tool": call.name, "arguments": _arguments(call)} for call in turn.calls]
     if turn.text:
@@ -139,7 +139,7 @@ def as_structured(turn: ScriptedTurn, number: int) -> InferenceResponse:
     return _written(turn, number, _json(next=items))
 
 
-def as_react_json(turn: ScriptedTurn, number: int) -> InferenceResponse:
+def write_react_json(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as a decision in JSON; what is said beside calls is a thought."""
     if not turn.calls:
         return _written(turn, number, _json(thought="", type="final", answer=turn.text))
@@ -148,7 +148,7 @@ def as_react_json(turn: ScriptedTurn, number: int) -> InferenceResponse:
     return _written(turn, number, _json(thought=turn.text, type="tool", **made))
 
 
-def as_react_text(turn: ScriptedTurn, number: int) -> InferenceResponse:
+def write_react_text(turn: ScriptedTurn, number: int) -> InferenceResponse:
     """Write a turn as a decision in labeled lines; what is said beside calls is a thought."""
     if not turn.calls:
         return _written(turn, number, f"Thought: I know.\nFinal Answer: {turn.text}")
@@ -158,13 +158,13 @@ def as_react_text(turn: ScriptedTurn, number: int) -> InferenceResponse:
     return _written(turn, number, "\n".join(lines))
 
 
-NOTATIONS: Final[Mapping[str, Write]] = {
+NOTATIONS: Final[Mapping[str, Notation]] = {
     "native": ScriptedTurn.response,
-    "structured": as_structured,
-    "validated": as_tags,
-    "parsed": as_tags,
-    "react-json": as_react_json,
-    "react-text": as_react_text,
+    "structured": write_structured,
+    "validated": write_tags,
+    "parsed": write_tags,
+    "react-json": write_react_json,
+    "react-text": write_react_text,
 }
 """How a turn is written under each mode, by the name of the mode."""
 

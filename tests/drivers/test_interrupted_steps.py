@@ -12,8 +12,8 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
 from agentloop.drivers import StepDraft
-from agentloop.testing import Ledger, call, run_virtual, toys
-from agentloop.testing.executor_bench import begun_state
+from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
+from agentloop.testing.executor_bench import started_state
 from agentloop.tools import tool
 from agentloop.values import ExecutionStatus, StepInterrupted, ToolCalls, ToolExecutions, ToolStatus, interrupted_state
 
@@ -29,12 +29,14 @@ class LimitedDriver(ToolCallingDriver):
 
 def test_a_timeout_of_a_driver_keeps_the_outcomes_of_the_batch() -> None:
     """Calls that ended in time keep their results; the timeout is the error of the step."""
-    loop = AgentLoop(LimitedDriver(ScriptedInference([call("echo", 1), call("echo", 2, seconds=9)])), toys(Ledger()))
+    loop = AgentLoop(
+        LimitedDriver(ScriptedInference([toy_call("echo", 1), toy_call("echo", 2, seconds=9)])), toy_tools(Ledger())
+    )
 
     async def run() -> AgentState:
         return await loop.execute("go")
 
-    state = run_virtual(run())
+    state = run_in_virtual_time(run())
     assert state.status is ExecutionStatus.FAILED
     (step,) = state.steps
     assert [execution.status for execution in step.executions] == [ToolStatus.SUCCEEDED, ToolStatus.CANCELLED]
@@ -43,7 +45,7 @@ def test_a_timeout_of_a_driver_keeps_the_outcomes_of_the_batch() -> None:
 
 def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() -> None:
     """`asyncio.timeout` and `asyncio.wait_for` work as with any coroutine, and `interrupted_state` returns the state."""
-    loop = AgentLoop(ToolCallingDriver(ScriptedInference([call("echo", 1, seconds=9)])), toys(Ledger()))
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([toy_call("echo", 1, seconds=9)])), toy_tools(Ledger()))
 
     async def limited() -> AgentState | None:
         try:
@@ -59,7 +61,7 @@ def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() ->
         return interrupted_state(raised.value)
 
     for work in (limited, waited):
-        state = run_virtual(work())
+        state = run_in_virtual_time(work())
         assert state is not None
         assert state.status is ExecutionStatus.STOPPED
         assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
@@ -103,9 +105,9 @@ class WrappingDriver(CanUseTools):
 
 def test_a_driver_that_wraps_an_error_loses_no_step() -> None:
     """The step is in the state, with the errors of both drivers."""
-    tools = Tools.of(toys(Ledger()))
+    tools = Tools.of(toy_tools(Ledger()))
     executor = ToolExecutor(raise_on_tool_failure=True).with_tools(tools)
-    inference = ScriptedInference([call("echo", 1), call("fail", 2)])
+    inference = ScriptedInference([toy_call("echo", 1), toy_call("fail", 2)])
     driver = ToolCallingDriver(inference, tools=tools, executor=executor)
     state = AgentLoop(WrappingDriver(driver)).execute_sync("go")
     (step,) = state.steps
@@ -122,9 +124,9 @@ class BrokenExecutor(CanExecuteToolCalls):
 
 async def test_a_driver_raises_one_error_with_the_state_and_the_cause() -> None:
     """A driver raises `StepInterrupted`; calls whose outcome is unknown failed and may have run."""
-    driver = ToolCallingDriver(ScriptedInference([call("echo", 1)]), executor=BrokenExecutor())
+    driver = ToolCallingDriver(ScriptedInference([toy_call("echo", 1)]), executor=BrokenExecutor())
     with pytest.raises(StepInterrupted, match="OSError: no executor") as raised:
-        await driver.use_tools(begun_state("agent", "run"))
+        await driver.use_tools(started_state("agent", "run"))
     assert isinstance(raised.value.cause, OSError)
     assert raised.value.__cause__ is raised.value.cause
     (execution,) = raised.value.state.steps[0].executions

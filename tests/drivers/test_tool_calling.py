@@ -20,7 +20,7 @@ from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.events import InferenceFailed, InferenceRetried
 from agentloop.inference import HttpInference, LLMConfig
 from agentloop.inference.http_client import in_process_client
-from agentloop.testing import Ledger, call, toys
+from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -43,7 +43,7 @@ def test_the_request_carries_tools_choice_options_and_format() -> None:
         parallel_tool_calls=False,
         options=InferenceOptions(temperature=0.0, max_tokens=9),
     )
-    loop = AgentLoop(driver, toys(Ledger()), system_prompt="be brief")
+    loop = AgentLoop(driver, toy_tools(Ledger()), system_prompt="be brief")
     state = AgentState.start("go", system_prompt="be brief").with_response_format(ResponseFormat())
     loop.execute_sync(state)
     (request,) = inference.requests
@@ -57,9 +57,9 @@ def test_the_request_carries_tools_choice_options_and_format() -> None:
 
 def test_reasoning_text_and_calls_keep_their_order() -> None:
     """The message of a step holds the parts of the response in their order, each call with its execution."""
-    parts = (Reasoning("hm"), Text("first"), call("echo", 1), Text("second"), call("echo", 2))
+    parts = (Reasoning("hm"), Text("first"), toy_call("echo", 1), Text("second"), toy_call("echo", 2))
     state = AgentLoop(
-        ToolCallingDriver(ScriptedInference(InferenceResponse(parts), "done")), toys(Ledger())
+        ToolCallingDriver(ScriptedInference(InferenceResponse(parts), "done")), toy_tools(Ledger())
     ).execute_sync("go")
     assert [type(part).__name__ for part in state.messages[1].parts] == [
         "Reasoning",
@@ -141,7 +141,7 @@ def test_a_scripted_driver_follows_its_script_without_a_model() -> None:
         ScenarioStep.tool("send_money", {"to": "Ada"}, result={"ok": True}),
         ScenarioStep.tool_calls(("echo", {"value": 2}), ("fail", {"value": 3})),
     )
-    done = AgentLoop(ScriptedDriver(*script, ScenarioStep.final("done")), toys(ledger)).execute_sync("go")
+    done = AgentLoop(ScriptedDriver(*script, ScenarioStep.final("done")), toy_tools(ledger)).execute_sync("go")
     assert done.final_text == "done"
     assert [[execution.value for execution in step.executions] for step in done.steps] == [
         [1],
@@ -149,8 +149,8 @@ def test_a_scripted_driver_follows_its_script_without_a_model() -> None:
         [2, None],
         [],
     ]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1, 2, 3]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2, 3]
     failed = AgentLoop(ScriptedDriver(ScenarioStep.error(KeyError("x")))).execute_sync("go")
     assert (failed.status, failed.errors[0].type) == (ExecutionStatus.FAILED, "KeyError")
-    ended = AgentLoop(ScriptedDriver(*script), toys(ledger)).execute_sync("go")
+    ended = AgentLoop(ScriptedDriver(*script), toy_tools(ledger)).execute_sync("go")
     assert "the script has 3 steps, and step 4 was requested" in ended.errors[0].message

@@ -20,13 +20,13 @@ from agentloop.events import (
     InferenceRequestStarted,
     ToolCallCompleted,
 )
-from agentloop.testing import Ledger, ManualClock, call, toys
+from agentloop.testing import Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import AgentState, Event
 
 
 def a_loop(events: EventBus | None = None) -> AgentLoop:
-    script = ScriptedInference([call("echo", 1), call("echo", 2)], "done")
-    return AgentLoop(ToolCallingDriver(script), toys(Ledger()), events=events)
+    script = ScriptedInference([toy_call("echo", 1), toy_call("echo", 2)], "done")
+    return AgentLoop(ToolCallingDriver(script), toy_tools(Ledger()), events=events)
 
 
 def test_listeners_are_told_in_the_order_of_their_subscription() -> None:

@@ -13,15 +13,15 @@ from agentloop import AgentLoop, ToolCallingDriver, ToolCallLimit
 from agentloop.errors import ContractViolation
 from agentloop.events import AgentStepStarted, ProtocolMonitor, ToolCallCompleted
 from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL
-from agentloop.testing import SCENARIOS, Ledger, Scenario, ScriptedTurn, call, run_virtual, toys
+from agentloop.testing import SCENARIOS, Ledger, Scenario, ScriptedTurn, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event
 
 
 def events_of(scenario: Scenario) -> list[Event]:
     told: list[Event] = []
-    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toys(Ledger()), interceptors=[ToolCallLimit(5)])
+    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toy_tools(Ledger()), interceptors=[ToolCallLimit(5)])
     loop.wiretap(told.append)
-    run_virtual(loop.execute("go"))
+    run_in_virtual_time(loop.execute("go"))
     return told
 
 
@@ -71,15 +71,15 @@ BREAKING: list[tuple[str, Callable[[list[Event]], list[Event]]]] = [
 @pytest.mark.parametrize(("what", "spoil"), BREAKING)
 def test_the_grammar_itself_finds_what_is_wrong(what: str, spoil: Callable[[list[Event]], list[Event]]) -> None:
     """Without the help of sequence numbers, the order of events alone gives a broken run away."""
-    scenario = Scenario(turns=(ScriptedTurn(calls=(call("echo", 1), call("fail", 2))), ScriptedTurn("done")))
+    scenario = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1), toy_call("fail", 2))), ScriptedTurn("done")))
     assert violations(renumbered(spoil(events_of(scenario)))), what
 
 
 def test_a_run_left_early_is_whole_between_steps() -> None:
     """A run that was left after a step has no terminal event, and nothing of it is open."""
     told: list[Event] = []
-    scenario = Scenario(turns=(ScriptedTurn(calls=(call("echo", 1),)), ScriptedTurn("done")))
-    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toys(Ledger()))
+    scenario = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
+    loop = AgentLoop(ToolCallingDriver(scenario.inference()), toy_tools(Ledger()))
     loop.wiretap(told.append)
 
     async def leave() -> None:
@@ -87,7 +87,7 @@ def test_a_run_left_early_is_whole_between_steps() -> None:
         await anext(states)
         await states.aclose()
 
-    run_virtual(leave())
+    run_in_virtual_time(leave())
     monitor = ProtocolMonitor()
     for event in told:
         monitor(event)

@@ -16,7 +16,7 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanIntercept, Tool, ToolPolicy
 from agentloop.interception import before_step
-from agentloop.testing import ExecutorBench, Ledger, Toy, call, run_virtual
+from agentloop.testing import ExecutorBench, Ledger, ToyTool, run_in_virtual_time, toy_call
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
 from agentloop.values.points import BeforeStep
 from tests.executors.hostile_cases import CASES, CallbackTool
@@ -202,7 +202,7 @@ def test_a_tool_that_swallows_a_cancellation_does_not_keep_the_execution_running
         await asyncio.wait((task,))
         return task.cancelled()
 
-    assert run_virtual(is_cancelled())
+    assert run_in_virtual_time(is_cancelled())
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_an_argument_may_be_named_self() -> None:
 def test_an_ordering_key_that_is_not_text_fails_only_its_call() -> None:
     """The result of a policy's key function is checked before it is used."""
     unordered: Any = ToolPolicy(key=lambda arguments: [])  # type: ignore[arg-type]  # the mistake
-    odd = Toy("odd", Ledger(), lambda value, _: value, unordered)
-    outcome = run_tool(odd, call("odd", 1).arguments_json)
+    odd = ToyTool("odd", Ledger(), lambda value, _: value, unordered)
+    outcome = run_tool(odd, toy_call("odd", 1).arguments_json)
     assert outcome.status is ToolStatus.FAILED
     assert "list" in outcome.error_message
 

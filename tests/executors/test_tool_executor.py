@@ -14,7 +14,7 @@ from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolCo
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InterceptorFailed, ToolDefinitionError
 from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
-from agentloop.testing import ExecutorBench, Ledger, call, run_virtual, toys
+from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
@@ -105,8 +105,10 @@ def statuses(executions: Any) -> list[str]:
 
 def test_outcomes_are_in_call_order_whichever_call_ends_first() -> None:
     """The outcome of the first call comes first, although the last call ends first."""
-    bench = ExecutorBench(toys(Ledger()))
-    done = run_virtual(bench.run(call("echo", 1, seconds=3), call("echo", 2, seconds=1), call("echo", 3)))
+    bench = ExecutorBench(toy_tools(Ledger()))
+    done = run_in_virtual_time(
+        bench.run(toy_call("echo", 1, seconds=3), toy_call("echo", 2, seconds=1), toy_call("echo", 3))
+    )
     assert [execution.value for execution in done] == [1, 2, 3]
     settled = [event.execution.value for event in bench.events if isinstance(event, ToolCallSettled)]
     assert settled == [1, 2, 3]
@@ -117,10 +119,10 @@ def test_calls_of_a_batch_run_concurrently() -> None:
 
     async def seconds() -> float:
         before = asyncio.get_running_loop().time()
-        await ExecutorBench(toys(Ledger())).run(*[call("echo", n, seconds=3) for n in range(3)])
+        await ExecutorBench(toy_tools(Ledger())).run(*[toy_call("echo", n, seconds=3) for n in range(3)])
         return asyncio.get_running_loop().time() - before
 
-    assert run_virtual(seconds()) == pytest.approx(3)
+    assert run_in_virtual_time(seconds()) == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("max_concurrency", "expected"), [(1, 6), (2, 4), (None, 2)])
@@ -129,17 +131,19 @@ def test_max_concurrency_limits_the_calls_that_run_at_once(max_concurrency: int 
 
     async def seconds() -> float:
         before = asyncio.get_running_loop().time()
-        bench = ExecutorBench(toys(Ledger()), ToolExecutor(max_concurrency=max_concurrency))
-        await bench.run(*[call("echo", n, seconds=2) for n in range(3)])
+        bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(max_concurrency=max_concurrency))
+        await bench.run(*[toy_call("echo", n, seconds=2) for n in range(3)])
         return asyncio.get_running_loop().time() - before
 
-    assert run_virtual(seconds()) == pytest.approx(expected)
+    assert run_in_virtual_time(seconds()) == pytest.approx(expected)
 
 
 def test_a_sequential_tool_runs_alone() -> None:
     """A sequential call starts after all calls before it have ended, and ends before the calls after it start."""
-    bench = ExecutorBench(toys(Ledger()))
-    run_virtual(bench.run(call("echo", 1, seconds=2), call("alone", 2, seconds=2), call("echo", 3, seconds=2)))
+    bench = ExecutorBench(toy_tools(Ledger()))
+    run_in_virtual_time(
+        bench.run(toy_call("echo", 1, seconds=2), toy_call("alone", 2, seconds=2), toy_call("echo", 3, seconds=2))
+    )
     order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
     assert order == [
         ("ToolCallStarted", "0"),
@@ -153,9 +157,13 @@ def test_a_sequential_tool_runs_alone() -> None:
 
 def test_calls_with_the_same_ordering_key_run_one_after_the_other() -> None:
     """Calls with equal keys never overlap; calls with different keys do."""
-    bench = ExecutorBench(toys(Ledger()))
-    run_virtual(
-        bench.run(call("keyed", 1, seconds=2, key="a"), call("keyed", 2, seconds=2, key="b"), call("keyed", 3, key="a"))
+    bench = ExecutorBench(toy_tools(Ledger()))
+    run_in_virtual_time(
+        bench.run(
+            toy_call("keyed", 1, seconds=2, key="a"),
+            toy_call("keyed", 2, seconds=2, key="b"),
+            toy_call("keyed", 3, key="a"),
+        )
     )
     order = [(type(e).__name__, e.key[-1]) for e in bench.events if isinstance(e, ToolCallStarted | ToolCallSettled)]
     assert order.index(("ToolCallStarted", "1")) < order.index(("ToolCallCompleted", "0"))
@@ -165,30 +173,30 @@ def test_calls_with_the_same_ordering_key_run_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("tool_call", "error", "message"),
     [
-        (call("ekko", 1), "UnknownTool", "did you mean 'echo'?"),
-        (call("nothing like it", 1), "UnknownTool", "the tools are echo, plain"),
+        (toy_call("ekko", 1), "UnknownTool", "did you mean 'echo'?"),
+        (toy_call("nothing like it", 1), "UnknownTool", "the tools are echo, plain"),
         (ToolCall("", "echo", '{"value": 1'), "MalformedArguments", "cut off"),
         (ToolCall("", "echo", '{"value": "x'), "MalformedArguments", "cut off"),
         (ToolCall("", "echo", "value=1"), "MalformedArguments", "not valid JSON"),
         (ToolCall("", "echo", "[1]"), "MalformedArguments", "a JSON array, not an object"),
         (ToolCall("", "echo", '{"value": NaN}'), "MalformedArguments", "NaN is not JSON"),
-        (call("echo", "one"), "InvalidArguments", "at $.value: 'one' is not of type 'integer'"),
-        (call("echo", -1), "InvalidArguments", "at $.value: -1 is less than the minimum of 0"),
-        (call("echo", 1, surplus=1), "InvalidArguments", "'surplus' was unexpected"),
+        (toy_call("echo", "one"), "InvalidArguments", "at $.value: 'one' is not of type 'integer'"),
+        (toy_call("echo", -1), "InvalidArguments", "at $.value: -1 is less than the minimum of 0"),
+        (toy_call("echo", 1, surplus=1), "InvalidArguments", "'surplus' was unexpected"),
         (ToolCall("", "echo", ""), "InvalidArguments", "'value' is a required property"),
     ],
 )
 def test_an_invalid_call_is_rejected_with_the_reason(tool_call: ToolCall, error: str, message: str) -> None:
     """An invalid call does not run and emits no start event; its error tells the model how to correct it."""
     ledger = Ledger()
-    bench = ExecutorBench(toys(ledger))
-    (outcome,) = run_virtual(bench.run(tool_call)).executions
+    bench = ExecutorBench(toy_tools(ledger))
+    (outcome,) = run_in_virtual_time(bench.run(tool_call)).executions
     assert outcome.status is ToolStatus.REJECTED
     assert outcome.error is not None
     assert outcome.error.type == error
     assert message in outcome.error.message
-    assert not ledger.used
-    assert bench.told() == ["ToolCallRejected"]
+    assert not ledger.calls
+    assert bench.event_names() == ["ToolCallRejected"]
 
 
 def test_an_argument_for_an_injected_parameter_is_rejected() -> None:
@@ -196,7 +204,7 @@ def test_an_argument_for_an_injected_parameter_is_rejected() -> None:
     loose = tool(schema={"type": "object", "properties": {"word": {"type": "string"}}})(show_context.function)
     for candidate in (show_context, loose):
         arguments = ToolCall("", candidate.name, '{"word": "x", "state": {"agent_id": "forged"}}')
-        (outcome,) = run_virtual(ExecutorBench([candidate]).run(arguments)).executions
+        (outcome,) = run_in_virtual_time(ExecutorBench([candidate]).run(arguments)).executions
         assert outcome.status is ToolStatus.REJECTED
         assert "state" in outcome.error_message
 
@@ -204,7 +212,7 @@ def test_an_argument_for_an_injected_parameter_is_rejected() -> None:
 def test_state_call_and_context_are_injected() -> None:
     """A tool receives the state, its call and its context as the annotations of its parameters request."""
     bench = ExecutorBench([show_context], dependencies="the database")
-    (outcome,) = run_virtual(bench.run(ToolCall("c", "show_context", '{"word": "hi"}'))).executions
+    (outcome,) = run_in_virtual_time(bench.run(ToolCall("c", "show_context", '{"word": "hi"}'))).executions
     assert outcome.value == ("hi", "run/1/0", "agent", "show_context", "the database")
 
 
@@ -231,7 +239,7 @@ class Reader(Tool, CanAccessAgentState, CanAccessToolCall):
 def test_a_class_tool_receives_state_and_call_through_its_contracts() -> None:
     """A class tool is bound by copying; the registered tool does not change."""
     reader = Reader()
-    (outcome,) = run_virtual(ExecutorBench([reader]).run(ToolCall("id7", "reader"))).executions
+    (outcome,) = run_in_virtual_time(ExecutorBench([reader]).run(ToolCall("id7", "reader"))).executions
     assert outcome.value == "agentid7"
     assert reader.seen == ""
 
@@ -246,8 +254,10 @@ def test_a_class_tool_receives_state_and_call_through_its_contracts() -> None:
 )
 def test_a_tool_that_raises_or_returns_an_invalid_result_fails_alone(name: str, error: str, message: str) -> None:
     """The call fails with the tool's own error, and its siblings succeed."""
-    tool_call = call(name, 1) if name != "exits" else ToolCall("", name)
-    done = run_virtual(ExecutorBench([*toys(Ledger()), exits]).run(call("echo", 1), tool_call, call("echo", 2)))
+    tool_call = toy_call(name, 1) if name != "exits" else ToolCall("", name)
+    done = run_in_virtual_time(
+        ExecutorBench([*toy_tools(Ledger()), exits]).run(toy_call("echo", 1), tool_call, toy_call("echo", 2))
+    )
     assert statuses(done) == ["succeeded", "failed", "succeeded"]
     failed = done.executions[1]
     assert failed.error is not None
@@ -257,8 +267,10 @@ def test_a_tool_that_raises_or_returns_an_invalid_result_fails_alone(name: str, 
 
 def test_a_timeout_ends_a_coroutine_which_may_have_had_an_effect() -> None:
     """A call that exceeds its timeout ends as timed out, and its siblings continue."""
-    bench = ExecutorBench(toys(Ledger()), ToolExecutor(default_timeout=5))
-    done = run_virtual(bench.run(call("hasty", 1, seconds=3), call("echo", 2, seconds=3), call("echo", 3, seconds=7)))
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(default_timeout=5))
+    done = run_in_virtual_time(
+        bench.run(toy_call("hasty", 1, seconds=3), toy_call("echo", 2, seconds=3), toy_call("echo", 3, seconds=7))
+    )
     assert statuses(done) == ["timed_out", "succeeded", "timed_out"]
     assert done.executions[0].may_have_run
     assert "within 1 seconds" in done.executions[0].error_message
@@ -284,7 +296,7 @@ def test_a_coroutine_that_ignores_its_cancellation_is_abandoned() -> None:
         done = await bench.run(ToolCall("", "stubborn"))
         return asyncio.get_running_loop().time() - before, statuses(done)
 
-    spent, outcome = run_virtual(seconds())
+    spent, outcome = run_in_virtual_time(seconds())
     assert outcome == ["timed_out"]
     assert spent <= 3
     assert any(isinstance(event, ToolCallAbandoned) for event in bench.events)
@@ -326,12 +338,19 @@ async def test_progress_is_emitted_between_start_and_end() -> None:
     await bench.run(ToolCall("", "report_in_thread"))
     updates = [event.update for event in bench.events if isinstance(event, ToolCallProgressed)]
     assert updates == ["half", {"done": 1.0}, 0.5]
-    assert bench.told()[:4] == ["ToolCallStarted", "ToolCallProgressed", "ToolCallProgressed", "ToolCallCompleted"]
+    assert bench.event_names()[:4] == [
+        "ToolCallStarted",
+        "ToolCallProgressed",
+        "ToolCallProgressed",
+        "ToolCallCompleted",
+    ]
 
 
 def test_a_long_result_is_truncated_for_the_model_and_kept_whole() -> None:
     """The model receives as many bytes as the limit allows, with a notice; the value of the execution is whole."""
-    done = run_virtual(ExecutorBench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table")))
+    done = run_in_virtual_time(
+        ExecutorBench([long_text, big_table]).run(ToolCall("", "long_text"), ToolCall("", "big_table"))
+    )
     text, table = done.executions
     assert text.value == "ä" * 50
     assert text.text == "ä" * 10 + "\n[cut here: 20 of 100 bytes are shown]"
@@ -342,14 +361,16 @@ def test_a_long_result_is_truncated_for_the_model_and_kept_whole() -> None:
 
 def test_an_image_is_sent_to_the_model_as_content() -> None:
     """A tool may return parts: they are the content for the model, and the value describes them."""
-    (outcome,) = run_virtual(ExecutorBench([picture]).run(ToolCall("", "picture"))).executions
+    (outcome,) = run_in_virtual_time(ExecutorBench([picture]).run(ToolCall("", "picture"))).executions
     assert outcome.content == (Image(data=b"png", media_type="image/png"),)
     assert outcome.value == ({"type": "image", "media_type": "image/png", "bytes": 3},)
 
 
 def test_a_tool_that_stops_the_execution_leaves_its_siblings_settled() -> None:
     """An `AgentStop` of a tool becomes a stop signal with the tool as its source; the other calls are settled."""
-    done = run_virtual(ExecutorBench(toys(Ledger())).run(call("echo", 1), call("stop", 2), call("echo", 3)))
+    done = run_in_virtual_time(
+        ExecutorBench(toy_tools(Ledger())).run(toy_call("echo", 1), toy_call("stop", 2), toy_call("echo", 3))
+    )
     assert statuses(done) == ["succeeded", "cancelled", "succeeded"]
     signal = done.state.stop_signal
     assert signal is not None
@@ -358,9 +379,9 @@ def test_a_tool_that_stops_the_execution_leaves_its_siblings_settled() -> None:
 
 def test_raising_on_failure_settles_the_whole_batch_first() -> None:
     """The error carries the outcomes of all calls, including those of the siblings."""
-    bench = ExecutorBench(toys(Ledger()), ToolExecutor(raise_on_tool_failure=True))
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(raise_on_tool_failure=True))
     with pytest.raises(BatchInterrupted, match="the tool 'fail' failed: the toy fails on 1") as caught:
-        run_virtual(bench.run(call("fail", 1), call("echo", 2, seconds=2)))
+        run_in_virtual_time(bench.run(toy_call("fail", 1), toy_call("echo", 2, seconds=2)))
     assert isinstance(caught.value.cause, BatchFailed)
     assert statuses(caught.value.executions) == ["failed", "succeeded"]
 
@@ -374,21 +395,21 @@ class Blocking(Interceptor):
 
 def test_a_blocked_call_is_reported_and_its_siblings_run() -> None:
     """A blocked call has an outcome with the reason and a `ToolCallBlocked` event; no start event is emitted."""
-    bench = ExecutorBench(toys(Ledger()), interceptors=[Blocking()])
-    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Blocking()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 1), toy_call("echo", 2), toy_call("echo", 3)))
     assert statuses(done) == ["succeeded", "blocked", "succeeded"]
     assert done.executions[1].error_message == "not two"
-    assert bench.told().count("ToolCallBlocked") == 1
-    assert bench.told().count("ToolCallStarted") == 2
+    assert bench.event_names().count("ToolCallBlocked") == 1
+    assert bench.event_names().count("ToolCallStarted") == 2
 
 
 def test_stopping_on_a_block_cancels_the_calls_after_it() -> None:
     """Calls admitted before the block run; the calls after it are cancelled without running."""
     ledger = Ledger()
-    bench = ExecutorBench(toys(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
-    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    bench = ExecutorBench(toy_tools(ledger), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 1), toy_call("echo", 2), toy_call("echo", 3)))
     assert statuses(done) == ["succeeded", "blocked", "cancelled"]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1]
 
 
 class Changing(Interceptor):
@@ -408,8 +429,8 @@ class Changing(Interceptor):
 
 def test_interceptors_change_calls_outcomes_and_the_state() -> None:
     """A changed call is validated again, a changed outcome is final, and the changed state is returned with the batch."""
-    bench = ExecutorBench(toys(Ledger()), interceptors=[Changing()])
-    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("echo", 3)))
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Changing()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 1), toy_call("echo", 2), toy_call("echo", 3)))
     assert [execution.value for execution in done] == [(10,), (20,), None]
     assert statuses(done) == ["succeeded", "succeeded", "rejected"]
     assert done.state.context.metadata == {"before": 3, "after": 3}
@@ -434,12 +455,14 @@ class Around(Interceptor):
 def test_an_interceptor_may_repeat_or_replace_a_call() -> None:
     """Each attempt receives new arguments; a replaced call does not run."""
     ledger, around = Ledger(), Around()
-    done = run_virtual(
-        ExecutorBench(toys(ledger), interceptors=[around]).run(call("echo", 1), call("fail", 2), call("echo", 3))
+    done = run_in_virtual_time(
+        ExecutorBench(toy_tools(ledger), interceptors=[around]).run(
+            toy_call("echo", 1), toy_call("fail", 2), toy_call("echo", 3)
+        )
     )
     assert [execution.value for execution in done] == ["from the cache", None, 3]
     assert around.statuses == ["failed", "succeeded"]
-    assert [name for name, _ in ledger.used] == ["fail", "fail", "echo"]
+    assert [name for name, _ in ledger.calls] == ["fail", "fail", "echo"]
 
 
 class Raising(Interceptor):
@@ -477,13 +500,15 @@ def test_an_interceptor_that_raises_fails_closed(point: str, expected: list[str]
     """The guarded call is no success, every call has an outcome, and the error names the interceptor."""
     ledger = Ledger()
     with pytest.raises(BatchInterrupted, match=f"the interceptor Raising failed at {point}_tool_use") as caught:
-        run_virtual(
-            ExecutorBench(toys(ledger), interceptors=[Raising(point)]).run(*[call("echo", n) for n in (1, 2, 3)])
+        run_in_virtual_time(
+            ExecutorBench(toy_tools(ledger), interceptors=[Raising(point)]).run(
+                *[toy_call("echo", n) for n in (1, 2, 3)]
+            )
         )
     assert isinstance(caught.value.cause, InterceptorFailed)
     outcome = caught.value.executions
     assert statuses(outcome) == expected
-    assert [arguments["value"] for _, arguments in ledger.used] == values
+    assert [arguments["value"] for _, arguments in ledger.calls] == values
     assert outcome.executions[1].value is None
 
 
@@ -497,14 +522,16 @@ class Suspending(Interceptor):
 def test_a_suspended_call_is_pending_and_its_siblings_run() -> None:
     """A suspended call has no outcome; a sequential call after it is pending until it is settled."""
     ledger = Ledger()
-    bench = ExecutorBench(toys(ledger), interceptors=[Suspending()])
-    done = run_virtual(bench.run(call("echo", 1), call("echo", 2), call("alone", 3), call("echo", 4)))
+    bench = ExecutorBench(toy_tools(ledger), interceptors=[Suspending()])
+    done = run_in_virtual_time(
+        bench.run(toy_call("echo", 1), toy_call("echo", 2), toy_call("alone", 3), toy_call("echo", 4))
+    )
     assert [execution.value for execution in done] == [1, 4]
     assert [(pending.key, pending.reason, pending.waits_for) for pending in done.pending] == [
         ("run/1/1", "two needs a decision", ""),
         ("run/1/2", "runs after run/1/1", "run/1/1"),
     ]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1, 4]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -519,8 +546,8 @@ def test_a_suspended_call_is_pending_and_its_siblings_run() -> None:
 )
 def test_a_decision_settles_its_call(decision: Any, status: str, value: object) -> None:
     """Approved calls run, denied calls are blocked, answered calls are settled, edited calls are validated again."""
-    bench = ExecutorBench(toys(Ledger()), interceptors=[Suspending()])
-    done = run_virtual(bench.run(call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": decision}))
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Suspending()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": decision}))
     (outcome,) = done.executions
     assert (outcome.key, outcome.status.value, outcome.value) == ("run/1/3", status, value)
     assert {event.step_number for event in bench.events} == {1}
@@ -529,11 +556,11 @@ def test_a_decision_settles_its_call(decision: Any, status: str, value: object) 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.5, 2.5])
 def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> None:
     """Whenever the task is cancelled, the carrier behind the cancellation holds an outcome for each call."""
-    bench = ExecutorBench(toys(Ledger()))
+    bench = ExecutorBench(toy_tools(Ledger()))
 
     async def cancel() -> BatchInterrupted | None:
         task = asyncio.ensure_future(
-            bench.run(call("echo", 1, seconds=1), call("alone", 2, seconds=1), call("echo", 3, seconds=1))
+            bench.run(toy_call("echo", 1, seconds=1), toy_call("alone", 2, seconds=1), toy_call("echo", 3, seconds=1))
         )
         await asyncio.sleep(after)
         task.cancel()
@@ -541,7 +568,7 @@ def test_cancelling_settles_every_call_and_carries_the_batch(after: float) -> No
             await task
         return BatchInterrupted.find_in(caught.value)
 
-    carrier = run_virtual(cancel())
+    carrier = run_in_virtual_time(cancel())
     assert carrier is not None
     outcome = carrier.executions
     finished = int(after)
@@ -559,7 +586,7 @@ def test_an_invalid_schema_is_reported_before_any_tool_runs() -> None:
         parameters: Mapping[str, Any] = {"type": "objekt"}  # as a user writes it
 
     with pytest.raises(ToolDefinitionError, match="the parameter schema of the tool 'odd' is not a valid JSON Schema"):
-        run_virtual(ExecutorBench([Odd()]).run(ToolCall("", "odd")))
+        run_in_virtual_time(ExecutorBench([Odd()]).run(ToolCall("", "odd")))
 
 
 def test_text_parts_of_a_tool_are_truncated() -> None:
@@ -570,14 +597,14 @@ def test_text_parts_of_a_tool_are_truncated() -> None:
         """Return parts."""
         return [Text("x" * 30), Text("short")]
 
-    (outcome,) = run_virtual(ExecutorBench([parts]).run(ToolCall("", "parts"))).executions
+    (outcome,) = run_in_virtual_time(ExecutorBench([parts]).run(ToolCall("", "parts"))).executions
     assert outcome.content is not None
     assert [part.text[:12] for part in outcome.content if isinstance(part, Text)] == ["x" * 10 + "\n[", "short"]
 
 
 def test_ten_thousand_calls_in_one_batch_are_all_settled() -> None:
     """A very large batch returns one outcome per call."""
-    done = run_virtual(ExecutorBench(toys(Ledger())).run(*[call("echo", n) for n in range(10_000)]))
+    done = run_in_virtual_time(ExecutorBench(toy_tools(Ledger())).run(*[toy_call("echo", n) for n in range(10_000)]))
     assert len(done) == 10_000
     assert done.executions[-1].value == 9_999
 
@@ -590,8 +617,8 @@ def test_an_interceptor_may_stop_the_execution_before_a_call() -> None:
             raise AgentStop("enough", reason=StopReason.USER_REQUESTED)
 
     ledger = Ledger()
-    done = run_virtual(ExecutorBench(toys(ledger), interceptors=[Stopping()]).run(call("echo", 1)))
+    done = run_in_virtual_time(ExecutorBench(toy_tools(ledger), interceptors=[Stopping()]).run(toy_call("echo", 1)))
     assert statuses(done) == ["blocked"]
-    assert not ledger.used
+    assert not ledger.calls
     assert done.state.stop_signal is not None
     assert done.state.stop_signal.source == "Stopping"

@@ -14,7 +14,7 @@ from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, InferenceError, ProviderUnavailable, RateLimited
 from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.values.policies import RetryPolicy
 from tests.inference.loopback import completion, hang_up, loopback, reset, respond, respond_json, respond_text
 from tests.inference.loopback_inference import QUESTION, config_for, inference_for
@@ -148,7 +148,7 @@ def infer_virtually(*responses: Response, jitter: float = 1.0, **settings: Any) 
             outcome = error
         return Exchange(times, outcome, asyncio.get_running_loop().time())
 
-    return run_virtual(run())
+    return run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_jitter_is_random_by_default() -> None:
             with pytest.raises(ProviderUnavailable):
                 await HttpInference(config, client=in_process_client(provider)).infer(QUESTION)
 
-        run_virtual(run())
+        run_in_virtual_time(run())
         return times[1]
 
     waits = {first_wait() for _ in range(5)}

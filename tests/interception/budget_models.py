@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agentloop import AgentLoop, AgentState, ToolCallingDriver
 from agentloop.contracts import CanInfer, CanIntercept
-from agentloop.testing import CountingIds, Ledger, LoopClock, call, toys
+from agentloop.testing import CountingIds, Ledger, LoopClock, toy_call, toy_tools
 from agentloop.values import FinishReason, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
 
 
@@ -23,7 +23,7 @@ class Tireless(CanInfer):
         self,
         usage: Callable[[InferenceRequest], Usage] = reported,
         *,
-        calls: Callable[[], list[ToolCall]] = lambda: [call("echo", 1)],
+        calls: Callable[[], list[ToolCall]] = lambda: [toy_call("echo", 1)],
         model: str = "big-1",
         seconds: float = 0,
     ) -> None:
@@ -48,7 +48,7 @@ def loop_of(model: CanInfer, *interceptors: CanIntercept, ledger: Ledger | None 
     """Make a loop with toys, in virtual time."""
     return AgentLoop(
         ToolCallingDriver(model),
-        toys(ledger or Ledger()),
+        toy_tools(ledger or Ledger()),
         interceptors=interceptors,
         clock=LoopClock(),
         ids=CountingIds(),

@@ -14,7 +14,7 @@ from agentloop import AgentLoop, AgentState, Permissions, ScenarioStep, Scripted
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
-from agentloop.testing import Ledger, toys
+from agentloop.testing import Ledger, toy_tools
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
     Decision,
@@ -44,7 +44,7 @@ def set_name(value: str) -> str:
 def loop_of(*calls: tuple[str, Any], interceptors: Any, ledger: Ledger | None = None, tools: Any = ()) -> AgentLoop:
     """Return a loop whose first step makes these calls of toys, and whose second answers."""
     script = [ScenarioStep.tool_calls(*[(name, {"value": value}) for name, value in calls]), ScenarioStep.final("done")]
-    return AgentLoop(ScriptedDriver(*script), [*toys(ledger or Ledger()), *tools], interceptors=interceptors)
+    return AgentLoop(ScriptedDriver(*script), [*toy_tools(ledger or Ledger()), *tools], interceptors=interceptors)
 
 
 def waiting(state: AgentState) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def test_what_changes_something_waits_and_nothing_else() -> None:
         ScenarioStep.tool_calls(("echo", {"value": 1}), ("look", {}), ("set_name", {"value": "x"})),
         ScenarioStep.final("done"),
     ]
-    loop = AgentLoop(ScriptedDriver(*script), [*toys(Ledger()), look, set_name], interceptors=[RequireApproval()])
+    loop = AgentLoop(ScriptedDriver(*script), [*toy_tools(Ledger()), look, set_name], interceptors=[RequireApproval()])
     state = loop.execute_sync("go")
     assert waiting(state) == [("echo", "a call of 'echo' needs approval")]
     assert [one.name for one in state.steps[0].executions] == ["look", "set_name"]
@@ -137,7 +137,7 @@ async def test_what_a_decision_does(decision: Decision, status: str, text: str, 
     assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
     assert outcome(done).status.value == status
     assert outcome(done).text.startswith(text)
-    assert [arguments["value"] for _, arguments in ledger.used] == ran
+    assert [arguments["value"] for _, arguments in ledger.calls] == ran
 
 
 async def test_what_runs_is_what_was_shown() -> None:
@@ -151,7 +151,7 @@ async def test_what_runs_is_what_was_shown() -> None:
     assert outcome(done).value == 6
     edited = await loop.with_events(EventBus()).resume(state, {"run/1/0": edit({"value": 5})})
     assert outcome(edited).value == 5
-    assert [arguments["value"] for _, arguments in ledger.used] == [6, 5]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [6, 5]
 
 
 async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
@@ -170,10 +170,10 @@ async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
     assert state.status is ExecutionStatus.SUSPENDED
     assert state.pending[0].call.arguments == {"value": 10}
     assert "decided about, and then changed by an interceptor" in state.pending[0].reason
-    assert not ledger.used
+    assert not ledger.calls
     done = await loop.resume(state, {"run/1/0": approve()})
     assert outcome(done).value == 10
-    assert len(ledger.used) == 1
+    assert len(ledger.calls) == 1
 
 
 async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
@@ -184,7 +184,7 @@ async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
     stricter = loop.with_interceptors(Permissions(deny=["echo"]))
     done = await stricter.resume(state, {"run/1/0": approve()})
     assert outcome(done).was_blocked
-    assert not ledger.used
+    assert not ledger.calls
 
 
 def test_nobody_is_asked_about_a_call_that_is_blocked_or_invalid() -> None:
@@ -203,7 +203,7 @@ def test_a_rule_that_raises_lets_nothing_run() -> None:
     broken = RequireApproval([lambda point: bool(point.arguments["missing"])])
     state = loop_of(("echo", 1), interceptors=[broken], ledger=ledger).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
-    assert not ledger.used
+    assert not ledger.calls
 
 
 async def test_a_decision_that_is_none_is_refused() -> None:
@@ -251,8 +251,8 @@ def test_a_decision_serves_its_key_and_digest_only(values: list[int], data: st.D
     if shown.key == meant.key and not changed:
         done = asyncio.run(loop.resume(state, {meant.key: decision}))
         assert meant.key not in [call.key for call in done.pending]
-        assert len(ledger.used) == (1 if make in {approve, edit} else 0)
+        assert len(ledger.calls) == (1 if make in {approve, edit} else 0)
     else:
         with pytest.raises(DecisionError, match="given for another tool or other arguments"):
             asyncio.run(loop.resume(state, {meant.key: decision}))
-        assert not ledger.used
+        assert not ledger.calls

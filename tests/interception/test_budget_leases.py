@@ -18,7 +18,7 @@ from agentloop.errors import RateLimited
 from agentloop.interception import Amounts, BudgetAccount, Limits, Price, PriceTable, RunningBudget, current_budget
 from agentloop.interception.budgets.account import UsageMeter
 from agentloop.interception.budgets.amounts import NO_AMOUNTS
-from agentloop.testing import CountingIds, LoopClock, run_virtual
+from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.values import (
     FinishReason,
     InferenceRequest,
@@ -117,7 +117,7 @@ def test_spent_and_reserved_never_exceed_the_budget(work: Work, tokens: int, cos
     """Whatever a tree of executions does side by side, no account of it goes over, and none of what was used is lost."""
     account, watched = BudgetAccount(Limits(tokens=tokens, cost=cost)), Watched()
     watched.accounts.append(account)
-    used = run_virtual(_does(work, account, "root", watched))
+    used = run_in_virtual_time(_does(work, account, "root", watched))
     watched.check()
     assert account.used == used
     assert account.reserved == NO_AMOUNTS
@@ -209,7 +209,7 @@ def test_an_execution_and_all_that_it_starts_stay_within_the_budget(
     """Trees of agents that run side by side use no more tokens and money together than the budget of the first one."""
     ledger = Ledger()
     budget = Budget(tokens=tokens, cost=cost, prices=TABLE, max_output_tokens=400)
-    state = run_virtual(agent(plan, ledger).with_interceptors(budget).execute("go"))
+    state = run_in_virtual_time(agent(plan, ledger).with_interceptors(budget).execute("go"))
     assert state.status.value in {"completed", "stopped"}
     assert ledger.tokens <= tokens
     assert cost is None or ledger.dollars <= cost
@@ -232,7 +232,7 @@ def test_what_leases_used_is_kept_in_the_state() -> None:
         assert stored is not None
         return whole, await agent(plan, again).with_interceptors(budget).execute(stored)
 
-    whole, resumed = run_virtual(run())
+    whole, resumed = run_in_virtual_time(run())
     assert outcome(whole) == ("stopped", "token_limit")
     assert outcome(resumed) == ("stopped", "token_limit")
     assert again.tokens <= 3_000
@@ -244,7 +244,7 @@ def test_agents_that_are_started_count_steps_and_calls() -> None:
     """A lease of steps is part of the steps of the one who gave it."""
     ledger = Ledger()
     plan = ((1.0, ((1.0, ()),)), (1.0, ()))
-    state = run_virtual(agent(plan, ledger).with_interceptors(Budget(steps=9, tool_calls=6)).execute("go"))
+    state = run_in_virtual_time(agent(plan, ledger).with_interceptors(Budget(steps=9, tool_calls=6)).execute("go"))
     assert state.status.value in {"completed", "stopped"}
     assert len(ledger.usages) <= 9
 
@@ -252,7 +252,9 @@ def test_agents_that_are_started_count_steps_and_calls() -> None:
 def test_time_is_lent_until_the_end() -> None:
     """What is started ends before the time of the one who started it is up, and both come to an answer."""
     ledger = Ledger()
-    state = run_virtual(agent(((1.0, ((1.0, ()),)),), ledger).with_interceptors(Budget(seconds=20)).execute("go"))
+    state = run_in_virtual_time(
+        agent(((1.0, ((1.0, ()),)),), ledger).with_interceptors(Budget(seconds=20)).execute("go")
+    )
     assert state.execution is not None
     assert state.execution.ended_at is not None
     assert (state.execution.ended_at - state.execution.started_at).total_seconds() <= 20
@@ -280,7 +282,7 @@ def test_what_was_set_aside_for_a_failed_inference_comes_back_with_the_lease() -
 
     model = ScriptedInference([ToolCall("", "start")], "done")
     budget = Budget(tokens=40_000)
-    state = run_virtual(AgentLoop(ToolCallingDriver(model), [start], interceptors=[budget]).execute("go"))
+    state = run_in_virtual_time(AgentLoop(ToolCallingDriver(model), [start], interceptors=[budget]).execute("go"))
     assert state.steps[0].executions[0].value == "failed"
     assert [one.tokens for one in seen] == [0]
 

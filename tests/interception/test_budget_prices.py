@@ -14,7 +14,7 @@ from agentloop.errors import ConfigurationError
 from agentloop.interception import Price, PriceTable, PublishedPrices, token_account
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import ASSUMED_PRICE
-from agentloop.testing import SCENARIOS, Ledger, Scenario, call, run_virtual, toys
+from agentloop.testing import SCENARIOS, Ledger, Scenario, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import InferenceResponse, Text, Usage
 from tests.interception.budget_models import Tireless, loop_of, outcome
 
@@ -80,7 +80,7 @@ def test_without_the_package_a_table_is_asked_for(monkeypatch: pytest.MonkeyPatc
 
 def test_a_cost_limit_knows_published_prices() -> None:
     """With the package there, money is limited without any more to say."""
-    state = run_virtual(loop_of(Tireless(model="gpt-4o-2024-08-06"), Budget(cost=0.05)).execute("go"))
+    state = run_in_virtual_time(loop_of(Tireless(model="gpt-4o-2024-08-06"), Budget(cost=0.05)).execute("go"))
     assert outcome(state) == ("stopped", "cost_limit")
     assert state.final_text == "what I found"
     assert state.usage.input_tokens is not None
@@ -94,8 +94,8 @@ def test_a_cost_limit_knows_published_prices() -> None:
 @given(SCENARIOS)
 def test_the_parts_add_up_to_what_was_reported(scenario: Scenario) -> None:
     """Every token that a provider reported is in one part of the account, and no other is."""
-    state = run_virtual(loop_of(scenario.inference()).execute(AgentState.start("go")))
-    account = token_account(state, tools=[one.spec for one in toys(Ledger())])
+    state = run_in_virtual_time(loop_of(scenario.inference()).execute(AgentState.start("go")))
+    account = token_account(state, tools=[one.spec for one in toy_tools(Ledger())])
     known = all(step.usage.total_tokens is not None for step in state.steps)
     assert account.reported is known
     if known:
@@ -106,13 +106,13 @@ def test_the_parts_add_up_to_what_was_reported(scenario: Scenario) -> None:
 def test_the_input_is_divided_by_length() -> None:
     """A part has as many tokens as its share of what was sent, and what a tool gave back is told from the history."""
     lines = [
-        InferenceResponse((call("echo", 7),), usage=Usage(1_000, 10)),
+        InferenceResponse((toy_call("echo", 7),), usage=Usage(1_000, 10)),
         InferenceResponse((Text("seven"),), usage=Usage(2_000, 20)),
     ]
     start = AgentState.start("q" * 100, system_prompt="s" * 300)
-    state = run_virtual(loop_of(ScriptedInference(*lines)).execute(start))
+    state = run_in_virtual_time(loop_of(ScriptedInference(*lines)).execute(start))
     account = token_account(state, prices=PriceTable({"*": Price(input=10, output=50)}))
-    written = len("echo") + len(call("echo", 7).arguments_json)
+    written = len("echo") + len(toy_call("echo", 7).arguments_json)
     second = 300 + 100 + written + len("7")
     assert account.system_prompt.tokens == 750 + 2_000 * 300 // second
     assert account.tool_results.tokens == 2_000 // second
@@ -128,7 +128,7 @@ def test_the_input_is_divided_by_length() -> None:
 def test_what_a_provider_does_not_report_is_estimated_and_said_to_be() -> None:
     """Without reported tokens the account is made from lengths, and shows that it is."""
     line = InferenceResponse((Text("a" * 400),), usage=Usage())
-    state = run_virtual(loop_of(ScriptedInference(line)).execute(AgentState.start("q" * 800)))
+    state = run_in_virtual_time(loop_of(ScriptedInference(line)).execute(AgentState.start("q" * 800)))
     account = token_account(state)
     assert (account.history.tokens, account.answer.tokens, account.reported) == (200, 100, False)
     assert account.explain().startswith("about 300 tokens")

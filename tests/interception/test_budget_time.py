@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from agentloop import AgentLoop, AgentState, Budget, ScriptedInference, ToolCallingDriver
-from agentloop.testing import Ledger, LoopClock, ManualClock, call, run_virtual, toys
+from agentloop.testing import Ledger, LoopClock, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ToolStatus
 from tests.interception.budget_models import Tireless, loop_of, outcome
 
@@ -20,12 +20,12 @@ def timed(loop: AgentLoop) -> tuple[AgentState, float]:
         state = await loop.execute("go")
         return state, asyncio.get_running_loop().time()
 
-    return run_virtual(run())
+    return run_in_virtual_time(run())
 
 
 def test_a_tool_runs_no_longer_than_the_time_that_is_left_for_tools() -> None:
     """Calls are cut off when only the reserve is left, their siblings are kept, and the last answer has its time."""
-    model = Tireless(calls=lambda: [call("echo", 1, seconds=2), call("echo", 2, seconds=50)], seconds=1)
+    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=50)], seconds=1)
     state, seconds = timed(loop_of(model, Budget(seconds=20)))
     assert outcome(state) == ("stopped", "time_limit")
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.SUCCEEDED, ToolStatus.TIMED_OUT]
@@ -36,7 +36,7 @@ def test_a_tool_runs_no_longer_than_the_time_that_is_left_for_tools() -> None:
 
 def test_each_batch_has_what_the_ones_before_it_have_left() -> None:
     """The time is one for the whole execution, not one for each call."""
-    model = Tireless(calls=lambda: [call("echo", 1, seconds=7)])
+    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=7)])
     state, seconds = timed(loop_of(model, Budget(seconds=20)))
     statuses = [one.status.value for step in state.steps for one in step.executions]
     assert statuses == ["succeeded", "succeeded", "timed_out"]
@@ -45,7 +45,7 @@ def test_each_batch_has_what_the_ones_before_it_have_left() -> None:
 
 def test_without_a_last_answer_calls_have_all_the_time() -> None:
     """A budget that keeps nothing back cuts calls off at the end, and stops there."""
-    model = Tireless(calls=lambda: [call("echo", 1, seconds=50)])
+    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=50)])
     state, seconds = timed(loop_of(model, Budget(seconds=20, wrap_up=0)))
     assert (outcome(state), state.step_count) == (("stopped", "time_limit"), 1)
     assert seconds == pytest.approx(20)
@@ -67,7 +67,7 @@ def test_no_call_begins_when_its_time_is_over() -> None:
     model = Tireless(seconds=9.5)
     state, seconds = timed(loop_of(model, Budget(seconds=10), ledger=ledger))
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.BLOCKED]
-    assert not ledger.used
+    assert not ledger.calls
     assert outcome(state) == ("stopped", "time_limit")
     assert seconds == pytest.approx(10)
 
@@ -83,12 +83,12 @@ class Hasty(ManualClock):
 def test_the_time_is_that_of_the_loop() -> None:
     """Whether time is left is asked of the clock that the loop was given, whatever the machine's says."""
     loop = AgentLoop(
-        ToolCallingDriver(ScriptedInference(*[[call("echo", n)] for n in range(50)])),
-        toys(Ledger()),
+        ToolCallingDriver(ScriptedInference(*[[toy_call("echo", n)] for n in range(50)])),
+        toy_tools(Ledger()),
         interceptors=[Budget(seconds=60, wrap_up=0)],
         clock=Hasty(),
     )
-    state = run_virtual(loop.execute("go"))
+    state = run_in_virtual_time(loop.execute("go"))
     assert outcome(state) == ("stopped", "time_limit")
     assert 1 <= state.step_count < 20
 
@@ -102,5 +102,5 @@ def test_a_stored_state_keeps_its_beginning() -> None:
         await asyncio.sleep(timedelta(minutes=1).total_seconds())
         return await loop.execute(begun)
 
-    state = run_virtual(run())
+    state = run_in_virtual_time(run())
     assert (outcome(state), state.step_count) == (("stopped", "time_limit"), 0)

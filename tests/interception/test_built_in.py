@@ -31,7 +31,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanInfer
 from agentloop.interception import Rule, after_step
-from agentloop.testing import Ledger, LoopClock, call, run_virtual, toys
+from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 
 
@@ -39,12 +39,12 @@ def executed(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, 
     """Run a script in virtual time."""
     loop = AgentLoop(
         ToolCallingDriver(ScriptedInference(*lines)),
-        toys(ledger or Ledger()),
+        toy_tools(ledger or Ledger()),
         interceptors=interceptors,
         clock=LoopClock(),
         **parts,
     )
-    return run_virtual(loop.execute(AgentState.start("go", agent_id="clerk")))
+    return run_in_virtual_time(loop.execute(AgentState.start("go", agent_id="clerk")))
 
 
 def reason(state: AgentState) -> tuple[str, str]:
@@ -54,7 +54,7 @@ def reason(state: AgentState) -> tuple[str, str]:
 
 def test_a_step_limit_keeps_the_work() -> None:
     """At the limit the execution is stopped, with every step and its tokens kept."""
-    state = executed(*[[call("echo", n)] for n in range(5)], max_steps=3)
+    state = executed(*[[toy_call("echo", n)] for n in range(5)], max_steps=3)
     assert reason(state) == ("stopped", "step_limit")
     assert state.step_count == 3
     assert [one.value for step in state.steps for one in step.executions] == [0, 1, 2]
@@ -63,7 +63,7 @@ def test_a_step_limit_keeps_the_work() -> None:
 
 def test_a_limit_that_is_not_reached_does_nothing() -> None:
     """An answer in the last step allowed is an answer."""
-    assert reason(executed([call("echo", 1)], "done", max_steps=2)) == ("completed", "completed")
+    assert reason(executed([toy_call("echo", 1)], "done", max_steps=2)) == ("completed", "completed")
 
 
 def test_a_requested_continuation_does_not_defeat_a_limit() -> None:
@@ -78,24 +78,24 @@ def test_a_tool_call_limit_holds_inside_a_batch() -> None:
     """Twenty calls do not pass a limit of three: three run, the others are blocked and told why."""
     ledger = Ledger()
     state = executed(
-        [call("echo", 1)], [call("echo", n) for n in range(20)], interceptors=[ToolCallLimit(3)], ledger=ledger
+        [toy_call("echo", 1)], [toy_call("echo", n) for n in range(20)], interceptors=[ToolCallLimit(3)], ledger=ledger
     )
     assert reason(state) == ("stopped", "tool_call_limit")
-    assert len(ledger.used) == 3
+    assert len(ledger.calls) == 3
     statuses = [one.status for one in state.steps[1].executions]
     assert statuses == [ToolStatus.SUCCEEDED] * 2 + [ToolStatus.BLOCKED] * 18
 
 
 def test_a_token_limit_counts_input_and_output() -> None:
     """The limit is held against the sum."""
-    state = executed(*[[call("echo", n)] for n in range(9)], interceptors=[TokenLimit(40)])
+    state = executed(*[[toy_call("echo", n)] for n in range(9)], interceptors=[TokenLimit(40)])
     assert reason(state) == ("stopped", "token_limit")
     assert state.usage.total_tokens == 45
 
 
 def test_unknown_tokens_are_estimated_and_not_zero() -> None:
     """A provider that reports nothing cannot run past the limit for ever."""
-    unknown = InferenceResponse((Text("x" * 400), call("echo", 1)), FinishReason.TOOL_CALLS, Usage())
+    unknown = InferenceResponse((Text("x" * 400), toy_call("echo", 1)), FinishReason.TOOL_CALLS, Usage())
     state = executed(*[unknown] * 30, interceptors=[TokenLimit(2_000)])
     assert reason(state) == ("stopped", "token_limit")
     assert 3 <= state.step_count <= 8
@@ -106,7 +106,9 @@ def test_unknown_tokens_are_estimated_and_not_zero() -> None:
 
 def test_a_time_limit_cuts_a_tool_call_and_keeps_its_siblings() -> None:
     """Calls under way at the end are timed out, those that ended are kept."""
-    state = executed([call("echo", 1, seconds=2), call("echo", 2, seconds=50)], "never", interceptors=[TimeLimit(10)])
+    state = executed(
+        [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=50)], "never", interceptors=[TimeLimit(10)]
+    )
     assert reason(state) == ("stopped", "time_limit")
     assert [one.status.value for one in state.steps[0].executions] == ["succeeded", "timed_out"]
 
@@ -127,7 +129,7 @@ def test_a_time_limit_cuts_an_inference() -> None:
         state = await loop.execute("go")
         return state, asyncio.get_running_loop().time()
 
-    state, seconds = run_virtual(timed())
+    state, seconds = run_in_virtual_time(timed())
     assert reason(state) == ("stopped", "time_limit")
     assert seconds == pytest.approx(10)
 
@@ -159,7 +161,9 @@ def test_a_finish_reason_stops_softly() -> None:
 )
 def test_permissions_by_tool_pattern_caller_and_predicate(permissions: Permissions, allowed: list[bool]) -> None:
     """A denying rule wins, and where there are allowing rules all else is denied."""
-    state = executed([call("echo", 1), call("whoami", 2), call("echo", 3)], "done", interceptors=[permissions])
+    state = executed(
+        [toy_call("echo", 1), toy_call("whoami", 2), toy_call("echo", 3)], "done", interceptors=[permissions]
+    )
     assert [one.succeeded for one in state.steps[0].executions] == allowed
     assert all(one.was_blocked for one in state.steps[0].executions if not one.succeeded)
 
@@ -168,9 +172,9 @@ def test_a_permission_that_raises_denies() -> None:
     """A predicate that fails lets nothing run (law 11)."""
     ledger = Ledger()
     broken = Permissions(deny=[lambda point: bool(point.arguments["missing"])])
-    state = executed([call("echo", 1)], "done", interceptors=[broken], ledger=ledger)
+    state = executed([toy_call("echo", 1)], "done", interceptors=[broken], ledger=ledger)
     assert state.status is ExecutionStatus.FAILED
-    assert not ledger.used
+    assert not ledger.calls
 
 
 def test_a_rule_of_another_kind_is_refused() -> None:
@@ -183,7 +187,7 @@ def test_the_audit_log_has_a_line_per_call(tmp_path: Path) -> None:
     """Each settled call, run or not, is one JSON line that says what came of it."""
     path = tmp_path / "audit.jsonl"
     executed(
-        [call("echo", 1, seconds=1.5), call("fail", 2), call("ekko", 3), call("whoami", 4)],
+        [toy_call("echo", 1, seconds=1.5), toy_call("fail", 2), toy_call("ekko", 3), toy_call("whoami", 4)],
         "done",
         interceptors=[AuditLog(path), Permissions(deny=["whoami"])],
     )
@@ -204,7 +208,7 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
     """Lines go where they are wanted."""
     file, entries = io.StringIO(), list[Any]()
     with caplog.at_level(logging.INFO, logger="agentloop.audit"):
-        executed([call("echo", 1)], "done", interceptors=[AuditLog(file), AuditLog(entries.append), AuditLog()])
+        executed([toy_call("echo", 1)], "done", interceptors=[AuditLog(file), AuditLog(entries.append), AuditLog()])
     assert json.loads(file.getvalue())["tool"] == "echo"
     assert [entry["tool"] for entry in entries] == ["echo"]
     assert [json.loads(record.message)["tool"] for record in caplog.records] == ["echo"]
@@ -213,7 +217,9 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
 @pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
 def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path) -> None:
     """What must be audited does not go on unaudited."""
-    state = executed([call("echo", 1)], "done", interceptors=[AuditLog(tmp_path / "no such folder" / "audit.jsonl")])
+    state = executed(
+        [toy_call("echo", 1)], "done", interceptors=[AuditLog(tmp_path / "no such folder" / "audit.jsonl")]
+    )
     assert state.status is ExecutionStatus.FAILED
 
 
@@ -239,7 +245,7 @@ def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
             return point
 
     state = executed(
-        [call("echo", 1, seconds=1), call("echo", 2, seconds=9), call("alone", 3)],
+        [toy_call("echo", 1, seconds=1), toy_call("echo", 2, seconds=9), toy_call("alone", 3)],
         "never",
         interceptors=[token, CancelAfterAWhile()],
         ledger=ledger,
@@ -247,7 +253,7 @@ def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
     assert reason(state) == ("stopped", "user_requested")
     assert [one.status.value for one in state.steps[0].executions] == ["succeeded", "cancelled", "blocked"]
     assert state.steps[0].executions[1].may_have_run
-    assert [arguments["value"] for _, arguments in ledger.used] == [1, 2]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
 
 
 def test_a_token_cancels_an_inference_under_way() -> None:
@@ -260,7 +266,7 @@ def test_a_token_cancels_an_inference_under_way() -> None:
         running.call_later(3, token.cancel)
         return await loop.execute("go"), running.time()
 
-    state, seconds = run_virtual(run())
+    state, seconds = run_in_virtual_time(run())
     assert reason(state) == ("stopped", "user_requested")
     assert seconds == pytest.approx(3)
 

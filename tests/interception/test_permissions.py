@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule
-from agentloop.testing import Ledger, call, toys
+from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import Event, answer, approve
 from agentloop.values.secrets import MASK, SecretFields
@@ -33,7 +33,7 @@ def write(value: int) -> int:
 def loop_of(*calls: ToolCall, interceptors: Any, tools: Any = None) -> AgentLoop:
     """Return a loop whose model makes these calls at once."""
     groups = [Ensemble("files", [read]), Ensemble("mail", [write])]
-    offered: Any = [*toys(Ledger()), *groups] if tools is None else tools
+    offered: Any = [*toy_tools(Ledger()), *groups] if tools is None else tools
     return AgentLoop(ToolCallingDriver(ScriptedInference(list(calls), "done")), offered, interceptors=interceptors)
 
 
@@ -44,7 +44,7 @@ def ran(permissions: Permissions, *calls: ToolCall, **metadata: object) -> list[
     return [one.succeeded for one in done.steps[0].executions]
 
 
-CALLS = (call("echo", 1), call("read", 2), call("write", 3))
+CALLS = (toy_call("echo", 1), toy_call("read", 2), toy_call("write", 3))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ def test_each_decision_is_told_before_the_call_begins() -> None:
     rules = Permissions(
         allow=["echo", Rule(tool="re*", ensemble="files")], deny=[Rule(tool="whoami", reason="you know who you are")]
     )
-    loop = loop_of(call("echo", 1), call("whoami", 2), call("read", 3), call("write", 4), interceptors=[rules])
+    loop = loop_of(
+        toy_call("echo", 1), toy_call("whoami", 2), toy_call("read", 3), toy_call("write", 4), interceptors=[rules]
+    )
     told: list[Event] = []
     for kind in (PermissionDecided, ToolCallStarted, ToolCallBlocked):
         loop.on(kind, told.append)
@@ -92,7 +94,7 @@ def test_each_decision_is_told_before_the_call_begins() -> None:
 
 async def test_the_decision_after_a_suspension_is_told_again() -> None:
     """When a call that waited goes on, permissions are asked again, in its own step."""
-    loop = loop_of(call("echo", 1), interceptors=[Permissions(), RequireApproval()])
+    loop = loop_of(toy_call("echo", 1), interceptors=[Permissions(), RequireApproval()])
     told: list[PermissionDecided] = []
     loop.on(PermissionDecided, told.append)
     state = await loop.execute("go", execution_id="run")
@@ -114,7 +116,7 @@ def test_a_decision_that_nobody_listens_for_is_not_built(monkeypatch: pytest.Mon
             raise AssertionError("built for nobody")
 
     monkeypatch.setattr("agentloop.interception.rules.PermissionDecided", Unbuilt)
-    assert ran(Permissions(deny=["read"]), call("echo", 1), call("read", 1)) == [True, False]
+    assert ran(Permissions(deny=["read"]), toy_call("echo", 1), toy_call("read", 1)) == [True, False]
 
 
 def long_enough(point: BeforeToolUse) -> bool:

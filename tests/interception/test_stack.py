@@ -37,7 +37,7 @@ from agentloop.interception import (
     on_error,
     on_stop,
 )
-from agentloop.testing import Ledger, toys
+from agentloop.testing import Ledger, toy_tools
 from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
 from agentloop.values.points import (
     AroundInference,
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 def loop_with(*interceptors: CanIntercept, lines: Any = None) -> AgentLoop:
     script = lines or ([ToolCall("c", "echo", '{"value": 1}')], "done")
-    return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toys(Ledger()), interceptors=interceptors)
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toy_tools(Ledger()), interceptors=interceptors)
 
 
 def noting(notes: list[str], label: str) -> list[Callable[..., Any]]:

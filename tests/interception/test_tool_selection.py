@@ -15,7 +15,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import BeforeInference, ToolSearch, ToolSelection, before_inference
 from agentloop.interception.tool_search import ToolRanking
-from agentloop.testing import InterceptorKit, Ledger, LoopClock, call, run_virtual, toys
+from agentloop.testing import InterceptorKit, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.tools import Ensemble
 from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolSpec, ToolStatus, from_json, to_json
 
@@ -82,13 +82,13 @@ def run(
 ) -> AgentState:
     """Run a script in virtual time."""
     loop = AgentLoop(ToolCallingDriver(model, **driver), tools, interceptors=interceptors, clock=LoopClock())
-    return run_virtual(loop.execute(state or AgentState.start("go", agent_id="clerk")))
+    return run_in_virtual_time(loop.execute(state or AgentState.start("go", agent_id="clerk")))
 
 
 def offered(*interceptors: CanIntercept, tools: Any = None, **driver: Any) -> list[str]:
     """Return the names of the tools that a model is offered first."""
     model = ScriptedInference("done")
-    run(model, toys(Ledger()) if tools is None else tools, *interceptors, **driver)
+    run(model, toy_tools(Ledger()) if tools is None else tools, *interceptors, **driver)
     return names_asked(model)[0]
 
 
@@ -96,7 +96,7 @@ def test_tools_are_selected_by_name_and_pattern() -> None:
     """Only what matches is offered, in the order of the loop's tools."""
     assert offered(ToolSelection(["plain", "ech*"])) == ["echo", "plain"]
     assert offered(ToolSelection("plain")) == ["plain"]
-    every = [tool.name for tool in toys(Ledger())]
+    every = [tool.name for tool in toy_tools(Ledger())]
     left = [name for name in every if name != "stop" and "a" not in name]
     assert offered(ToolSelection(hide=["*a*", "stop"])) == left != every
     assert not offered(ToolSelection([]))
@@ -127,8 +127,8 @@ def test_tools_are_selected_by_a_function_of_spec_and_state() -> None:
     def first_echo(spec: ToolSpec, state: AgentState) -> bool:
         return spec.name == ("plain" if state.step_count else "echo")
 
-    model = ScriptedInference([call("echo", 1)], "done")
-    run(model, toys(Ledger()), ToolSelection([first_echo]))
+    model = ScriptedInference([toy_call("echo", 1)], "done")
+    run(model, toy_tools(Ledger()), ToolSelection([first_echo]))
     assert names_asked(model) == [["echo"], ["plain"]]
 
 
@@ -154,7 +154,7 @@ def test_a_selection_that_takes_nothing_leaves_the_request() -> None:
 
     run(
         ScriptedInference("done"),
-        toys(Ledger()),
+        toy_tools(Ledger()),
         before_inference(note, priority=501),
         ToolSelection("*"),
         before_inference(note, priority=499),
@@ -164,8 +164,8 @@ def test_a_selection_that_takes_nothing_leaves_the_request() -> None:
 
 def test_a_call_of_a_tool_that_was_not_offered_runs() -> None:
     """To offer is advice: what the loop has, it runs; what it has not is rejected as ever."""
-    model = ScriptedInference([call("echo", 7), call("nothing", 1)], "done")
-    state = run(model, toys(Ledger()), ToolSelection(["plain"]))
+    model = ScriptedInference([toy_call("echo", 7), toy_call("nothing", 1)], "done")
+    state = run(model, toy_tools(Ledger()), ToolSelection(["plain"]))
     ran, rejected = state.steps[0].executions
     assert (ran.status, ran.value) == (ToolStatus.SUCCEEDED, 7)
     assert rejected.status is ToolStatus.REJECTED
@@ -184,7 +184,7 @@ def test_a_predicate_that_raises_ends_the_execution() -> None:
         raise RuntimeError("no idea")
 
     model = ScriptedInference("done")
-    state = run(model, toys(Ledger()), ToolSelection([broken]))
+    state = run(model, toy_tools(Ledger()), ToolSelection([broken]))
     assert state.status.value == "failed"
     assert "ToolSelection" in state.errors[0].message
     assert not model.requests
@@ -376,11 +376,11 @@ def test_tools_that_fit_equally_well_keep_their_order() -> None:
 def test_selection_and_search_keep_the_laws_of_interceptors() -> None:
     """Both change nothing they are given and give the same every time."""
     InterceptorKit(lambda: ToolSelection(["echo", "plain"]), examples=10).check_all()
-    offering = ToolSearch(toys(Ledger())).interceptors[0]
+    offering = ToolSearch(toy_tools(Ledger())).interceptors[0]
     InterceptorKit(lambda: offering, examples=10).check_all()
 
 
 def test_a_text_answer_is_left_alone() -> None:
     """A selection speaks of tools only."""
     model = ScriptedInference(InferenceResponse((Text("done"),)))
-    assert run(model, toys(Ledger()), ToolSelection("echo")).final_text == "done"
+    assert run(model, toy_tools(Ledger()), ToolSelection("echo")).final_text == "done"

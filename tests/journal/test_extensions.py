@@ -13,7 +13,7 @@ from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import record_hash
 from agentloop.journal.deltas import apply_state_delta, state_delta
 from agentloop.journal.fold import fold_records
-from agentloop.testing import Ledger, toys
+from agentloop.testing import Ledger, toy_tools
 from agentloop.testing.strategies import json_objects
 from agentloop.values import JsonObject, approve, to_json
 from agentloop.values.points import AfterStep
@@ -44,7 +44,7 @@ def noting_loop(journal: MemoryJournal, *lines: ToolCall | str) -> AgentLoop:
 
     return AgentLoop.for_model(
         ScriptedInference(*lines),
-        tools=toys(Ledger()),
+        tools=toy_tools(Ledger()),
         interceptors=[after_step(count), RequireApproval("plain")],
         journal=journal,
     )

@@ -14,7 +14,7 @@ from agentloop.errors import JournalConflict, JournalError, UnknownExecution
 from agentloop.interception import RequireApproval
 from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
 from agentloop.replay import replay
-from agentloop.testing import Chronicle
+from agentloop.testing import CrashableJournal
 from agentloop.values import AgentState, Effect, ExecutionStatus, RecordKind, ToolStatus, approve
 from agentloop.values.json import parse_json
 from tests.loop.recovery_bench import Model, Turn
@@ -75,9 +75,9 @@ def outcomes(state: AgentState, step: int) -> Sequence[tuple[ToolStatus, Any]]:
     return [(execution.status, execution.value) for execution in state.steps[step - 1].executions]
 
 
-async def record_source(*turns: Turn) -> tuple[Chronicle, World, AgentState]:
+async def record_source(*turns: Turn) -> tuple[CrashableJournal, World, AgentState]:
     """Record an execution with the id `run`."""
-    journal, world = Chronicle(), World()
+    journal, world = CrashableJournal(), World()
     return journal, world, await world.loop(journal, *turns).execute("go", execution_id="run")
 
 
@@ -160,11 +160,11 @@ async def test_an_interrupted_fork_keeps_its_policy(effects: ForkPolicy) -> None
     """After a crash at any record, no outcome is reused twice and no effect happens twice."""
     journal, world, _ = await record_source()
     fork = await journal.fork("run", 2, effects=effects)
-    first = len(journal.order)
+    first = len(journal.appended)
     expected = await world.loop(journal, *OTHER).recover(fork)
     effects_of_fork = world.effects_of(fork)
-    for count in range(first, len(journal.order)):
-        left = await journal.crashed_after(count)
+    for count in range(first, len(journal.appended)):
+        left = await journal.after_crash(count)
         again = World()
         ended = await again.loop(left, *OTHER).recover(fork)
         assert [status for status, _ in outcomes(ended, 3)] in (
@@ -195,8 +195,8 @@ async def test_a_fork_of_a_fork_reuses_outcomes_of_both() -> None:
 async def test_a_call_without_a_recorded_outcome_is_in_doubt() -> None:
     """A call that the source started and that may be running does not run in the fork."""
     journal, world, _ = await record_source()
-    intents = [n for n, record in enumerate(journal.order, 1) if record.kind is RecordKind.CALL_INTENT]
-    left = await journal.crashed_after(intents[1])
+    intents = [n for n, record in enumerate(journal.appended, 1) if record.kind is RecordKind.CALL_INTENT]
+    left = await journal.after_crash(intents[1])
     fork = await left.fork("run", 1)
     ended = await world.loop(left).recover(fork)
     assert outcomes(ended, 2)[0][0] is ToolStatus.IN_DOUBT

@@ -15,7 +15,7 @@ from attrs import evolve
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.journal.journal import HeldClaims
-from agentloop.testing import JournalKit, LawBroken
+from agentloop.testing import JournalKit, LawViolation
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
 
@@ -224,6 +224,6 @@ BROKEN: list[tuple[int, Callable[..., CanJournal]]] = [
 )
 def test_a_broken_journal_fails(law: int, make: Callable[..., CanJournal]) -> None:
     """Every check can fail, and the error names the broken law."""
-    with pytest.raises(LawBroken) as caught:
+    with pytest.raises(LawViolation) as caught:
         JournalKit(make).check(law)
     assert caught.value.law == law

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from agentloop.contracts import CanInfer
 from agentloop.journal import MemoryJournal
-from agentloop.testing import Chronicle
+from agentloop.testing import CrashableJournal
 from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
 from agentloop.values.json import format_json
 
@@ -41,12 +41,12 @@ class Model(CanInfer):
         yield await self.infer(request)
 
 
-async def truncate(journal: MemoryJournal, execution_id: str, count: int) -> Chronicle:
+async def truncate(journal: MemoryJournal, execution_id: str, count: int) -> CrashableJournal:
     """Return a journal with the first records of one execution, as a crash leaves it."""
-    chronicle, head = Chronicle(), await journal.head(execution_id)
+    chronicle, head = CrashableJournal(), await journal.head(execution_id)
     assert head is not None
     await chronicle.append(head, await journal.read(execution_id))
-    return await chronicle.crashed_after(count)
+    return await chronicle.after_crash(count)
 
 
 class ToolLedger:

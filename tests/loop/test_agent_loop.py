@@ -36,7 +36,7 @@ from agentloop.errors import ConfigurationError, ContractViolation, DecisionErro
 from agentloop.events import AgentExecutionStarted, AgentExecutionStopped, EventBus, ToolCallCompleted, ToolCallStarted
 from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
-from agentloop.testing import CountingIds, Ledger, ManualClock, call, run_virtual, toys
+from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
     AgentStep,
     Event,
@@ -57,12 +57,12 @@ from tests.limits import LONGEST
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
-    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toy_tools(ledger or Ledger()), **parts)
 
 
 def test_an_execution_runs_from_question_to_answer() -> None:
     """The final state has the steps, the messages, the usage and the stop reason."""
-    state = scripted([call("echo", 1)], "done").execute_sync("go")
+    state = scripted([toy_call("echo", 1)], "done").execute_sync("go")
     assert state.status is ExecutionStatus.COMPLETED
     assert state.final_text == "done"
     assert [message.role for message in state.messages] == ["user", "assistant", "assistant"]
@@ -77,7 +77,7 @@ def test_an_execution_runs_from_question_to_answer() -> None:
 
 def test_a_parallel_batch_is_one_assistant_message() -> None:
     """All calls of a response and their executions are in one message, in order."""
-    state = scripted([call("echo", 1), call("fail", 2), call("echo", 3)], "done").execute_sync("go")
+    state = scripted([toy_call("echo", 1), toy_call("fail", 2), toy_call("echo", 3)], "done").execute_sync("go")
     message = state.messages[1]
     assert [exchange.execution.status.value for exchange in message.exchanges] == ["succeeded", "failed", "succeeded"]
     assert len(state.messages) == 3
@@ -99,7 +99,7 @@ def test_other_input_is_refused() -> None:
 
 def test_a_final_state_starts_its_next_execution() -> None:
     """The conversation continues in a new execution with its own steps and usage."""
-    loop = scripted([call("echo", 1)], "first")
+    loop = scripted([toy_call("echo", 1)], "first")
     state = loop.execute_sync("one", execution_id="run-1")
     state = loop.execute_sync(state.with_message("two"), execution_id="run-2")
     assert state.execution_id == "run-2"
@@ -110,8 +110,8 @@ def test_a_final_state_starts_its_next_execution() -> None:
 
 def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() -> None:
     """The model sees questions and answers of the first execution in the second, without its calls."""
-    inference = ScriptedInference([call("echo", 1)], "first")
-    loop = AgentLoop(ToolCallingDriver(inference), toys(Ledger()))
+    inference = ScriptedInference([toy_call("echo", 1)], "first")
+    loop = AgentLoop(ToolCallingDriver(inference), toy_tools(Ledger()))
     loop.execute_sync(loop.execute_sync("one").with_message("two"))
     shown = [[message.text for message in request.messages] for request in inference.requests]
     assert shown == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
@@ -119,7 +119,7 @@ def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() 
 
 async def test_iterate_yields_the_state_after_each_step_and_the_final_state() -> None:
     """Each yielded state is complete; only the last one is terminal."""
-    states = [state async for state in scripted([call("echo", 1)], "done").iterate("go")]
+    states = [state async for state in scripted([toy_call("echo", 1)], "done").iterate("go")]
     assert [state.step_count for state in states] == [1, 2, 2]
     assert [state.status.value for state in states] == ["in_progress", "in_progress", "completed"]
 
@@ -131,7 +131,7 @@ async def test_a_state_between_steps_can_be_stored_and_continued() -> None:
     bus.wiretap(events.append)
     loop = AgentLoop(
         ScriptedDriver(ScenarioStep.tool_call("echo", {"value": 1}), ScenarioStep.final("done")),
-        toys(Ledger()),
+        toy_tools(Ledger()),
         events=bus,
     )
     states = loop.iterate("go")
@@ -147,7 +147,7 @@ async def test_a_state_between_steps_can_be_stored_and_continued() -> None:
 
 async def test_a_stream_has_the_events_and_then_the_final_state() -> None:
     """`stream` yields the events as they happen and has the final state at the end."""
-    stream = scripted([call("echo", 1)], "done").stream("go")
+    stream = scripted([toy_call("echo", 1)], "done").stream("go")
     names = [type(event).__name__ async for event in stream]
     assert names[0] == "AgentExecutionStarted"
     assert names[-1] == "AgentExecutionCompleted"
@@ -158,19 +158,19 @@ async def test_a_stream_has_the_events_and_then_the_final_state() -> None:
 async def test_an_execution_waits_for_a_slow_reader_of_its_stream() -> None:
     """The execution is at most one buffer of events ahead of its reader."""
     ledger = Ledger()
-    loop = scripted(*[[call("echo", n)] for n in range(50)], "done", ledger=ledger, max_steps=None)
+    loop = scripted(*[[toy_call("echo", n)] for n in range(50)], "done", ledger=ledger, max_steps=None)
     async with loop.stream("go") as stream:
         await anext(stream)
         for _ in range(2000):
             await asyncio.sleep(0)
-        assert 0 < len(ledger.used) < 20
-    assert len(ledger.used) < 50
+        assert 0 < len(ledger.calls) < 20
+    assert len(ledger.calls) < 50
 
 
 async def test_closing_a_stream_cancels_the_execution() -> None:
     """After an early exit no task and no listener is left."""
     before = asyncio.all_tasks()
-    loop = scripted([call("echo", 1, seconds=100)], "done")
+    loop = scripted([toy_call("echo", 1, seconds=100)], "done")
     stream = loop.stream("go")
     await anext(stream)
     await stream.aclose()
@@ -183,7 +183,7 @@ async def test_closing_a_stream_cancels_the_execution() -> None:
 
 async def test_two_streams_of_one_loop_are_separate() -> None:
     """Each stream has the events of its own execution."""
-    loop = scripted([call("echo", 1)], "done")
+    loop = scripted([toy_call("echo", 1)], "done")
 
     async def ids() -> set[str]:
         return {event.execution_id async for event in loop.stream("go")}
@@ -195,7 +195,7 @@ async def test_two_streams_of_one_loop_are_separate() -> None:
 
 async def test_two_streams_of_one_state_are_separate() -> None:
     """Two executions of the same agent have the same agent id, and each stream has only its own events."""
-    loop = scripted([call("echo", 1)], "done", [call("echo", 1)], "done", "hello")
+    loop = scripted([toy_call("echo", 1)], "done", [toy_call("echo", 1)], "done", "hello")
     begun = await loop.execute("hello")
 
     async def ids(text: str) -> list[str]:
@@ -211,7 +211,7 @@ async def test_two_streams_of_one_state_are_separate() -> None:
 async def test_a_break_out_of_a_stream_leaves_no_task() -> None:
     """A stream without references cancels its execution, without waiting for a garbage collection."""
     before = asyncio.all_tasks()
-    loop = scripted([call("echo", 1, seconds=100)], "done")
+    loop = scripted([toy_call("echo", 1, seconds=100)], "done")
     gc.disable()
     try:
         async for event in loop.stream("go"):
@@ -226,7 +226,7 @@ async def test_a_break_out_of_a_stream_leaves_no_task() -> None:
 
 async def test_a_stream_that_was_closed_early_has_the_last_state() -> None:
     """The steps before the early exit are in the state."""
-    stream = scripted([call("echo", 1)], [call("echo", 2, seconds=100)], "done").stream("go")
+    stream = scripted([toy_call("echo", 1)], [toy_call("echo", 2, seconds=100)], "done").stream("go")
     async with stream:
         async for event in stream:
             if isinstance(event, ToolCallStarted) and event.step_number > 1:
@@ -238,7 +238,7 @@ async def test_a_stream_that_was_closed_early_has_the_last_state() -> None:
 
 def test_the_sync_methods_work_repeatedly() -> None:
     """A script can run a loop several times in one process."""
-    loop = scripted([call("echo", 1), call("plain", 2)], "done")
+    loop = scripted([toy_call("echo", 1), toy_call("plain", 2)], "done")
     for _ in range(3):
         assert loop.execute_sync("go").final_text == "done"
         assert [state.step_count for state in loop.iterate_sync("go")] == [1, 2, 2]
@@ -255,7 +255,7 @@ async def test_the_sync_methods_refuse_to_run_inside_an_event_loop() -> None:
 def test_a_break_out_of_a_sync_iteration_leaves_no_thread() -> None:
     """A break out of the loop closes the threads that it started."""
     threads = set(threading.enumerate())
-    for state in scripted([call("plain", 1)], "done").iterate_sync("go"):
+    for state in scripted([toy_call("plain", 1)], "done").iterate_sync("go"):
         assert state.step_count == 1
         break
     assert set(threading.enumerate()) == threads
@@ -291,7 +291,7 @@ def test_changing_one_part_keeps_all_others() -> None:
     )
     other = before_step(lambda point: point)
     changed = (
-        loop.with_tools(toys(Ledger()))
+        loop.with_tools(toy_tools(Ledger()))
         .with_interceptors(other)
         .with_driver(ScriptedDriver(ScenarioStep.final("else")))
         .with_max_steps(9)
@@ -329,7 +329,7 @@ def test_two_tools_with_the_same_name_are_refused() -> None:
     """The error contains the name."""
     ledger = Ledger()
     with pytest.raises(ToolDefinitionError, match="two tools are named 'echo'"):
-        AgentLoop(ScriptedDriver(), [*toys(ledger), *toys(ledger)])
+        AgentLoop(ScriptedDriver(), [*toy_tools(ledger), *toy_tools(ledger)])
 
 
 def test_dependencies_reach_the_tools_and_nothing_else() -> None:
@@ -348,7 +348,7 @@ def test_dependencies_reach_the_tools_and_nothing_else() -> None:
 
 async def test_one_loop_runs_many_executions_concurrently() -> None:
     """Concurrent executions end as each of them would alone."""
-    loop = scripted([call("whoami", 1), call("echo", 2, seconds=0.001)], "done")
+    loop = scripted([toy_call("whoami", 1), toy_call("echo", 2, seconds=0.001)], "done")
     states = await asyncio.gather(*[loop.execute(AgentState.start("go", agent_id=f"agent {n}")) for n in range(50)])
     assert [state.steps[0].executions[0].value for state in states] == [f"agent {n}" for n in range(50)]
     assert len({state.execution_id for state in states}) == 50
@@ -356,7 +356,7 @@ async def test_one_loop_runs_many_executions_concurrently() -> None:
 
 def test_an_error_of_the_model_leads_to_a_failed_state() -> None:
     """The state has the error and all earlier steps; `raise_for_failure` makes an exception of it."""
-    state = scripted([call("echo", 1)], ValueError("the model is down")).execute_sync("go")
+    state = scripted([toy_call("echo", 1)], ValueError("the model is down")).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert [step.kind for step in state.steps] == [StepKind.TOOL_EXECUTION, StepKind.ERROR]
     assert [(error.type, error.message) for error in state.errors] == [("ValueError", "the model is down")]
@@ -369,7 +369,9 @@ def test_an_error_of_the_model_leads_to_a_failed_state() -> None:
 
 def test_a_failed_batch_is_recorded_with_every_outcome() -> None:
     """With an executor that raises, the failed step contains the whole batch."""
-    loop = scripted([call("fail", 1), call("echo", 2)], "never", executor=ToolExecutor(raise_on_tool_failure=True))
+    loop = scripted(
+        [toy_call("fail", 1), toy_call("echo", 2)], "never", executor=ToolExecutor(raise_on_tool_failure=True)
+    )
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert [one.status.value for one in state.steps[0].executions] == ["failed", "succeeded"]
@@ -440,7 +442,7 @@ class SuspendEvenValues(Interceptor):
 def suspended(ledger: Ledger) -> tuple[AgentLoop, AgentState]:
     script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in (1, 2, 4)], usage=Usage(1, 1))
     driver = ScriptedDriver(script, ScenarioStep.final("done", usage=Usage(1, 1)))
-    loop = AgentLoop(driver, toys(ledger), interceptors=[SuspendEvenValues()])
+    loop = AgentLoop(driver, toy_tools(ledger), interceptors=[SuspendEvenValues()])
     return loop, loop.execute_sync("go", execution_id="run")
 
 
@@ -450,7 +452,7 @@ def test_a_suspended_execution_has_run_the_other_calls() -> None:
     _, state = suspended(ledger)
     assert state.status is ExecutionStatus.SUSPENDED
     assert [pending.key for pending in state.pending] == ["run/1/1", "run/1/2"]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1]
     assert [message.role for message in state.messages] == ["user"]
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.SUSPENDED
@@ -467,7 +469,7 @@ async def test_a_stored_suspended_state_is_resumed_call_by_call() -> None:
     done = await loop.resume(from_json(to_json(half), AgentState), {"run/1/2": deny("too even")})
     assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
     assert [one.status.value for one in done.steps[0].executions] == ["succeeded", "succeeded", "blocked"]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1, 2]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
     assert done.step_count == 2
     assert done.usage.requests == 2
     assert done.tool_call_count == 3
@@ -485,7 +487,7 @@ async def test_decisions_are_validated_against_the_pending_calls() -> None:
     with pytest.raises(DecisionError, match="this state waits for decisions about run/1/1, run/1/2"):
         await loop.execute(state)
     assert await loop.resume(state, {}) is state
-    assert len(ledger.used) == 1
+    assert len(ledger.calls) == 1
     done = await loop.resume(state, {"run/1/1": approve(digest), "run/1/2": answer("four")})
     assert done.status is ExecutionStatus.COMPLETED
     with pytest.raises(DecisionError, match="nothing waits for a decision"):
@@ -506,10 +508,12 @@ async def cancelled_after(loop: AgentLoop, seconds: float) -> AgentState:
 @pytest.mark.parametrize("seconds", [0, 1, 3, 5, 7])
 def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float) -> None:
     """The error carries the last state: stopped by the user, with a complete conversation and one final event."""
-    loop = scripted([call("echo", 1, seconds=2), call("echo", 2, seconds=4)], [call("echo", 3, seconds=4)], "done")
+    loop = scripted(
+        [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=4)], [toy_call("echo", 3, seconds=4)], "done"
+    )
     told: list[Event] = []
     loop.wiretap(told.append)
-    state = run_virtual(cancelled_after(loop, seconds))
+    state = run_in_virtual_time(cancelled_after(loop, seconds))
     assert state.status is ExecutionStatus.STOPPED
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.USER_REQUESTED
@@ -517,13 +521,13 @@ def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float
         assert step.message is not None
         assert len(step.executions) == len(step.message.exchanges)
     assert sum(isinstance(event, AgentExecutionStopped) for event in told) == (1 if told else 0)
-    again = run_virtual(scripted("picked up").execute(state.with_message("go on")))
+    again = run_in_virtual_time(scripted("picked up").execute(state.with_message("go on")))
     assert again.final_text == "picked up"
 
 
 def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
     """An execution that fails while calls are pending has a complete conversation, with the calls cancelled."""
-    loop = scripted([call("echo", 2), call("stop", 1)], "done").with_interceptors(
+    loop = scripted([toy_call("echo", 2), toy_call("stop", 1)], "done").with_interceptors(
         before_tool_use(lambda point: point.suspend() if point.call.name == "echo" else point),
         before_step(lambda point: point),
     )
@@ -542,7 +546,7 @@ def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
 
 async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
     """Threads end with the execution, and shared resources with the outermost `async with`."""
-    loop = scripted([call("plain", 1)], "done")
+    loop = scripted([toy_call("plain", 1)], "done")
     async with loop as entered:
         assert entered is loop
         async with loop:
@@ -559,19 +563,21 @@ def test_the_same_clock_and_ids_lead_to_the_same_bytes() -> None:
 
     def run() -> bytes:
         loop = scripted(
-            [call("echo", 1, seconds=2), call("fail", 2), call("echo", 3, seconds=1)],
+            [toy_call("echo", 1, seconds=2), toy_call("fail", 2), toy_call("echo", 3, seconds=1)],
             "done",
             clock=ManualClock(),
             ids=CountingIds(),
         )
-        return to_json(run_virtual(loop.execute("go")))
+        return to_json(run_in_virtual_time(loop.execute("go")))
 
     assert run() == run()
 
 
 def test_explain_describes_an_execution() -> None:
     """`explain` returns a short description of the steps and calls."""
-    account = scripted([call("echo", 1), call("fail", 2)], "done").execute_sync("go", execution_id="run").explain()
+    account = (
+        scripted([toy_call("echo", 1), toy_call("fail", 2)], "done").execute_sync("go", execution_id="run").explain()
+    )
     assert account.splitlines()[0].startswith("execution run: completed")
     assert "2 steps, 2 tool calls, 30 tokens" in account
     assert 'echo({"value": 1}) succeeded' in account
@@ -607,7 +613,7 @@ def test_invalid_parts_are_refused_by_each_method(change: Callable[[Any], object
 
 def test_for_model_accepts_a_string_a_configuration_or_an_inference() -> None:
     """The short form creates the same loop as the long form."""
-    loop = AgentLoop.for_model("openai:some-model", tools=toys(Ledger()), api_key="k", max_steps=5)
+    loop = AgentLoop.for_model("openai:some-model", tools=toy_tools(Ledger()), api_key="k", max_steps=5)
     assert isinstance(loop.driver, ToolCallingDriver)
     assert loop.max_steps == 5
     state = AgentLoop.for_model(ScriptedInference("hello"), system_prompt="hi").execute_sync("go")
@@ -629,7 +635,7 @@ def test_a_requested_continuation_leads_to_another_step_after_an_answer() -> Non
 
 async def test_events_of_a_call_precede_the_end_of_its_step() -> None:
     """Events are emitted in the order of what they report."""
-    loop = scripted([call("echo", 1)], "done")
+    loop = scripted([toy_call("echo", 1)], "done")
     names = [type(event).__name__ async for event in loop.stream("go")]
     assert names.index("ToolCallCompleted") < names.index("AgentStepCompleted")
     assert ToolCallCompleted.__name__ in names

@@ -35,7 +35,7 @@ from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.interception import BeforeToolUse, before_tool_use
 from agentloop.interception.resilience import Resilience
-from agentloop.testing import CountingIds, LoopClock, ManualClock, run_virtual
+from agentloop.testing import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.values import (
     CallSuspended,
     Effect,
@@ -475,7 +475,7 @@ def test_a_timeout_cancels_the_agent() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return state, monitor.unfinished
 
-    state, unfinished = run_virtual(run_with_timeout())
+    state, unfinished = run_in_virtual_time(run_with_timeout())
     assert state.steps[0].executions[0].status is ToolStatus.TIMED_OUT
     assert unfinished == []
 
@@ -528,7 +528,7 @@ def test_states_do_not_depend_on_the_order_of_completion(
         return to_json(state), sorted(by_execution.items())
 
     shuffled = data.draw(st.permutations(delays))
-    first, second = run_virtual(run_in_order(delays)), run_virtual(run_in_order(shuffled))
+    first, second = run_in_virtual_time(run_in_order(delays)), run_in_virtual_time(run_in_order(shuffled))
     assert first == second
 
 

@@ -33,7 +33,7 @@ from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.events import InterceptorRan, ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallStarted
 from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import after_step, after_tool_use, before_tool_use
-from agentloop.testing import Ledger, LoopClock, Toy, call, run_virtual, toys
+from agentloop.testing import Ledger, LoopClock, ToyTool, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, InferenceRequest, Message, ResponsePart, ToolExecutions, ToolStatus
 from agentloop.values.batches import ToolCalls
 from agentloop.values.points import (
@@ -47,7 +47,7 @@ from agentloop.values.points import (
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
-    tools = toys(ledger or Ledger())
+    tools = toy_tools(ledger or Ledger())
     return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), tools, clock=LoopClock(), **parts)
 
 
@@ -55,7 +55,7 @@ def run(loop: AgentLoop) -> tuple[AgentState, list[Event]]:
     """Run in virtual time with a listener for every event."""
     events: list[Event] = []
     loop.wiretap(events.append)
-    return run_virtual(loop.execute("go")), events
+    return run_in_virtual_time(loop.execute("go")), events
 
 
 def call_events(events: Sequence[Event]) -> list[tuple[str, str]]:
@@ -84,21 +84,21 @@ def test_1_state_changes_of_tool_interceptors_are_kept(driver: str) -> None:
 
     made: dict[str, Driver] = {
         "tool calling": ToolCallingDriver(
-            ScriptedInference([call("echo", n, seconds=3 - n) for n in range(3)], "done")
+            ScriptedInference([toy_call("echo", n, seconds=3 - n) for n in range(3)], "done")
         ),
         "scripted": ScriptedDriver(
             ScenarioStep.tool_calls(*[("echo", {"value": n, "seconds": 3 - n}) for n in range(3)]),
             ScenarioStep.final("done"),
         ),
     }
-    state, _ = run(AgentLoop(made[driver], toys(Ledger()), interceptors=[Counting()]))
+    state, _ = run(AgentLoop(made[driver], toy_tools(Ledger()), interceptors=[Counting()]))
     assert state.context.metadata == {"before": 3, "after": 3}
 
 
 def test_2_a_call_is_reported_as_completed_after_its_interceptor() -> None:
     """The event follows the interceptor, and has what the state and the model get."""
     redact = after_tool_use(lambda point: point.with_value("***"))
-    state, events = run(scripted([call("echo", 1)], "done", interceptors=[redact]))
+    state, events = run(scripted([toy_call("echo", 1)], "done", interceptors=[redact]))
     after = [
         type(event).__name__
         for event in events
@@ -114,7 +114,7 @@ def test_2_a_call_is_reported_as_completed_after_its_interceptor() -> None:
 def test_3_a_blocked_call_is_reported() -> None:
     """A blocked call has an event of its own, with the reason."""
     block = before_tool_use(lambda point: point.block("not today"))
-    state, events = run(scripted([call("echo", 1)], "done", interceptors=[block]))
+    state, events = run(scripted([toy_call("echo", 1)], "done", interceptors=[block]))
     (blocked,) = [event for event in events if isinstance(event, ToolCallBlocked)]
     assert blocked.execution == state.steps[0].executions[0]
     assert "not today" in blocked.execution.error_message
@@ -151,10 +151,10 @@ def test_4_inference_interceptors_run_under_every_driver(
             passed.append("after")
             return point
 
-    echo = [call("echo", 1)]
+    echo = [toy_call("echo", 1)]
     model = ScriptedInference(echo, "done") if asked == 2 else ScriptedInference("", echo, "", "done")
     driver = kind(model, streaming=streaming)
-    state, _ = run(AgentLoop(driver, toys(Ledger()), interceptors=[RecordsPoints()]))
+    state, _ = run(AgentLoop(driver, toy_tools(Ledger()), interceptors=[RecordsPoints()]))
     assert state.final_text == "done"
     assert passed == ["before", "around", "after"] * asked
 
@@ -201,18 +201,18 @@ def test_5_arguments_are_validated_against_the_whole_schema() -> None:
 def test_6_every_limit_stops_the_execution(parts: dict[str, Any], reason: StopReason) -> None:
     """An execution of a hundred steps ends at the limit, keeps its work, and does no more than allowed."""
     ledger = Ledger()
-    state, _ = run(scripted(*[[call("echo", n, seconds=1)] for n in range(100)], ledger=ledger, **parts))
+    state, _ = run(scripted(*[[toy_call("echo", n, seconds=1)] for n in range(100)], ledger=ledger, **parts))
     assert state.stop_signal is not None
     assert (state.status.value, state.stop_signal.reason) == ("stopped", reason)
-    assert len(ledger.used) == 2
+    assert len(ledger.calls) == 2
     assert state.steps[0].executions[0].value == 0
 
 
 def test_6_the_limits_of_calls_hold() -> None:
     """Timeouts of an executor and of a tool, and the limit of concurrent calls, are enforced."""
     executor = ToolExecutor(default_timeout=5, max_concurrency=1)
-    hasty = Toy("in_haste", Ledger(), lambda value, _: value, ToolPolicy(timeout=1.0))
-    batch = [call("echo", 1, seconds=9), call("in_haste", 2, seconds=3), call("echo", 3, seconds=1)]
+    hasty = ToyTool("in_haste", Ledger(), lambda value, _: value, ToolPolicy(timeout=1.0))
+    batch = [toy_call("echo", 1, seconds=9), toy_call("in_haste", 2, seconds=3), toy_call("echo", 3, seconds=1)]
     loop = scripted(batch, "done", executor=executor)
     loop = loop.with_tools([*loop.tools, hasty])
     state, _ = run(loop)
@@ -236,15 +236,15 @@ class MarkingExecutor(ToolExecutor):
 def test_7_changing_the_tools_keeps_the_executor() -> None:
     """A copy of the loop with other tools runs their calls with the same executor."""
     executor = MarkingExecutor()
-    loop = AgentLoop(ToolCallingDriver(ScriptedInference([call("echo", 1)], "done")), [book], executor=executor)
-    state, _ = run(loop.with_tools(toys(Ledger())))
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([toy_call("echo", 1)], "done")), [book], executor=executor)
+    state, _ = run(loop.with_tools(toy_tools(Ledger())))
     assert state.steps[0].executions[0].succeeded
     assert executor.batches == [1]
 
 
 def test_8_a_parallel_batch_is_one_assistant_message() -> None:
     """In the state and on the wire, the calls of one response are in one message, followed by their results."""
-    state, _ = run(scripted(["All of them.", *[call("echo", n) for n in range(3)]], "done"))
+    state, _ = run(scripted(["All of them.", *[toy_call("echo", n) for n in range(3)]], "done"))
     assert [message.role for message in state.messages] == ["user", "assistant", "assistant"]
     config = LLMConfig(model="any", base_url="http://localhost")
     body = wire_format("openai-chat").encode_request(InferenceRequest(state.messages), config).body
@@ -280,7 +280,7 @@ def test_10_a_blocked_call_is_never_reported_as_started() -> None:
         return point if point.arguments["value"] % 2 else point.block("even")
 
     ledger = Ledger()
-    batch = [call("echo", 1), call("plain", 2), call("echo", 3)]
+    batch = [toy_call("echo", 1), toy_call("plain", 2), toy_call("echo", 3)]
     _, events = run(scripted(batch, "done", ledger=ledger, interceptors=[before_tool_use(odd_only)]))
     assert sorted(call_events(events)) == [
         ("ToolCallBlocked", "plain"),
@@ -289,7 +289,7 @@ def test_10_a_blocked_call_is_never_reported_as_started() -> None:
         ("ToolCallStarted", "echo"),
         ("ToolCallStarted", "echo"),
     ]
-    assert [arguments["value"] for _, arguments in ledger.used] == [1, 3]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_11_a_requested_continuation_does_not_bypass_a_limit(
     """An execution whose interceptor requests a continuation after each step is stopped by its limit."""
     insist = after_step(lambda point: point.request_continuation(), priority=priority)
     ledger = Ledger()
-    lines = [[call("echo", n, seconds=1)] for n in range(100)]
+    lines = [[toy_call("echo", n, seconds=1)] for n in range(100)]
     state, _ = run(scripted(*lines, ledger=ledger, interceptors=[insist, limit]))
     assert state.stop_signal is not None
-    assert (len(ledger.used), state.stop_signal.reason) == (2, reason)
+    assert (len(ledger.calls), state.stop_signal.reason) == (2, reason)

@@ -18,7 +18,7 @@ from agentloop import (
     tool,
 )
 from agentloop.events import ToolCallCompleted
-from agentloop.testing import LoopClock, run_virtual
+from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 from agentloop.values.interruptions import interrupted_state
 
@@ -135,7 +135,7 @@ def test_two_hundred_executions_of_one_loop_are_isolated() -> None:
     loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
     heard: list[tuple[str, str]] = []
     loop.on(ToolCallCompleted, lambda event: heard.append((event.execution_id, event.execution.key)))
-    states = run_virtual(all_at_once(loop))
+    states = run_in_virtual_time(all_at_once(loop))
     for number, state in enumerate(states):
         assert isinstance(state, AgentState)
         assert_isolated(state, number)
@@ -159,7 +159,7 @@ def test_cancelling_some_executions_does_not_affect_the_others() -> None:
     """Half are cancelled and carry their own state; the others end as they would alone; no task or thread is left."""
     threads = set(threading.enumerate())
     loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
-    ended = run_virtual(cancel_half(loop))
+    ended = run_in_virtual_time(cancel_half(loop))
     for number, one in enumerate(ended):
         if number % 2:
             assert isinstance(one, AgentState)

@@ -15,23 +15,23 @@ from agentloop.events import EventBus
 from agentloop.interception import AfterInference, BeforeExecution
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
-from agentloop.testing import Chronicle
+from agentloop.testing import CrashableJournal
 from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus
 from tests.loop.recovery_bench import Model, truncate
 
 
 async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> None:
     """Wherever the records end from then on, the recovered execution has the message and its answer, in order."""
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     loop, sent = AgentLoop(ToolCallingDriver(Model("first", "second")), journal=chronicle), False
     async for _ in loop.iterate("go", execution_id="run"):
         if not sent:
             loop.inbox("run").send("and more?")
             sent = True
             await asyncio.sleep(0)
-    kinds = [record.kind for record in chronicle.order]
+    kinds = [record.kind for record in chronicle.appended]
     for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
-        left = await chronicle.crashed_after(count)
+        left = await chronicle.after_crash(count)
         state = await loop.with_journal(left).recover("run")
         assert [message.text for message in state.messages] == ["go", "first", "and more?", "second"]
         assert fold_records(await left.read("run"), "run").state == state
@@ -47,15 +47,15 @@ async def test_a_message_sent_during_an_inference_follows_its_response_after_a_c
                 await asyncio.sleep(0)
             return point
 
-    chronicle, loops = Chronicle(), list[AgentLoop]()
+    chronicle, loops = CrashableJournal(), list[AgentLoop]()
     model = ToolCallingDriver(Model("first", "second"))
     loops.append(AgentLoop(model, journal=chronicle, interceptors=[SendsMessages()]))
     final = await loops[0].execute("go", execution_id="run")
     texts = [message.text for message in final.messages]
     assert texts == ["go", "first", "and more?", "second"]
-    kinds = [record.kind for record in chronicle.order]
+    kinds = [record.kind for record in chronicle.appended]
     for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
-        state = await AgentLoop(model, journal=await chronicle.crashed_after(count)).recover("run")
+        state = await AgentLoop(model, journal=await chronicle.after_crash(count)).recover("run")
         assert [message.text for message in state.messages] == texts
 
 
@@ -92,7 +92,7 @@ async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_infer
 
 async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> None:
     """Messages of the running execution are still recorded; an ended one accepts none."""
-    chronicle, waits, goes_on = Chronicle(), asyncio.Event(), asyncio.Event()
+    chronicle, waits, goes_on = CrashableJournal(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
     async def wait() -> str:
@@ -110,7 +110,7 @@ async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> N
     await asyncio.sleep(0)
     goes_on.set()
     await running
-    assert RecordKind.MESSAGES_SENT in [record.kind for record in chronicle.order]
+    assert RecordKind.MESSAGES_SENT in [record.kind for record in chronicle.appended]
     with pytest.raises(JournalConflict):
         await loop.execute("go", execution_id="run")
     with pytest.raises(InboxClosed):
@@ -149,10 +149,10 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
         def before_execution(self, point: BeforeExecution) -> BeforeExecution:
             return point.with_state(point.state.with_metadata(tenant="acme"))
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     loop = AgentLoop(ToolCallingDriver(Model("done")), journal=chronicle, interceptors=[Tenant()])
     await loop.execute("go", execution_id="run")
-    left = await chronicle.crashed_after(1)
+    left = await chronicle.after_crash(1)
     begun = fold_records(await left.read("run"), "run").state
     assert begun is not None
     state = await loop.with_journal(left).execute(begun)

@@ -25,7 +25,7 @@ from agentloop.interception import AfterToolUse, RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
-from agentloop.testing import Chronicle
+from agentloop.testing import CrashableJournal
 from agentloop.values import ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
 from tests.loop.recovery_bench import Model, ToolLedger, Turn
 
@@ -59,12 +59,12 @@ def family(world: ToolLedger, journal: MemoryJournal, **parts: Any) -> AgentLoop
 
 
 async def recover_after_each_record(
-    build: Callable[[ToolLedger, MemoryJournal], AgentLoop], chronicle: Chronicle, execution_id: str = "run"
+    build: Callable[[ToolLedger, MemoryJournal], AgentLoop], chronicle: CrashableJournal, execution_id: str = "run"
 ) -> list[tuple[AgentState, ToolLedger, AgentLoop]]:
     """Recover from a crash after each record; return the final states."""
     found = []
-    for count in range(1, len(chronicle.order) + 1):
-        journal = await chronicle.crashed_after(count)
+    for count in range(1, len(chronicle.appended) + 1):
+        journal = await chronicle.after_crash(count)
         if await journal.head(execution_id) is None:
             continue
         world = ToolLedger()
@@ -85,7 +85,7 @@ async def recover_after_each_record(
 
 async def test_agents_recover_with_their_callers() -> None:
     """Wherever the records end, an agent resumes from its own: no effect is repeated, none is lost."""
-    world, chronicle = ToolLedger(), Chronicle()
+    world, chronicle = ToolLedger(), CrashableJournal()
     final = await family(world, chronicle).execute("Go.", execution_id="run")
     assert sorted(world.effects) == [
         "run/1/0/agent/1/0",
@@ -96,10 +96,12 @@ async def test_agents_recover_with_their_callers() -> None:
     ]
     assert {head.execution_id for head in await chronicle.list()} == {"run", "run/1/0/agent", "run/2/0/agent"}
     outcomes = {
-        r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.order) if r.kind == "call_outcome"
+        r.body.split('"key":"')[1].split('"')[0]: i
+        for i, r in enumerate(chronicle.appended)
+        if r.kind == "call_outcome"
     }
     intents = {
-        r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.order) if r.kind == "call_intent"
+        r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.appended) if r.kind == "call_intent"
     }
     for count, (state, again, _) in enumerate(await recover_after_each_record(family, chronicle), 1):
         assert state.final_text == final.final_text
@@ -114,7 +116,7 @@ async def test_a_suspended_agent_recovers_with_its_caller() -> None:
     def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         return family(world, journal, child_interceptors=[RequireApproval("pay")])
 
-    world, chronicle = ToolLedger(), Chronicle()
+    world, chronicle = ToolLedger(), CrashableJournal()
     loop = build(world, chronicle)
     state = await loop.execute("Go.", execution_id="run")
     while state.pending:
@@ -124,11 +126,11 @@ async def test_a_suspended_agent_recovers_with_its_caller() -> None:
     assert state.status is ExecutionStatus.COMPLETED
     assert set(world.effects.values()) == {1}
     intents = {
-        r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.order) if r.kind == "call_intent"
+        r.body.split('"key":"')[1].split('"')[0]: i for i, r in enumerate(chronicle.appended) if r.kind == "call_intent"
     }
-    for count in range(1, len(chronicle.order) + 1):
-        journal = await chronicle.crashed_after(count)
-        kinds = [r.kind for r in chronicle.order[:count]]
+    for count in range(1, len(chronicle.appended) + 1):
+        journal = await chronicle.after_crash(count)
+        kinds = [r.kind for r in chronicle.appended[:count]]
         if kinds[-1] is RecordKind.DECISION_USED:
             continue  # written in one group with the resumption
         again = ToolLedger()
@@ -156,7 +158,7 @@ async def test_a_handed_over_conversation_recovers_with_the_other_loop() -> None
             journal=journal,
         )
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.final_text == "Billed."
     for state, _, _ in await recover_after_each_record(build, chronicle):
@@ -165,7 +167,7 @@ async def test_a_handed_over_conversation_recovers_with_the_other_loop() -> None
 
 async def test_sent_messages_survive_a_crash() -> None:
     """A message that was sent during a call is there after a crash, in the same place, once."""
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
 
     def build(world: ToolLedger, journal: MemoryJournal) -> AgentLoop:
         loop: AgentLoop
@@ -173,7 +175,7 @@ async def test_sent_messages_survive_a_crash() -> None:
         @tool(effect="pure")
         async def look() -> str:
             """Look."""
-            if not any("Hurry" in record.body for record in chronicle.order):
+            if not any("Hurry" in record.body for record in chronicle.appended):
                 loop.inbox("run").send("Hurry.")
                 loop.inbox("run").send("Please.")
                 await asyncio.sleep(0)
@@ -186,10 +188,10 @@ async def test_sent_messages_survive_a_crash() -> None:
     final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     texts = [message.text for message in final.messages if message.role == "user"]
     assert texts == ["Go.", "Hurry.", "Please."]
-    sent = [i for i, r in enumerate(chronicle.order) if r.kind is RecordKind.MESSAGES_SENT]
+    sent = [i for i, r in enumerate(chronicle.appended) if r.kind is RecordKind.MESSAGES_SENT]
     assert sent
-    for count in range(max(sent) + 1, len(chronicle.order) + 1):
-        state = await build(ToolLedger(), await chronicle.crashed_after(count)).recover("run")
+    for count in range(max(sent) + 1, len(chronicle.appended) + 1):
+        state = await build(ToolLedger(), await chronicle.after_crash(count)).recover("run")
         assert [m.text for m in state.messages if m.role == "user"] == texts
         assert state.final_text == "Done."
 
@@ -206,7 +208,7 @@ async def test_budgets_count_the_usage_before_a_crash() -> None:
             journal=journal,
         )
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.stop_signal is not None
     assert final.stop_signal.reason is StopReason.TOOL_CALL_LIMIT
@@ -231,9 +233,9 @@ async def test_retries_have_one_intent() -> None:
             ToolCallingDriver(Model([("flaky", {})], "Done.")), [flaky], interceptors=[Resilience()], journal=journal
         )
 
-    world, chronicle = ToolLedger(), Chronicle()
+    world, chronicle = ToolLedger(), CrashableJournal()
     await build(world, chronicle).execute("Go.", execution_id="run")
-    kinds = [record.kind for record in chronicle.order]
+    kinds = [record.kind for record in chronicle.appended]
     assert world.effects["run/1/0"] == 3
     assert (kinds.count(RecordKind.CALL_INTENT), kinds.count(RecordKind.CALL_OUTCOME)) == (1, 1)
     for state, _, _ in await recover_after_each_record(build, chronicle):
@@ -251,10 +253,10 @@ async def test_the_stop_of_a_tool_is_recorded() -> None:
 
         return AgentLoop(ToolCallingDriver(Model([("halt", {})], "Done.")), [halt], journal=journal)
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     final = await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     assert final.stop_signal is not None
-    intent = next(i for i, r in enumerate(chronicle.order, 1) if r.kind is RecordKind.CALL_INTENT)
+    intent = next(i for i, r in enumerate(chronicle.appended, 1) if r.kind is RecordKind.CALL_INTENT)
     for count, (state, _, _) in enumerate(await recover_after_each_record(build, chronicle), 1):
         if count != intent:
             assert state.stop_signal == final.stop_signal
@@ -275,7 +277,7 @@ async def test_changes_after_a_call_are_in_the_record_of_the_step() -> None:
             journal=journal,
         )
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     for state, _, _ in await recover_after_each_record(build, chronicle):
         assert state.steps[0].executions[0].value == "masked"
@@ -294,12 +296,14 @@ async def test_parallel_calls_recover_under_a_limit(limit: int) -> None:
             journal=journal,
         )
 
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     await build(ToolLedger(), chronicle).execute("Go.", execution_id="run")
     for count, (state, world, loop) in enumerate(await recover_after_each_record(build, chronicle), 1):
-        intents = {r.body.split('"key":"')[1].split('"')[0] for r in chronicle.order[:count] if r.kind == "call_intent"}
+        intents = {
+            r.body.split('"key":"')[1].split('"')[0] for r in chronicle.appended[:count] if r.kind == "call_intent"
+        }
         settled = {
-            r.body.split('"key":"')[1].split('"')[0] for r in chronicle.order[:count] if r.kind == "call_outcome"
+            r.body.split('"key":"')[1].split('"')[0] for r in chronicle.appended[:count] if r.kind == "call_outcome"
         }
         doubted = {one.key for one in state.steps[0].executions if one.status is ToolStatus.IN_DOUBT}
         assert doubted == intents - settled
@@ -309,11 +313,11 @@ async def test_parallel_calls_recover_under_a_limit(limit: int) -> None:
 
 async def test_recovery_reports_every_started_call() -> None:
     """Each call that started is reported, with how it was recovered."""
-    chronicle = Chronicle()
+    chronicle = CrashableJournal()
     await family(ToolLedger(), chronicle).execute("Go.", execution_id="run")
-    begun = next(i for i, r in enumerate(chronicle.order, 1) if r.kind == "call_intent" and "agent/2/0" in r.body)
+    begun = next(i for i, r in enumerate(chronicle.appended, 1) if r.kind == "call_intent" and "agent/2/0" in r.body)
     told: list[ToolCallRecovered] = []
-    loop = family(ToolLedger(), await chronicle.crashed_after(begun))
+    loop = family(ToolLedger(), await chronicle.after_crash(begun))
     loop.on(ToolCallRecovered, told.append)
     await loop.recover("run")
     assert {(one.key, one.recovery.value) for one in told} >= {

@@ -10,19 +10,19 @@ from agentloop import AgentLoop, TimeLimit, ToolCallingDriver, ToolContext, tool
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
-from agentloop.testing import Chronicle, ManualClock
+from agentloop.testing import CrashableJournal, ManualClock
 from agentloop.values import ExecutionStatus, RecordKind, ToolStatus, approve, edit
 from tests.loop.recovery_bench import Model, ToolLedger
 
 SECRET = "s3cr3t-token-9"
 
 
-class MaskingJournal(Chronicle):
+class MaskingJournal(CrashableJournal):
     """A journal with a declared secret."""
 
     def __init__(self) -> None:
         MemoryJournal.__init__(self, secrets=[SECRET])
-        self.order = []
+        self.appended = []
 
 
 def loop_for(
@@ -50,7 +50,7 @@ async def test_a_declared_secret_is_in_no_record() -> None:
     journal = MaskingJournal()
     state = await loop_for(ToolLedger(), journal).execute(f"Use {SECRET} now.", execution_id="run")
     assert state.steps[0].executions[0].value == f"sent with {SECRET}"
-    assert all(SECRET not in record.body for record in journal.order)
+    assert all(SECRET not in record.body for record in journal.appended)
     head = await journal.head("run")
     assert head is not None
     assert head.input == "Use *** now."
@@ -62,9 +62,9 @@ async def test_a_mask_is_never_run(effect: str) -> None:
     """Wherever the records end, no call runs with a mask in place of the secret, and the execution ends."""
     journal = MaskingJournal()
     await loop_for(ToolLedger(), journal, effect=effect).execute(f"Use {SECRET}.", execution_id="run")
-    for count in range(1, len(journal.order) + 1):
+    for count in range(1, len(journal.appended) + 1):
         world = ToolLedger()
-        state = await loop_for(world, await journal.crashed_after(count), effect=effect).recover("run")
+        state = await loop_for(world, await journal.after_crash(count), effect=effect).recover("run")
         assert state.status is ExecutionStatus.COMPLETED
         execution = state.steps[0].executions[0]
         assert execution.succeeded or execution.status in {ToolStatus.IN_DOUBT, ToolStatus.CANCELLED}
@@ -76,13 +76,13 @@ async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> No
     loop = loop_for(world, journal, approval=True)
     waiting = await loop.execute("Go.", execution_id="run")
     key = waiting.pending[0].key
-    left = await journal.crashed_after(len(journal.order))
+    left = await journal.after_crash(len(journal.appended))
     state = await loop.resume(waiting, {key: approve()})
     assert state.steps[0].executions[0].succeeded
     refused = await loop_for(ToolLedger(), left, approval=True).resume("run", {key: approve()})
     assert "was masked in the journal" in refused.steps[0].executions[0].error_message
-    again = await journal.crashed_after(
-        next(i for i, one in enumerate(journal.order, 1) if one.kind is RecordKind.EXECUTION_SUSPENDED)
+    again = await journal.after_crash(
+        next(i for i, one in enumerate(journal.appended, 1) if one.kind is RecordKind.EXECUTION_SUSPENDED)
     )
     other = ToolLedger()
     edited = await loop_for(other, again, approval=True).resume("run", {key: edit({"token": SECRET})})
@@ -92,7 +92,7 @@ async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> No
 
 async def test_downtime_does_not_count() -> None:
     """A time limit counts the time in which an execution ran, also over a crash."""
-    clock, chronicle = ManualClock(), Chronicle()
+    clock, chronicle = ManualClock(), CrashableJournal()
 
     def loop_with(journal: MemoryJournal) -> AgentLoop:
         @tool(effect="pure")
@@ -112,8 +112,8 @@ async def test_downtime_does_not_count() -> None:
     final = await loop_with(chronicle).execute("Go.", execution_id="run")
     steps = final.step_count
     assert final.status is ExecutionStatus.STOPPED
-    done = next(i for i, one in enumerate(chronicle.order, 1) if one.kind is RecordKind.STEP_COMPLETED)
-    left = await chronicle.crashed_after(done)
+    done = next(i for i, one in enumerate(chronicle.appended, 1) if one.kind is RecordKind.STEP_COMPLETED)
+    left = await chronicle.after_crash(done)
     clock.advance(3600)
     state = await loop_with(left).recover("run")
     assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, steps)

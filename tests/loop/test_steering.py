@@ -34,13 +34,13 @@ from agentloop.events import (
 )
 from agentloop.interception import RequireApproval, after_execution, after_step, before_execution, before_step, on_stop
 from agentloop.loop import Inbox
-from agentloop.testing import Ledger, call, run_virtual, toys
+from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
 from agentloop.values.interruptions import interrupted_state
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
-    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toys(ledger or Ledger()), **parts)
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines)), toy_tools(ledger or Ledger()), **parts)
 
 
 def send_at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> list[Inbox]:
@@ -65,7 +65,7 @@ def conversation(state: AgentState) -> list[str]:
 @pytest.mark.parametrize("kind", [AgentStepStarted, InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
 def test_a_message_is_in_the_conversation_before_the_next_step(kind: type[Event]) -> None:
     """Whenever in a step it is sent, the next request contains it, after the outcomes of the step."""
-    loop = scripted([call("echo", 1)], "done")
+    loop = scripted([toy_call("echo", 1)], "done")
     send_at(loop, kind, "also this")
     told: list[Event] = []
     loop.wiretap(told.append)
@@ -114,7 +114,7 @@ async def test_messages_can_be_sent_while_iterating() -> None:
 
 def test_messages_can_be_sent_while_streaming() -> None:
     """A reader of the events can send a message while a tool runs."""
-    loop = scripted([call("echo", 1, seconds=1)], "done")
+    loop = scripted([toy_call("echo", 1, seconds=1)], "done")
 
     async def read() -> AgentState | None:
         async with loop.stream("go", execution_id="run") as stream:
@@ -123,7 +123,7 @@ def test_messages_can_be_sent_while_streaming() -> None:
                     loop.inbox(event.execution_id).send("look here")
         return stream.state
 
-    state = run_virtual(read())
+    state = run_in_virtual_time(read())
     assert state is not None
     assert conversation(state) == ["u:go", "a:1", "u:look here", "a:done"]
 
@@ -163,7 +163,7 @@ def test_an_ended_execution_refuses_messages() -> None:
 def test_an_execution_continued_from_an_earlier_state_accepts_messages_again() -> None:
     """Its end is forgotten when one of its earlier states is executed."""
     script = ScenarioStep.tool_call("echo", {"value": 1}), ScenarioStep.final("done"), ScenarioStep.final("indeed")
-    loop = AgentLoop(ScriptedDriver(*script), toys(Ledger()))
+    loop = AgentLoop(ScriptedDriver(*script), toy_tools(Ledger()))
     first, *_ = loop.iterate_sync("go", execution_id="run")
     send_at(loop, AgentStepStarted, "in time")
     again = loop.execute_sync(first)
@@ -190,7 +190,7 @@ def test_a_message_that_is_too_late_is_refused(point: Callable[..., Any]) -> Non
     ("parts", "lines", "expected"),
     [
         ({"max_steps": 1}, ["done"], ["u:go", "a:done", "u:more"]),
-        ({"max_steps": 1}, [[call("echo", 1)]], ["u:go", "a:1", "u:more"]),
+        ({"max_steps": 1}, [[toy_call("echo", 1)]], ["u:go", "a:1", "u:more"]),
         (
             {"interceptors": [after_step(lambda point: point.stop("no", reason=StopReason.COST_LIMIT))]},
             ["done"],
@@ -227,7 +227,7 @@ def test_a_failed_execution_keeps_the_message() -> None:
 
 def test_a_cancelled_execution_keeps_the_message() -> None:
     """The state that the error carries has the message, after the cancelled calls."""
-    loop = scripted([call("echo", 1, seconds=9)])
+    loop = scripted([toy_call("echo", 1, seconds=9)])
     send_at(loop, InferenceRequestStarted, "more")
 
     async def cut() -> AgentState:
@@ -240,14 +240,14 @@ def test_a_cancelled_execution_keeps_the_message() -> None:
         assert state is not None
         return state
 
-    assert conversation(run_virtual(cut())) == ["u:go", "a:1", "u:more"]
+    assert conversation(run_in_virtual_time(cut())) == ["u:go", "a:1", "u:more"]
 
 
 async def test_a_message_to_a_suspended_execution_waits() -> None:
     """It follows the suspended turn, when all its calls are settled."""
     ledger = Ledger()
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("echo", {"value": 2})), ScenarioStep.final("done")
-    loop = AgentLoop(ScriptedDriver(*script), toys(ledger), interceptors=[RequireApproval()])
+    loop = AgentLoop(ScriptedDriver(*script), toy_tools(ledger), interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     loop.inbox("run").send("hurry up")
     assert state.status is ExecutionStatus.SUSPENDED
@@ -256,7 +256,7 @@ async def test_a_message_to_a_suspended_execution_waits() -> None:
     loop.inbox("run").send("please")
     state = await loop.resume(state, {"run/1/1": approve()})
     assert conversation(state) == ["u:go", "a:2", "u:hurry up", "u:please", "a:done"]
-    assert len(ledger.used) == 2
+    assert len(ledger.calls) == 2
 
 
 def test_only_user_messages_can_be_sent() -> None:
@@ -299,7 +299,7 @@ def test_messages_can_be_sent_from_any_thread() -> None:
 @given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.sampled_from(["call", "answer"]), max_size=4))
 def test_no_message_is_lost_duplicated_or_reordered(sent: list[int], turns: list[str]) -> None:
     """All messages are in the conversation once, in order, and a second run is identical."""
-    lines = [[call("echo", 1)] if turn == "call" else "said" for turn in turns]
+    lines = [[toy_call("echo", 1)] if turn == "call" else "said" for turn in turns]
     loop = scripted(*lines, *["done"] * (len(sent) + 2))
     numbers = iter(range(100))
     expected: list[str] = []

@@ -39,7 +39,7 @@ from agentloop.events import (
     ToolCallCompleted,
 )
 from agentloop.interception import BeforeExecution, InterceptorStack, RequireApproval, before_execution, before_tool_use
-from agentloop.testing import Ledger, ManualClock, toys
+from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,
     Event,
@@ -142,7 +142,7 @@ def loop_suspending(*values: int, ledger: Ledger | None = None, **parts: Any) ->
     usage = Usage(10, 10)
     script = ScenarioStep.tool_calls(*[("echo", {"value": value}) for value in values], usage=usage)
     driver = ScriptedDriver(script, ScenarioStep.final("done", usage=usage))
-    return AgentLoop(driver, toys(ledger or Ledger()), **parts)
+    return AgentLoop(driver, toy_tools(ledger or Ledger()), **parts)
 
 
 async def test_the_events_of_a_suspension_and_a_resumption() -> None:
@@ -199,7 +199,7 @@ async def test_approved_calls_run_although_their_step_reaches_a_limit(limit: dic
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/0": approve()})
     state = await loop.resume(state, {"run/1/1": approve()})
-    assert sorted(arguments["value"] for _, arguments in ledger.used) == [1, 2]
+    assert sorted(arguments["value"] for _, arguments in ledger.calls) == [1, 2]
     assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
     assert state.tool_call_count == unhindered.tool_call_count
 
@@ -223,7 +223,7 @@ async def test_a_call_that_waits_for_another_runs_when_the_other_is_settled() ->
     script = ScenarioStep.tool_calls(("echo", {"value": 1}), ("alone", {"value": 2}), ("echo", {"value": 3}))
     driver = ScriptedDriver(script, ScenarioStep.final("done"))
     loop = AgentLoop(
-        driver, toys(ledger), interceptors=[RequireApproval([lambda point: point.arguments["value"] == 1])]
+        driver, toy_tools(ledger), interceptors=[RequireApproval([lambda point: point.arguments["value"] == 1])]
     )
     state = await loop.execute("go", execution_id="run")
     assert [(call.key, call.waits_for) for call in state.pending] == [("run/1/0", ""), ("run/1/1", "run/1/0")]
@@ -231,7 +231,7 @@ async def test_a_call_that_waits_for_another_runs_when_the_other_is_settled() ->
         await loop.resume(state, {"run/1/1": approve()})
     state = await loop.resume(state, {"run/1/0": approve()})
     assert [one.value for one in state.steps[0].executions] == [1, 2, 3]
-    assert [arguments["value"] for _, arguments in ledger.used] == [3, 1, 2]
+    assert [arguments["value"] for _, arguments in ledger.calls] == [3, 1, 2]
 
 
 async def test_an_approved_call_is_not_suspended_again() -> None:
@@ -259,7 +259,7 @@ async def test_a_failed_resumption_leaves_a_complete_conversation() -> None:
     assert state.status is ExecutionStatus.FAILED
     assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
     assert [message.role for message in state.messages] == ["user", "assistant"]
-    assert not ledger.used
+    assert not ledger.calls
 
 
 class DyingExecutor(CanExecuteToolCalls):
@@ -279,7 +279,7 @@ class DyingExecutor(CanExecuteToolCalls):
 async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
     """Their outcome is unknown, and the state says so; undecided calls did not run."""
     stack = InterceptorStack.of([RequireApproval()])
-    inner = ToolExecutor().with_tools(Tools.of(toys(Ledger()))).with_lifecycle(stack, EventBus())
+    inner = ToolExecutor().with_tools(Tools.of(toy_tools(Ledger()))).with_lifecycle(stack, EventBus())
     loop = loop_suspending(1, 2, executor=DyingExecutor(inner))
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/1": approve()})
@@ -326,7 +326,7 @@ class DecisionRounds(RuleBasedStateMachine):
         numbered = [(name, {"value": value, "key": str(place)}) for place, (name, value) in enumerate(calls)]
         driver = ScriptedDriver(ScenarioStep.tool_calls(*numbered), ScenarioStep.final("done"))
         approval = RequireApproval([lambda point: point.arguments["value"] >= threshold])
-        self.loop = AgentLoop(driver, toys(self.ledger), interceptors=[approval])
+        self.loop = AgentLoop(driver, toy_tools(self.ledger), interceptors=[approval])
         self.state = self.loop.execute_sync("go", execution_id="run")
 
     @precondition(lambda self: self.state.status is ExecutionStatus.SUSPENDED)
@@ -390,7 +390,7 @@ class DecisionRounds(RuleBasedStateMachine):
         """A call is in the ledger once if it ran, and else not at all."""
         if not hasattr(self, "state"):
             return
-        ran = Counter(arguments["key"] for _, arguments in self.ledger.used)
+        ran = Counter(arguments["key"] for _, arguments in self.ledger.calls)
         assert all(times == 1 for times in ran.values())
         by_decision = {key for key, (kind, _) in self.expected.items() if kind in {"deny", "answer"}}
         should = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCallingDriver
-from agentloop.testing import Ledger, call, toys
+from agentloop.testing import Ledger, toy_call, toy_tools
 
 
 def loop_with_steps(steps: int) -> AgentLoop:
     """Return a loop that takes this many steps."""
-    lines = [call("echo", number) for number in range(steps - 1)]
-    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines, "done")), toys(Ledger()))
+    lines = [toy_call("echo", number) for number in range(steps - 1)]
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*lines, "done")), toy_tools(Ledger()))
 
 
 def test_no_repr_of_a_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

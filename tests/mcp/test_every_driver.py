@@ -13,7 +13,7 @@ from agentloop.contracts import CanUseTools, Tool, ToolGroup
 from agentloop.events.bus import EventBus
 from agentloop.mcp import McpEnsemble
 from agentloop.testing import CountingIds, ManualClock, Scenario
-from agentloop.testing.equivalence_kit import Witness
+from agentloop.testing.equivalence_kit import PointRecorder
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import AgentState
 from tests.mcp.running import small
@@ -53,7 +53,7 @@ def agent(server: McpEnsemble) -> Tool:
 
 async def account(scenario: Scenario, driver: CanUseTools, *tools: Tool | ToolGroup) -> dict[str, Any]:
     """Run a scenario, and return what must not depend on the driver."""
-    witness, bus, events = Witness(), EventBus(clock=ManualClock()), Counter[tuple[str, str]]()
+    witness, bus, events = PointRecorder(), EventBus(clock=ManualClock()), Counter[tuple[str, str]]()
     bus.wiretap(lambda event: events.update([(type(event).__name__, event.execution_id)]))
     surroundings: dict[str, Any] = {"events": bus, "clock": ManualClock(), "ids": CountingIds()}
     loop = AgentLoop(driver, tools, interceptors=[witness], max_steps=6, **surroundings)

@@ -54,7 +54,7 @@ from agentloop.interception import (
     on_stop,
 )
 from agentloop.journal import MemoryJournal
-from agentloop.testing import LoopClock, run_virtual
+from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import (
     Event,
     ExecutionFailed,
@@ -832,7 +832,7 @@ def test_a_slow_interceptor_is_cut_off_by_the_limit_of_time(point: str, limit: I
         state = await loop.execute("Look.")
         return state, asyncio.get_running_loop().time()
 
-    state, seconds = run_virtual(measured())
+    state, seconds = run_in_virtual_time(measured())
     assert seconds < 100
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.TIME_LIMIT

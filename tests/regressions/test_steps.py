@@ -60,7 +60,7 @@ from agentloop.events import (
 )
 from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import Resilience, before_tool_use
-from agentloop.testing import LoopClock, run_virtual
+from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
     Event,
@@ -199,7 +199,7 @@ def test_an_error_while_a_step_is_finished_keeps_its_calls_and_tokens() -> None:
     """The run fails, and its state holds the outcome of the call that ran and the tokens of the inference."""
     till = Till()
     driver = FailsToFinish(ScriptedInference(pay(), "done"), mode="native")
-    state = run_virtual(ended(AgentLoop(driver, [till.pay()], clock=LoopClock())))
+    state = run_in_virtual_time(ended(AgentLoop(driver, [till.pay()], clock=LoopClock())))
     assert till.paid == [1]
     assert state.status is ExecutionStatus.FAILED
     assert [one.value for one in executions_of(state)] == ["paid 1"]
@@ -212,7 +212,7 @@ def test_an_executor_that_answers_too_few_outcomes_loses_none_that_it_gave() -> 
     """The outcomes that came are kept, and the call without one is recorded as one that may have run."""
     till = Till()
     executor = Rearranging(rearrange=lambda outcomes: outcomes[:-1])
-    state = run_virtual(ended(loop_of([[pay(1), pay(2)], "done"], [till.pay()], executor=executor)))
+    state = run_in_virtual_time(ended(loop_of([[pay(1), pay(2)], "done"], [till.pay()], executor=executor)))
     assert sorted(till.paid) == [1, 2]
     assert state.status is ExecutionStatus.FAILED
     recorded = executions_of(state)
@@ -233,7 +233,7 @@ def test_a_foreign_state_before_a_call_keeps_the_call_from_running() -> None:
 
     loop = loop_of([pay(), "done"], [till.pay()], Confuses())
     _, monitor = listened(loop)
-    state = run_virtual(ended(loop, AgentState.start("go", agent_id="own")))
+    state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert till.paid == []
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
     assert (monitor.violations, monitor.unfinished) == ([], [])
@@ -251,7 +251,7 @@ def test_a_foreign_state_after_a_call_does_not_lose_its_record() -> None:
 
     loop = loop_of([pay(), "done"], [till.pay()], Confuses())
     _, monitor = listened(loop)
-    state = run_virtual(ended(loop, AgentState.start("go", agent_id="own")))
+    state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert till.paid == [1]
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
     assert [is_accounted_for(one) for one in executions_of(state)] == [True]
@@ -292,7 +292,7 @@ def test_a_foreign_state_is_an_error_of_the_run(name: str, begun: bool) -> None:
     foreign = of_another() if begun else AgentState.start("another question", agent_id="another")
     loop = loop_of([pay(), "done"], [till.pay()], returning(name, lambda _: foreign))
     events, monitor = listened(loop)
-    state = run_virtual(ended(loop, AgentState.start("go", agent_id="own")))
+    state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
     assert len(executions_of(state)) == len(till.paid)
     assert [type(event) for event in events if isinstance(event, ENDS)] == [AgentExecutionFailed]
@@ -319,7 +319,7 @@ def test_a_stale_state_drops_no_step(name: str) -> None:
             return point
 
     loop = loop_of([pay(1), pay(2), "done"], [till.pay()], Remembers(), returning(name, stale))
-    state = run_virtual(ended(loop))
+    state = run_in_virtual_time(ended(loop))
     assert len(set(till.keys)) == len(till.keys)
     assert [one.key for one in executions_of(state)] == till.keys
 
@@ -336,7 +336,7 @@ def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
             return point
 
     loop = loop_of([pay(), "done"], [till.pay()], Remembers(), returning(name, lambda _: first[0]))
-    state = run_virtual(ended(loop))
+    state = run_in_virtual_time(ended(loop))
     assert till.paid == [1]
     assert [one.key for one in executions_of(state)] == till.keys
 
@@ -348,7 +348,7 @@ def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
 def test_outcomes_in_another_order_are_paired_with_their_calls() -> None:
     """Each call is answered by the outcome that has its key, whatever the order of the answer."""
     executor = Rearranging(rearrange=lambda outcomes: outcomes[::-1])
-    state = run_virtual(ended(loop_of([[pay(1), pay(2)], "done"], [Till().pay()], executor=executor)))
+    state = run_in_virtual_time(ended(loop_of([[pay(1), pay(2)], "done"], [Till().pay()], executor=executor)))
     assert state.status is ExecutionStatus.COMPLETED
     pairs = [(one.call.arguments["n"], one.execution.value) for one in state.messages[1].exchanges]
     assert pairs == [(1, "paid 1"), (2, "paid 2")]
@@ -360,7 +360,7 @@ def test_an_outcome_with_a_foreign_key_is_a_violation_that_keeps_the_batch(key: 
     """The run fails, and the call stands in its state with its own key, as one that ran or may have run."""
     till = Till()
     executor = Rearranging(rearrange=lambda outcomes: [evolve(one, key=key) for one in outcomes])
-    state = run_virtual(ended(loop_of([pay(), "done"], [till.pay()], executor=executor)))
+    state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay()], executor=executor)))
     assert till.paid == [1]
     assert state.status is ExecutionStatus.FAILED
     assert [(one.key, is_accounted_for(one)) for one in executions_of(state)] == [(till.keys[0], True)]
@@ -397,7 +397,7 @@ def test_a_value_that_is_being_masked_is_never_stored_bare(seconds: float) -> No
     async def run() -> AgentState | None:
         return await cancelled_when(*masked(seconds))
 
-    state = run_virtual(run())
+    state = run_in_virtual_time(run())
     assert state is not None
     assert SECRET not in to_json(state).decode()
 
@@ -412,7 +412,7 @@ def test_a_call_that_is_cancelled_while_it_is_masked_has_its_last_event() -> Non
         events, monitor = listened(loop)
         return await cancelled_when(loop, asked), events, monitor
 
-    state, events, monitor = run_virtual(run())
+    state, events, monitor = run_in_virtual_time(run())
     assert state is not None
     said = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
     assert said == executions_of(state)
@@ -446,7 +446,7 @@ def test_a_run_that_is_cancelled_while_it_cleans_up_is_not_lost() -> None:
         loop, _, stopping = with_clean_up(1)
         return await cancelled_when(loop, stopping)
 
-    state = run_virtual(run())
+    state = run_in_virtual_time(run())
     assert state is not None
     assert state.status is ExecutionStatus.COMPLETED
     assert [one.value for one in executions_of(state)] == ["paid 1"]
@@ -461,7 +461,7 @@ def test_a_run_that_is_cancelled_while_it_cleans_up_stops_every_ensemble() -> No
         await cancelled_when(loop, stopping)
         return did
 
-    did = run_virtual(run())
+    did = run_in_virtual_time(run())
     assert sorted(did) == ["start first", "start second", "stop first", "stop second"]
 
 
@@ -491,7 +491,7 @@ def test_an_effect_that_a_layer_cuts_off_may_have_run(
             except TimeoutError:
                 return point.fail("too slow")
 
-    state = run_virtual(ended(loop_of([pay(), "done"], [till.pay(seconds=10)], Hurries())))
+    state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay(seconds=10)], Hurries())))
     assert till.paid == [1]
     assert [one.may_have_run for one in executions_of(state)] == [True]
 
@@ -517,7 +517,7 @@ def test_an_effect_that_answers_cancellation_with_an_error_may_have_run() -> Non
 
         return await cancelled_when(loop_of([ToolCall("1", "transfer", "{}"), "done"], [transfer]), begun)
 
-    state = run_virtual(run())
+    state = run_in_virtual_time(run())
     assert state is not None
     assert [one.may_have_run for one in executions_of(state)] == [True]
 
@@ -527,7 +527,7 @@ def test_a_call_that_may_have_run_is_not_run_again_by_its_repetition() -> None:
     """With `deduplicate="exact"`, a call that timed out counts as seen: its effect is not repeated."""
     till = Till()
     tools = [till.pay(seconds=10, timeout=1, deduplicate="exact")]
-    state = run_virtual(ended(loop_of([pay(), pay(), "done"], tools, Resilience())))
+    state = run_in_virtual_time(ended(loop_of([pay(), pay(), "done"], tools, Resilience())))
     assert till.paid == [1]
     assert executions_of(state)[0].may_have_run
 
@@ -557,7 +557,7 @@ def paid_under(permissions: Permissions, *others: Any, n: int = 1) -> list[int]:
         return f"seen {n}"
 
     lines = [ToolCall("1", "look", json.dumps({"n": n})) if others else pay(n), "done"]
-    run_virtual(ended(loop_of(lines, [till.pay(), look], permissions, *others)))
+    run_in_virtual_time(ended(loop_of(lines, [till.pay(), look], permissions, *others)))
     return till.paid
 
 
@@ -611,7 +611,7 @@ def test_arguments_that_are_rewritten_past_a_rule_do_not_run() -> None:
     convert = before_tool_use(
         lambda point: point if point.arguments["n"] > 100 else point.with_arguments({"n": point.arguments["n"] * 1000})
     )
-    run_virtual(ended(loop_of([pay(50), "done"], [till.pay()], permissions, convert)))
+    run_in_virtual_time(ended(loop_of([pay(50), "done"], [till.pay()], permissions, convert)))
     assert till.paid == []
 
 
@@ -632,7 +632,7 @@ def test_whatever_a_run_records_can_be_read_again() -> None:
         return report
 
     calls = [ToolCall(str(number), "wrap", "{}") for number in range(2)]
-    state = run_virtual(ended(loop_of([*calls, "done"], [wrap])))
+    state = run_in_virtual_time(ended(loop_of([*calls, "done"], [wrap])))
     written = to_json(state)
     assert refusal(lambda: from_json(written, AgentState)) is None
 
@@ -674,7 +674,7 @@ def test_a_file_name_that_is_no_text_makes_a_body_that_strict_parsers_take(name:
         """Name the newest file."""
         return "caf\udce9.txt"
 
-    state = run_virtual(ended(loop_of([ToolCall("1", "newest", "{}"), "done"], [newest])))
+    state = run_in_virtual_time(ended(loop_of([ToolCall("1", "newest", "{}"), "done"], [newest])))
     config = LLMConfig(model="m", base_url="http://localhost")
     body = wire_format(name).encode_request(InferenceRequest(state.messages), config).body
     read = json.dumps(json.loads(body), ensure_ascii=False)
@@ -708,7 +708,7 @@ def test_a_run_with_arguments_that_are_no_text_leaves_a_readable_state_or_never_
     arguments: Any = {"n": 1}
     made: list[ToolCall] = []
     if refusal(lambda: made.append(ToolCall("1", "pay", arguments))) is None:
-        state = run_virtual(ended(loop_of([made[0], "done"], [Till().pay()])))
+        state = run_in_virtual_time(ended(loop_of([made[0], "done"], [Till().pay()])))
         assert refusal(lambda: from_json(to_json(state), AgentState)) is None
 
 
@@ -746,7 +746,7 @@ def test_a_cancellation_that_is_not_of_the_run_is_an_error_of_the_run() -> None:
         tasks[0].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    first, second = run_virtual(run())
+    first, second = run_in_virtual_time(run())
     assert isinstance(first, asyncio.CancelledError)
     assert isinstance(second, AgentState), f"{second!r} left a run that nobody cancelled"
     assert second.status is ExecutionStatus.FAILED
@@ -764,7 +764,7 @@ def test_a_cancelled_future_of_an_interceptor_is_an_error_of_the_run(name: str) 
         return at
 
     kind: type[Interceptor] = type("Waits", (Interceptor,), {name: point})
-    assert run_virtual(ended(loop_of(["done"], [], kind()))).status is ExecutionStatus.FAILED
+    assert run_in_virtual_time(ended(loop_of(["done"], [], kind()))).status is ExecutionStatus.FAILED
 
 
 def heard(kind: type[Event]) -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
@@ -782,7 +782,7 @@ def heard(kind: type[Event]) -> tuple[AgentState | None, list[Event], ProtocolMo
         loop.wiretap(slow)
         return await cancelled_when(loop, reached), events, monitor
 
-    return run_virtual(run())
+    return run_in_virtual_time(run())
 
 
 broken_by_cancellation = pytest.mark.xfail(
@@ -839,7 +839,7 @@ def test_a_tool_that_outlives_its_cancelled_run_is_told() -> None:
         await over.wait()
         return events, monitor
 
-    events, monitor = run_virtual(run())
+    events, monitor = run_in_virtual_time(run())
     assert [type(event) for event in events if isinstance(event, ToolCallAbandoned)] == [ToolCallAbandoned]
     assert (monitor.violations, monitor.unfinished) == ([], [])
 
@@ -882,7 +882,7 @@ def test_a_driver_that_swallows_cancellation_does_not_pay_again(kind: type[ToolC
         await asyncio.wait((task,))
         return till.paid, task.cancelled()
 
-    assert run_virtual(run()) == ([1], True)
+    assert run_in_virtual_time(run()) == ([1], True)
 
 
 # --- M12 to M14: interceptors ------------------------------------------------------------------------------------
@@ -925,7 +925,7 @@ def test_a_method_of_an_interceptor_works_or_is_refused(make: Callable[[], Inter
     """A guard that was put on an interceptor in an unusual way guards, or cannot be put there."""
     till, loops = Till(), list[AgentLoop]()
     if refusal(lambda: loops.append(loop_of([pay(), "done"], [till.pay()], make()))) is None:
-        run_virtual(ended(loops[0]))
+        run_in_virtual_time(ended(loops[0]))
     assert till.paid == []
 
 
@@ -938,7 +938,7 @@ def test_a_patched_method_of_an_interceptor_is_called() -> None:
 
     with patch.object(Guard, "before_tool_use", autospec=True, side_effect=_blocks) as patched:
         till = Till()
-        run_virtual(ended(loop_of([pay(), "done"], [till.pay()], Guard())))
+        run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay()], Guard())))
     assert (patched.call_count, till.paid) == (1, [])
 
 
@@ -954,7 +954,7 @@ def test_a_budget_that_is_hardly_used_lets_every_agent_of_a_fan_out_work() -> No
     child = AgentLoop(ToolCallingDriver(Answers(), mode="native"), clock=LoopClock())
     calls = [ToolCall(str(number), "ask", '{"task": "answer"}') for number in range(50)]
     tools = [child.as_tool("ask", "Ask somebody.")]
-    state = run_virtual(ended(loop_of([calls, "done"], tools, Budget(tokens=1_000_000))))
+    state = run_in_virtual_time(ended(loop_of([calls, "done"], tools, Budget(tokens=1_000_000))))
     assert [one.status for one in executions_of(state)] == [ToolStatus.SUCCEEDED] * 50
 
 
@@ -1006,7 +1006,7 @@ def test_an_interceptor_does_not_change_the_facts_of_a_call(name: str, kind: typ
     """The record says what was called, when, and whether it may have run, whatever is said of the outcome afterwards."""
     make: Callable[..., Interceptor] = kind
     till = Till()
-    state = run_virtual(ended(loop_of([pay(), "done"], [till.pay(seconds=10, timeout=1)], make(**FACTS[name]))))
+    state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay(seconds=10, timeout=1)], make(**FACTS[name]))))
     (recorded,) = executions_of(state)
     assert till.paid == [1]
     assert recorded.arguments == {"n": 1}
@@ -1032,7 +1032,7 @@ def test_two_decisions_in_one_answer_are_both_taken_or_asked_for_again(text: str
     till = Till()
     final = json.dumps({"thought": "I know.", "type": "final", "answer": "done"})
     driver = ReActDriver(ScriptedInference(text, final, final), output="json")
-    run_virtual(ended(AgentLoop(driver, [till.pay()], clock=LoopClock())))
+    run_in_virtual_time(ended(AgentLoop(driver, [till.pay()], clock=LoopClock())))
     assert sorted(till.paid) in ([1, 2], [])
 
 
@@ -1055,7 +1055,7 @@ def test_metadata_of_the_user_does_not_lose_a_handoff() -> None:
         context = evolve(state.context, metadata={"tenant": "acme"})
         return await ended(loop, state.with_context(context).with_message("And now?"))
 
-    assert run_virtual(run()).final_text == "billing"
+    assert run_in_virtual_time(run()).final_text == "billing"
 
 
 def _desk(request: InferenceRequest) -> InferenceResponse:
@@ -1089,6 +1089,6 @@ def test_a_sliding_window_shows_every_question_with_what_came_before(size: int) 
         for number in range(1, 10):
             state = await ended(loop, state.with_message(Message.user(f"question {number}")))
 
-    run_virtual(run())
+    run_in_virtual_time(run())
     shown = [[message.role for message in request.messages] for request in model.requests]
     assert [roles[-2:] for roles in shown[1:]] == [["assistant", "user"]] * 9

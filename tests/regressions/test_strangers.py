@@ -36,7 +36,7 @@ from agentloop.inference import RecordingInference
 from agentloop.interception import Budget, RequireApproval
 from agentloop.journal import SqliteJournal
 from agentloop.mcp import McpEnsemble
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.tools.ensembles.files import files
 from agentloop.tools.ensembles.sqlite import sqlite
 from agentloop.values import ExecutionStatus, Image, PendingCall, ToolStatus
@@ -625,7 +625,7 @@ def test_an_answer_has_a_deadline_by_default() -> None:
         require(holds=state.status is not ExecutionStatus.COMPLETED, what=state.explain())
         return clock.time()
 
-    assert run_virtual(seconds()) < 24 * 3600
+    assert run_in_virtual_time(seconds()) < 24 * 3600
 
 
 @fails("M41: a call makes as many folders as its path has slashes")

@@ -24,8 +24,8 @@ from agentloop.interception import (
 )
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.replay import replay
-from agentloop.testing import NOTATIONS, Chronicle, CountingIds, ManualClock, Scenario, ScriptedTurn
-from agentloop.testing.toy_tools import Ledger, call, toys
+from agentloop.testing import NOTATIONS, CountingIds, CrashableJournal, ManualClock, Scenario, ScriptedTurn
+from agentloop.testing.toys import Ledger, toy_call, toy_tools
 from agentloop.values import AgentStop, ExecutionStatus, RecordKind, StopReason, ToolCall, approve, deny, edit
 from tests.loop.recovery_bench import Model
 from tests.replay.bench import SCRIPT, loop_of, recorded, tools
@@ -33,8 +33,8 @@ from tests.replay.bench import Ledger as Done
 
 SCENARIO = Scenario(
     turns=(
-        ScriptedTurn("Let me look.", (call("echo", 1), call("fail", 2, id="a"), call("keyed", 1, id="b"))),
-        ScriptedTurn("", (call("alone", 1), call("broken", 3), call("whoami", 4))),
+        ScriptedTurn("Let me look.", (toy_call("echo", 1), toy_call("fail", 2, id="a"), toy_call("keyed", 1, id="b"))),
+        ScriptedTurn("", (toy_call("alone", 1), toy_call("broken", 3), toy_call("whoami", 4))),
         ScriptedTurn("done"),
     )
 )
@@ -63,7 +63,7 @@ async def test_drivers_and_modes(notation: str, *, streaming: bool) -> None:
 
     def loop() -> AgentLoop:
         driver = _driver(notation, streaming=streaming)
-        return AgentLoop(driver, toys(Ledger()), journal=journal, clock=ManualClock(), ids=CountingIds())
+        return AgentLoop(driver, toy_tools(Ledger()), journal=journal, clock=ManualClock(), ids=CountingIds())
 
     state = await loop().execute(SCENARIO.question, execution_id="run")
     assert state.final_text == "done"
@@ -73,7 +73,7 @@ async def test_drivers_and_modes(notation: str, *, streaming: bool) -> None:
 async def test_a_script_without_a_model() -> None:
     """A driver that asks nobody decides again."""
     journal = MemoryJournal()
-    loop = AgentLoop(SCENARIO.driver(), toys(Ledger()), journal=journal)
+    loop = AgentLoop(SCENARIO.driver(), toy_tools(Ledger()), journal=journal)
     await loop.execute(SCENARIO.question, execution_id="run")
     await _equal(journal, "run", loop)
 
@@ -257,10 +257,10 @@ async def test_a_run_whose_task_was_cancelled_is_compared_up_to_there() -> None:
 
 async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None:
     """After a crash at any record and a recovery, the run is replayed like one that was never interrupted; so is one cut off."""
-    journal = Chronicle()
+    journal = CrashableJournal()
     await loop_of(journal=journal).execute("go", execution_id="run")
-    for count in range(1, len(journal.order)):
-        left = await journal.crashed_after(count)
+    for count in range(1, len(journal.appended)):
+        left = await journal.after_crash(count)
         cut = await replay(left, "run", loop_of())
         assert cut.is_equal, cut.explain()
         assert cut.end_reason == "the record ends here: the execution was interrupted, or is still running"
@@ -316,10 +316,10 @@ def test_the_first_turn_of_the_scenario_has_calls() -> None:
 
 async def test_a_message_that_came_while_the_program_was_down() -> None:
     """It was taken by the step that had begun, whose inference was used again; that is no divergence."""
-    journal = Chronicle()
+    journal = CrashableJournal()
     await loop_of(journal=journal).execute("go", execution_id="run")
-    kinds = [record.kind for record in journal.order]
-    left = await journal.crashed_after(kinds.index(RecordKind.INFERENCE_RECORDED) + 1)
+    kinds = [record.kind for record in journal.appended]
+    left = await journal.after_crash(kinds.index(RecordKind.INFERENCE_RECORDED) + 1)
     loop = loop_of(journal=left)
     loop.inbox("run").send("Hurry.")
     state = await loop.recover("run")
@@ -329,9 +329,9 @@ async def test_a_message_that_came_while_the_program_was_down() -> None:
 
 async def test_the_time_that_a_program_was_down_is_not_held_against_it() -> None:
     """A limit on time that was kept is kept again."""
-    journal, clock = Chronicle(), ManualClock()
+    journal, clock = CrashableJournal(), ManualClock()
     await loop_of(journal=journal, clock=clock).execute("go", execution_id="run")
-    left = await journal.crashed_after(4)
+    left = await journal.after_crash(4)
     clock.advance(10_000)
     loop = loop_of(journal=left, clock=clock, interceptors=[Budget(seconds=60, wrap_up=0)])
     assert (await loop.recover("run")).status is ExecutionStatus.COMPLETED

@@ -13,7 +13,7 @@ from agentloop import AgentState, Message, ReActDriver, ToolCallingDriver
 from agentloop.contracts import CanUseTools
 from agentloop.drivers import StepDraft
 from agentloop.events import InferenceResponseReceived
-from agentloop.testing import NOTATIONS, VALID_SCENARIOS, DriverKit, LawBroken, Scenario
+from agentloop.testing import NOTATIONS, VALID_SCENARIOS, DriverKit, LawViolation, Scenario
 from agentloop.values import ProviderPart, ResponsePart, ToolExecutions, to_plain
 
 MAKERS: dict[str, Callable[[Scenario], CanUseTools]] = {
@@ -201,7 +201,7 @@ BROKEN: list[tuple[int, Any]] = [
 @pytest.mark.parametrize(("law", "make"), BROKEN)
 def test_a_broken_driver_is_caught_by_its_law(law: int, make: Any) -> None:
     """A driver that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawBroken) as caught:
+    with pytest.raises(LawViolation) as caught:
         DriverKit(lambda scenario: make(scenario.inference())).check(law)
     assert caught.value.law == law
 

@@ -14,7 +14,7 @@ from agentloop.drivers import StepDraft
 from agentloop.interception import around_inference, before_inference
 from agentloop.interception.stack import InterceptorStack
 from agentloop.modes import get_mode
-from agentloop.testing import NOTATIONS, EquivalenceKit, LawBroken, Scenario
+from agentloop.testing import NOTATIONS, EquivalenceKit, LawViolation, Scenario
 from agentloop.values import InferenceRequest, InferenceResponse, ResponsePart, Text
 
 TOOL_CALLING = ("native", "structured", "validated", "parsed")
@@ -112,5 +112,5 @@ def _rounded(call: ToolCall) -> ToolCall:
 def test_a_driver_that_differs_is_caught(make: Any, what: str) -> None:
     """What differs is named."""
     kit = EquivalenceKit(lambda scenario: make(scenario.inference(NOTATIONS["react-json"]), output="json"))
-    with pytest.raises(LawBroken, match=f"law 12 is broken: {what}"):
+    with pytest.raises(LawViolation, match=f"law 12 is broken: {what}"):
         kit.check(12)

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from agentloop import ToolExecutor
 from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
 from agentloop.journal.recorder import ExecutionRecorder
-from agentloop.testing import ExecutorKit, LawBroken
+from agentloop.testing import ExecutorKit, LawViolation
 from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus
 
 LEFT_BEHIND: list[asyncio.Task[None]] = []
@@ -193,7 +193,7 @@ BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
 @pytest.mark.parametrize(("law", "make"), BROKEN)
 def test_a_broken_executor_is_caught_by_its_law(law: int, make: Callable[[], CanExecuteToolCalls]) -> None:
     """An executor that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawBroken) as caught:
+    with pytest.raises(LawViolation) as caught:
         ExecutorKit(make).check(law)
     assert caught.value.law == law
 

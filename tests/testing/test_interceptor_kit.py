@@ -20,7 +20,7 @@ from agentloop import (
     ToolCallLimit,
 )
 from agentloop.contracts import CanIntercept
-from agentloop.testing import InterceptorKit, LawBroken
+from agentloop.testing import InterceptorKit, LawViolation
 from agentloop.values.points import AfterStep, BeforeStep
 
 MAKERS: dict[str, Callable[[], CanIntercept]] = {
@@ -87,7 +87,7 @@ BROKEN: list[tuple[int, Callable[[], CanIntercept]]] = [
 @pytest.mark.parametrize(("law", "make"), BROKEN)
 def test_a_broken_interceptor_is_caught_by_its_law(law: int, make: Callable[[], CanIntercept]) -> None:
     """An interceptor that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawBroken) as caught:
+    with pytest.raises(LawViolation) as caught:
         InterceptorKit(make).check(law)
     assert caught.value.law == law
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from agentloop.errors import AgentLoopError, JournalFull
-from agentloop.testing.executor_bench import begun_state
+from agentloop.testing.executor_bench import started_state
 from agentloop.values.batches import ToolExecutions
 from agentloop.values.interruptions import (
     BatchInterrupted,
@@ -18,7 +18,7 @@ from agentloop.values.interruptions import (
     interrupted_state,
 )
 
-STATE = begun_state("agent", "run")
+STATE = started_state("agent", "run")
 EXECUTIONS = ToolExecutions((), (), STATE)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentloop.inference import HttpInference
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.wire_formats.fields import encoded_names, wire_name
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.values import InferenceRequest, Message, ToolSpec
 from tests.inference.generated_requests import tool_names
 from tests.inference.loopback_inference import config_for
@@ -58,5 +58,5 @@ def test_calls_in_a_response_have_the_original_tool_names(names: list[str]) -> N
 
     inference = HttpInference(config_for("http://provider"), client=in_process_client(provider))
     tools = [ToolSpec(name, "", {"type": "object"}) for name in names]
-    response = run_virtual(inference.infer(InferenceRequest((Message.user("go"),), tools=tools)))
+    response = run_in_virtual_time(inference.infer(InferenceRequest((Message.user("go"),), tools=tools)))
     assert [call.name for call in response.tool_calls] == names

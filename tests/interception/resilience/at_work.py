@@ -12,7 +12,7 @@ from attrs import define, field
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolContext
 from agentloop.contracts import CanIntercept, Tool, ToolPolicy
 from agentloop.contracts.tool import CanAccessToolContext
-from agentloop.testing import LoopClock, run_virtual
+from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import Effect, Event, ToolExecution
 
 Behavior = Callable[["Run"], Any]
@@ -126,4 +126,4 @@ async def watched(loop: AgentLoop, *, agent: str = "agent") -> Seen:
 
 def seen(tools: Tool | Iterable[Tool], interceptors: Iterable[CanIntercept], *turns: list[ToolCall]) -> Seen:
     """Run a loop in virtual time."""
-    return run_virtual(watched(looped(tools, interceptors, *turns)))
+    return run_in_virtual_time(watched(looped(tools, interceptors, *turns)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallCached
 from agentloop.interception.resilience import Cache, MemoryStore, any_caller
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.values import CachePolicy, Effect, Image, ToolCall, ToolResult, thaw
 from tests.interception.resilience.at_work import Run, Seen, Worker, looped, seen, use, watched
 
@@ -58,7 +58,7 @@ def test_never_a_wrong_key_never_an_error_never_too_old(
             assert bool(cached) is not any(tool.runs for tool in tools)
             assert len(store) <= 2 * most
 
-    run_virtual(play())
+    run_in_virtual_time(play())
 
 
 def test_a_result_is_used_again_until_it_is_too_old() -> None:
@@ -85,7 +85,7 @@ def test_whoever_asks_says_how_old_a_result_may_be() -> None:
             await watched(looped(tool, [Cache(CachePolicy(seconds), store=store)], [use(1)]))
             await asyncio.sleep(6)
 
-    run_virtual(played())
+    run_in_virtual_time(played())
     assert [one.at for one in tool.runs] == [0, 12]
 
 
@@ -124,7 +124,7 @@ def test_callers_do_not_see_each_others_results_unless_they_may() -> None:
         async def both() -> list[Seen]:
             return [await watched(looped(tool, [layer], [use(1)]), agent=agent) for agent in ("ada", "bob", "ada")]
 
-        run_virtual(both())
+        run_in_virtual_time(both())
         return len(tool.runs)
 
     assert played(Cache()) == 2

@@ -24,12 +24,12 @@ from agentloop.interception.resilience import CircuitBreaker
 from agentloop.interception.stack import InterceptorStack
 from agentloop.testing import ManualClock
 from agentloop.testing.clocks import VirtualTimeLoop
-from agentloop.testing.executor_bench import begun_state
+from agentloop.testing.executor_bench import started_state
 from agentloop.values import CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
 from tests.interception.resilience.at_work import Run, Worker, seen, use
 
 SPEC = ToolSpec("work", "Works.", {"type": "object"})
-STATE = begun_state("agent", "run")
+STATE = started_state("agent", "run")
 
 
 @define(eq=False)

@@ -24,7 +24,7 @@ from agentloop.interception.resilience import (
     WithinSteps,
     any_caller,
 )
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.values import CallPolicy, DeduplicatePolicy, Effect, ToolExecution, thaw
 from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
 
@@ -132,7 +132,7 @@ def test_executions_are_apart_unless_told_otherwise() -> None:
                 *[watched(looped(tool, [layer], [use(1)]), agent=agent) for agent in agents], watched(loop)
             )
 
-        run_virtual(together())
+        run_in_virtual_time(together())
         return len(tool.runs)
 
     assert played(Deduplicate(), "agent", "agent") == 3
@@ -152,7 +152,7 @@ def test_a_cancelled_leader_does_not_take_its_followers_along() -> None:
         runs[0].cancel()
         return await asyncio.gather(*runs, return_exceptions=True)
 
-    first, second, third = run_virtual(one_is_cancelled())
+    first, second, third = run_in_virtual_time(one_is_cancelled())
     assert isinstance(first, asyncio.CancelledError)
     assert second.statuses == third.statuses == ["succeeded"]
     assert [run.at for run in tool.runs] == [0, 2]
@@ -169,7 +169,7 @@ def test_nobody_repeats_an_effect_whose_execution_was_cancelled() -> None:
         runs[0].cancel()
         return await asyncio.gather(*runs, return_exceptions=True)
 
-    _, second = run_virtual(one_is_cancelled())
+    _, second = run_in_virtual_time(one_is_cancelled())
     assert second.statuses == ["failed"]
     assert second.outcomes[0].may_have_run
     assert len(tool.runs) == 1
@@ -207,7 +207,7 @@ def test_what_is_over_is_not_kept_where_nobody_will_ask_for_it() -> None:
         await watched(looped(Worker(), [layer], [use(1), use(1)], [use(2)]))
         return [len(seen_calls) for seen_calls in layer._calls_of_loops.values()]
 
-    assert run_virtual(kept()) == [0]
+    assert run_in_virtual_time(kept()) == [0]
 
 
 def test_what_is_no_deduplicator_is_refused() -> None:
@@ -289,7 +289,7 @@ def test_what_a_tool_asks_for_comes_before_what_the_layer_does() -> None:
         for _ in range(2):
             await watched(looped([less, silent], [layer], [use(1), use(1, "silent")], [use(1), use(1, "silent")]))
 
-    run_virtual(twice())
+    run_in_virtual_time(twice())
     assert (len(less.runs), len(silent.runs)) == (4, 1)
 
 
@@ -302,7 +302,7 @@ def test_a_tool_asks_for_deduplication_across_executions(across: bool, runs: int
     async def twice() -> list[list[str]]:
         return [(await watched(looped(tool, [stack], [use(1)]))).statuses for _ in range(2)]
 
-    assert run_virtual(twice()) == [["succeeded"]] * 2
+    assert run_in_virtual_time(twice()) == [["succeeded"]] * 2
     assert len(tool.runs) == runs
 
 

@@ -12,7 +12,7 @@ from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallRateLimited
 from agentloop.interception import AroundToolUse, ProceedToolUse, around_tool_use
 from agentloop.interception.resilience import MemoryStore, RateLimiter, Retry
-from agentloop.testing import run_virtual
+from agentloop.testing import run_in_virtual_time
 from agentloop.values import Effect, RateLimit, RetryPolicy, ToolExecution
 from tests.interception.resilience.at_work import Run, Worker, looped, seen, use, watched
 
@@ -102,7 +102,7 @@ def test_a_bucket_serves_all_executions_that_share_its_store() -> None:
     async def together() -> None:
         await asyncio.gather(*[watched(one) for one in (*loops, loops[0])])
 
-    run_virtual(together())
+    run_in_virtual_time(together())
     assert [one.at for one in tool.runs] == [0, 10, 20]
 
 

@@ -38,7 +38,7 @@ from agentloop.interception.resilience import (
     RateLimiter,
     Retry,
 )
-from agentloop.testing import InterceptorKit, run_virtual
+from agentloop.testing import InterceptorKit, run_in_virtual_time
 from agentloop.values import CachePolicy, CallPolicy, CircuitPolicy, Effect, RateLimit, RetryPolicy
 from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
 
@@ -202,7 +202,7 @@ def test_one_store_serves_all_layers_and_all_loops_that_are_given_it() -> None:
         runs = [await watched(looped(tool, [Resilience(store=store)], [use(1)], [use(n)])) for n in (2, 3)]
         return [run.statuses for run in runs]
 
-    assert run_virtual(both()) == [["succeeded"] * 2] * 2
+    assert run_in_virtual_time(both()) == [["succeeded"] * 2] * 2
     assert [one.value for one in tool.runs] == [1, 2, 3]
     assert [one.at for one in tool.runs] == [0, 10, 20]
 
@@ -221,7 +221,7 @@ def test_cancelling_inside_of_any_wait_leaves_nothing_behind(cut_at: float) -> N
         left = asyncio.all_tasks() - {asyncio.current_task()}
         return {repr(one) for one in left}, task.cancelled()
 
-    left, cancelled = run_virtual(cut())
+    left, cancelled = run_in_virtual_time(cut())
     assert not left
     assert cancelled
 
@@ -249,7 +249,7 @@ def test_nobody_is_asked_to_listen() -> None:
     """Without a listener nothing is told and the outcome is the same."""
     worker = Worker(failing(1), wants=WISHES)
     loop: AgentLoop = looped(worker, [Resilience()], [use(1), use(1)])
-    state = run_virtual(loop.execute("go"))
+    state = run_in_virtual_time(loop.execute("go"))
     assert [one.status.value for step in state.steps for one in step.executions] == ["succeeded"] * 2
 
 

@@ -37,17 +37,17 @@ class Ledger:
     """What toys were called with: an account that lies outside of everything that is tested.
 
     Attributes:
-        used: the name of each toy that ran, with its arguments, in the order in which they began.
+        calls: the name of each toy that ran, with its arguments, in the order in which they began.
     """
 
-    used: list[tuple[str, dict[str, Any]]] = field(factory=list)
+    calls: list[tuple[str, dict[str, Any]]] = field(factory=list)
 
-    def note(self, name: str, arguments: dict[str, Any]) -> None:
+    def record(self, name: str, arguments: dict[str, Any]) -> None:
         """Note that a toy began to run."""
-        self.used.append((name, dict(arguments)))
+        self.calls.append((name, dict(arguments)))
 
 
-class Toy(Tool, CanAccessAgentState):
+class ToyTool(Tool, CanAccessAgentState):
     """A tool that notes its call in a ledger, waits, and does what it is made for.
 
     Args:
@@ -95,7 +95,7 @@ class Toy(Tool, CanAccessAgentState):
         """How it wants to be run."""
         return self._policy
 
-    def with_agent_state(self, state: AgentState) -> Toy:
+    def with_agent_state(self, state: AgentState) -> ToyTool:
         """Return a copy that may read this state."""
         bound = type(self)(self._name, self._ledger, self._does, self._policy)
         bound._state = state  # noqa: SLF001  # of the same class
@@ -103,7 +103,7 @@ class Toy(Tool, CanAccessAgentState):
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Note the call, wait for `seconds`, and do it."""
-        self._ledger.note(self._name, arguments)
+        self._ledger.record(self._name, arguments)
         if arguments.get("seconds"):
             await asyncio.sleep(arguments["seconds"])
         return self._does(arguments["value"], self._state)
@@ -112,16 +112,16 @@ class Toy(Tool, CanAccessAgentState):
         return f"Toy({self._name!r})"
 
 
-class PlainToy(Toy, CanUseThread):
+class ThreadedToyTool(ToyTool, CanUseThread):
     """A toy that works in a thread; it does not wait."""
 
     def use_in_thread(self, **arguments: Any) -> Any:
         """Note the call, and do it."""
-        self._ledger.note(self._name, arguments)
+        self._ledger.record(self._name, arguments)
         return self._does(arguments["value"], self._state)
 
 
-def toys(ledger: Ledger) -> list[Tool]:
+def toy_tools(ledger: Ledger) -> list[Tool]:
     """Return one toy of each kind.
 
     `echo` returns its value, `plain` does so in a thread, `whoami` returns the agent's id; `fail` raises, `stop` raises
@@ -129,19 +129,19 @@ def toys(ledger: Ledger) -> list[Tool]:
     timeout of one second.
     """
     return [
-        Toy("echo", ledger, _echo),
-        PlainToy("plain", ledger, _echo),
-        Toy("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
-        Toy("fail", ledger, _fail),
-        Toy("stop", ledger, _stop),
-        Toy("broken", ledger, lambda _, __: object()),
-        Toy("alone", ledger, _echo, ToolPolicy(sequential=True)),
-        Toy("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
-        Toy("hasty", ledger, _echo, ToolPolicy(timeout=1.0)),
+        ToyTool("echo", ledger, _echo),
+        ThreadedToyTool("plain", ledger, _echo),
+        ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
+        ToyTool("fail", ledger, _fail),
+        ToyTool("stop", ledger, _stop),
+        ToyTool("broken", ledger, lambda _, __: object()),
+        ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True)),
+        ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
+        ToyTool("hasty", ledger, _echo, ToolPolicy(timeout=1.0)),
     ]
 
 
-def call(name: str, value: object = 0, *, id: str = "", **arguments: object) -> ToolCall:  # noqa: A002  # names the field
+def toy_call(name: str, value: object = 0, *, id: str = "", **arguments: object) -> ToolCall:  # noqa: A002  # names the field
     """Make the call of a toy."""
     return ToolCall(id, name, json.dumps({"value": value, **arguments}))
 
@@ -160,18 +160,18 @@ def _stop(value: int, _: AgentState | None) -> int:
 
 _NAMES = ("echo", "whoami", "fail", "stop", "broken", "alone", "keyed", "hasty")
 _ASYNC_CALLS = st.builds(
-    call,
+    toy_call,
     st.sampled_from(_NAMES),
     st.integers(0, 30),
     id=st.sampled_from(["", "call_1", "call_2"]),
     seconds=st.sampled_from([0, 0.5, 2, 3]),
     key=st.sampled_from(["a", "b"]),
 )
-_PLAIN_CALLS = st.builds(call, st.sampled_from(["plain", "echo", "alone"]), st.integers(0, 30))
+_PLAIN_CALLS = st.builds(toy_call, st.sampled_from(["plain", "echo", "alone"]), st.integers(0, 30))
 _BAD_CALLS = st.one_of(
-    st.builds(call, st.sampled_from(["ekko", "", "no such tool"]), st.integers(0, 5)),
-    st.builds(call, st.just("echo"), st.sampled_from(["text", -1, None, 1.5, [1]])),
-    st.builds(call, st.just("echo"), st.just(1), surplus=st.booleans()),
+    st.builds(toy_call, st.sampled_from(["ekko", "", "no such tool"]), st.integers(0, 5)),
+    st.builds(toy_call, st.just("echo"), st.sampled_from(["text", -1, None, 1.5, [1]])),
+    st.builds(toy_call, st.just("echo"), st.just(1), surplus=st.booleans()),
     st.builds(
         ToolCall,
         st.just("x"),
