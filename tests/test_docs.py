@@ -20,9 +20,9 @@ BLOCKS = [
 EXPECTED = {
     "A first agent": "17 + 25 is 42.",
     "A first driver": "HELLO",
-    "A first interceptor": "blocked ToolBlocked: more than 100 needs a person",
+    "A first interceptor": "blocked ToolBlocked: payments of more than 100 need a person",
     "A first wiretap": "AgentExecutionCompleted",
-    "A run that lasts": "Three lamps are left.",
+    "A durable execution": "Three lamps are left.",
 }
 
 
