@@ -43,10 +43,10 @@ class Model(CanInfer):
 
 async def truncate(journal: MemoryJournal, execution_id: str, count: int) -> CrashableJournal:
     """Return a journal with the first records of one execution, as a crash leaves it."""
-    chronicle, head = CrashableJournal(), await journal.head(execution_id)
+    journal_copy, head = CrashableJournal(), await journal.head(execution_id)
     assert head is not None
-    await chronicle.append(head, await journal.read(execution_id))
-    return await chronicle.after_crash(count)
+    await journal_copy.append(head, await journal.read(execution_id))
+    return await journal_copy.after_crash(count)
 
 
 class ToolLedger:

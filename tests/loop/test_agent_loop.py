@@ -83,12 +83,12 @@ def test_a_parallel_batch_is_one_assistant_message() -> None:
     assert len(state.messages) == 3
 
 
-@pytest.mark.parametrize("given", ["go", Message.user("go"), AgentState.start("go")])
-def test_the_input_is_a_text_a_message_or_a_state(given: Any) -> None:
+@pytest.mark.parametrize("question", ["go", Message.user("go"), AgentState.start("go")])
+def test_the_input_is_a_text_a_message_or_a_state(question: Any) -> None:
     """All three forms of input lead to the same conversation."""
-    state = scripted("done", system_prompt="be brief").execute_sync(given)
+    state = scripted("done", system_prompt="be brief").execute_sync(question)
     assert [message.text for message in state.messages] == ["go", "done"]
-    assert state.context.system_prompt == ("" if isinstance(given, AgentState) else "be brief")
+    assert state.context.system_prompt == ("" if isinstance(question, AgentState) else "be brief")
 
 
 def test_other_input_is_refused() -> None:
@@ -113,8 +113,8 @@ def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() 
     inference = ScriptedInference([toy_call("echo", 1)], "first")
     loop = AgentLoop(ToolCallingDriver(inference), toy_tools(Ledger()))
     loop.execute_sync(loop.execute_sync("one").with_message("two"))
-    shown = [[message.text for message in request.messages] for request in inference.requests]
-    assert shown == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
+    texts = [[message.text for message in request.messages] for request in inference.requests]
+    assert texts == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
 
 
 async def test_iterate_yields_the_state_after_each_step_and_the_final_state() -> None:
@@ -176,9 +176,9 @@ async def test_closing_a_stream_cancels_the_execution() -> None:
     await stream.aclose()
     assert asyncio.all_tasks() == before
     assert isinstance(loop.events, EventBus)
-    told: list[Event] = []
-    loop.wiretap(told.append)
-    assert not told
+    events: list[Event] = []
+    loop.wiretap(events.append)
+    assert not events
 
 
 async def test_two_streams_of_one_loop_are_separate() -> None:
@@ -196,16 +196,16 @@ async def test_two_streams_of_one_loop_are_separate() -> None:
 async def test_two_streams_of_one_state_are_separate() -> None:
     """Two executions of the same agent have the same agent id, and each stream has only its own events."""
     loop = scripted([toy_call("echo", 1)], "done", [toy_call("echo", 1)], "done", "hello")
-    begun = await loop.execute("hello")
+    answered = await loop.execute("hello")
 
     async def ids(text: str) -> list[str]:
-        stream = loop.stream(begun.with_message(Message.user(text)))
+        stream = loop.stream(answered.with_message(Message.user(text)))
         return [event.execution_id async for event in stream]
 
     first, second = await asyncio.gather(ids("one"), ids("two"))
     assert len(set(first)) == len(set(second)) == 1
     assert set(first) != set(second)
-    assert first[0] != begun.execution_id
+    assert first[0] != answered.execution_id
 
 
 async def test_a_break_out_of_a_stream_leaves_no_task() -> None:
@@ -374,7 +374,7 @@ def test_a_failed_batch_is_recorded_with_every_outcome() -> None:
     )
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
-    assert [one.status.value for one in state.steps[0].executions] == ["failed", "succeeded"]
+    assert [execution.status.value for execution in state.steps[0].executions] == ["failed", "succeeded"]
     assert state.errors[0].type == "BatchFailed"
     assert len(state.messages) == 2
 
@@ -386,10 +386,10 @@ class MinimalDriver(CanUseTools):
         self.returns = returns
 
     async def use_tools(self, state: AgentState) -> AgentState:
-        made = self.returns[state.step_count]
-        if isinstance(made, Exception):
-            raise made
-        after: AgentState = made(state) if callable(made) else made
+        result = self.returns[state.step_count]
+        if isinstance(result, Exception):
+            raise result
+        after: AgentState = result(state) if callable(result) else result
         return after
 
 
@@ -468,7 +468,7 @@ async def test_a_stored_suspended_state_is_resumed_call_by_call() -> None:
     assert [pending.key for pending in half.pending] == ["run/1/2"]
     done = await loop.resume(from_json(to_json(half), AgentState), {"run/1/2": deny("too even")})
     assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
-    assert [one.status.value for one in done.steps[0].executions] == ["succeeded", "succeeded", "blocked"]
+    assert [execution.status.value for execution in done.steps[0].executions] == ["succeeded", "succeeded", "blocked"]
     assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
     assert done.step_count == 2
     assert done.usage.requests == 2
@@ -511,8 +511,8 @@ def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float
     loop = scripted(
         [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=4)], [toy_call("echo", 3, seconds=4)], "done"
     )
-    told: list[Event] = []
-    loop.wiretap(told.append)
+    events: list[Event] = []
+    loop.wiretap(events.append)
     state = run_in_virtual_time(cancelled_after(loop, seconds))
     assert state.status is ExecutionStatus.STOPPED
     assert state.stop_signal is not None
@@ -520,7 +520,7 @@ def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float
     for step in state.steps:
         assert step.message is not None
         assert len(step.executions) == len(step.message.exchanges)
-    assert sum(isinstance(event, AgentExecutionStopped) for event in told) == (1 if told else 0)
+    assert sum(isinstance(event, AgentExecutionStopped) for event in events) == (1 if events else 0)
     again = run_in_virtual_time(scripted("picked up").execute(state.with_message("go on")))
     assert again.final_text == "picked up"
 
@@ -540,7 +540,10 @@ def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
 
     failed = loop.with_interceptors(Failing()).execute_sync("go")
     assert failed.status is ExecutionStatus.FAILED
-    assert [one.status for one in failed.steps[0].executions] == [ToolStatus.CANCELLED, ToolStatus.CANCELLED]
+    assert [execution.status for execution in failed.steps[0].executions] == [
+        ToolStatus.CANCELLED,
+        ToolStatus.CANCELLED,
+    ]
     assert [message.role for message in failed.messages] == ["user", "assistant"]
 
 

@@ -62,8 +62,8 @@ final, calls = ScenarioStep.final, ScenarioStep.tool_calls
 
 def scripted(*script: ScenarioStep, tools: list[Tool] | None = None, **parts: object) -> AgentLoop:
     """Return a loop that follows a script, with ids that count."""
-    given: dict[str, object] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
-    return AgentLoop(ScriptedDriver(*script), tools or [], **given)  # type: ignore[arg-type]  # parts of a loop
+    defaults: dict[str, object] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
+    return AgentLoop(ScriptedDriver(*script), tools or [], **defaults)  # type: ignore[arg-type]  # parts of a loop
 
 
 def caller(*agents: Tool, tasks: int = 1, **parts: object) -> AgentLoop:
@@ -97,8 +97,8 @@ async def test_the_final_text_of_an_agent_is_the_result_of_the_call() -> None:
     loop = caller(child.as_tool("ask", "Knows."))
     seen: list[Event] = []
     loop.wiretap(seen.append)
-    own: list[Event] = []
-    child.wiretap(own.append)
+    child_events: list[Event] = []
+    child.wiretap(child_events.append)
 
     state = await loop.execute("go", execution_id="run")
 
@@ -107,7 +107,7 @@ async def test_the_final_text_of_an_agent_is_the_result_of_the_call() -> None:
     assert model.requests[0].system_prompt == "Be exact."
     assert [message.text for message in model.requests[0].messages] == ["ask 0"]
     served = [event for event in seen if event.execution_id == "run/1/0/agent"]
-    assert served == own
+    assert served == child_events
     assert {event.parent_agent_id for event in served} == {state.agent_id}
     assert {event.agent_id for event in served} == {"tool_execution_1/agent_1"}
 
@@ -156,7 +156,7 @@ async def test_typed_parameters_reach_the_agent_as_json() -> None:
     ask = AgentLoop.for_model(model).as_tool("ask", "Knows.", input_type=Question)
     batch = calls(("ask", {"topic": "x", "depth": 2}), ("ask", {"depth": 1}))
     state = await scripted(batch, final("over"), tools=[ask]).execute("go")
-    assert [one.status for one in state.steps[0].executions] == [ToolStatus.SUCCEEDED, ToolStatus.REJECTED]
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.SUCCEEDED, ToolStatus.REJECTED]
     assert [request.messages[0].text for request in model.requests] == ['{"topic":"x","depth":2}']
 
 
@@ -200,8 +200,8 @@ async def test_an_agent_uses_the_budget_of_its_caller() -> None:
     state = await loop.execute("go")
     assert state.final_text == "over"
     assert len(seen) == 3
-    told = [one.error_message for one in state.steps[0].executions]
-    assert all("step_limit" in text for text in told)
+    messages = [execution.error_message for execution in state.steps[0].executions]
+    assert all("step_limit" in text for text in messages)
     assert state.extensions["agentloop.budget"]["Budget"]["steps"] < 20
 
 
@@ -211,11 +211,11 @@ async def test_the_depth_of_nested_agents_is_limited() -> None:
     for _ in range(3):
         agent = caller(agent).as_tool("agent", "Acts.", max_depth=9)
     loop = caller(agent)
-    told: list[str] = []
-    loop.wiretap(lambda event: told.append(getattr(getattr(event, "execution", None), "error_message", "")))
+    messages: list[str] = []
+    loop.wiretap(lambda event: messages.append(getattr(getattr(event, "execution", None), "error_message", "")))
     state = await loop.execute("go")
     assert state.status is ExecutionStatus.COMPLETED
-    assert any("a max_depth of 2" in text for text in told)
+    assert any("a max_depth of 2" in text for text in messages)
 
 
 async def test_an_agent_has_only_its_allowed_tools() -> None:
@@ -303,7 +303,7 @@ async def test_siblings_of_a_suspended_agent_run_once() -> None:
     state = await loop.resume(state, {first.key: approve()})
     assert state.status is ExecutionStatus.COMPLETED
     assert run_in_order == ["look"]
-    assert [one.value for one in state.steps[0].executions] == ["seen", "it is paid", "it is paid"]
+    assert [execution.value for execution in state.steps[0].executions] == ["seen", "it is paid", "it is paid"]
 
 
 async def test_a_suspension_passes_through_nested_agents() -> None:
@@ -323,7 +323,7 @@ async def test_a_suspension_passes_through_nested_agents() -> None:
     assert keys == [f"run/1/{index}/agent/1/0/agent/1/0" for index in range(2)]
     state = await loop.resume(from_json(to_json(state), AgentState), {key: approve() for key in keys})
     assert state.status is ExecutionStatus.COMPLETED
-    assert [one.value for one in state.steps[0].executions] == ["over", "over"]
+    assert [execution.value for execution in state.steps[0].executions] == ["over", "over"]
     assert paid == ["Ada", "Ada"]
 
 
@@ -416,13 +416,13 @@ def test_a_suspended_agent_can_be_resumed_in_another_process(tmp_path: Path) -> 
 # --- cancellation and time ----------------------------------------------------------------------------------------
 
 
-def stuck_agent(begun: list[asyncio.Event]) -> AgentLoop:
+def stuck_agent(started: list[asyncio.Event]) -> AgentLoop:
     """Return a loop whose tool sets an event when it starts, and never ends."""
 
     @tool
     async def hang() -> None:
         """Hang."""
-        begun[0].set()
+        started[0].set()
         await asyncio.Event().wait()
 
     return scripted(calls(("hang", {})), final("never"), tools=[hang])
@@ -430,13 +430,13 @@ def stuck_agent(begun: list[asyncio.Event]) -> AgentLoop:
 
 async def test_cancelling_the_caller_cancels_its_agents() -> None:
     """No task is left, every execution has its final event, and the error carries the caller's state."""
-    begun = [asyncio.Event()]
+    started = [asyncio.Event()]
     monitor = ProtocolMonitor()
-    loop = caller(stuck_agent(begun).as_tool("ask", "Hangs."))
+    loop = caller(stuck_agent(started).as_tool("ask", "Hangs."))
     loop.wiretap(monitor)
     before = asyncio.all_tasks()
     run = asyncio.create_task(loop.execute("go", execution_id="run"))
-    await begun[0].wait()
+    await started[0].wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await run
@@ -450,12 +450,12 @@ async def test_cancelling_the_caller_cancels_its_agents() -> None:
 
 async def test_a_cancellation_token_cancels_running_agents() -> None:
     """The token of the caller cancels the running agent, and the caller returns its state."""
-    begun = [asyncio.Event()]
+    started = [asyncio.Event()]
     token = CancellationToken()
-    loop = caller(stuck_agent(begun).as_tool("ask", "Hangs."), interceptors=[token])
+    loop = caller(stuck_agent(started).as_tool("ask", "Hangs."), interceptors=[token])
     before = asyncio.all_tasks()
     run = asyncio.create_task(loop.execute("go"))
-    await begun[0].wait()
+    await started[0].wait()
     token.cancel("enough")
     state = await run
     assert state.stop_signal is not None
@@ -519,7 +519,7 @@ def test_states_do_not_depend_on_the_order_of_completion(
         monitor = ProtocolMonitor()
         loop.wiretap(monitor)
         by_execution: dict[str, list[str]] = {}
-        loop.wiretap(lambda one: by_execution.setdefault(one.execution_id, []).append(type(one).__name__))
+        loop.wiretap(lambda event: by_execution.setdefault(event.execution_id, []).append(type(event).__name__))
         state = await loop.execute("go", execution_id="run")
         while state.pending:
             state = await loop.resume(state, {leaves(state)[0].key: approve()})
@@ -539,7 +539,7 @@ async def test_concurrent_agents_are_isolated() -> None:
     agents: set[tuple[str, str]] = set()
     loop.wiretap(lambda event: agents.add((event.execution_id, event.agent_id)))
     state = await loop.execute("go", execution_id="run")
-    assert [one.value for one in state.steps[0].executions] == [f"ASK {number}" for number in range(5)]
+    assert [execution.value for execution in state.steps[0].executions] == [f"ASK {number}" for number in range(5)]
     expected = {(f"run/1/{index}/agent", f"tool_execution_{index + 1}/agent_1") for index in range(5)}
     assert agents == {("run", state.agent_id), *expected}
     assert all(len(request.messages) == 1 for request in model.requests)
@@ -548,14 +548,14 @@ async def test_concurrent_agents_are_isolated() -> None:
 async def test_suspension_events_list_all_pending_calls() -> None:
     """The final event lists the same calls as the state."""
     loop = caller(clerk())
-    told: list[AgentExecutionSuspended] = []
-    loop.on(AgentExecutionSuspended, told.append)
+    suspensions: list[AgentExecutionSuspended] = []
+    loop.on(AgentExecutionSuspended, suspensions.append)
     state = await loop.execute("go", execution_id="run")
-    assert [event.execution_id for event in told] == ["run/1/0/agent", "run"]
-    assert told[-1].pending == state.pending
+    assert [event.execution_id for event in suspensions] == ["run/1/0/agent", "run"]
+    assert suspensions[-1].pending == state.pending
 
 
-# --- beside other layers ------------------------------------------------------------------------------------------
+# --- together with other layers ------------------------------------------------------------------------------------------
 
 
 async def test_a_call_of_an_agent_that_needs_approval_is_approved_once() -> None:
@@ -635,7 +635,7 @@ async def test_calls_behind_a_suspended_agent_keep_their_order() -> None:
             ("run/1/1", "run/1/0"),
         ]
         state = await loop.resume(from_json(to_json(state), AgentState), {f"run/1/0/agent/{step}/0": approve()})
-    assert [one.value for one in state.steps[0].executions] == ["both done", "tidy"]
+    assert [execution.value for execution in state.steps[0].executions] == ["both done", "tidy"]
 
 
 async def test_closing_a_suspended_turn_cancels_the_call_of_the_agent() -> None:
@@ -716,21 +716,21 @@ async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
 
 async def test_cancelling_settles_a_suspended_agent_and_its_siblings() -> None:
     """A suspended agent and a running one are settled as cancelled, and the events are in a valid order."""
-    begun = [asyncio.Event()]
+    started = [asyncio.Event()]
     waits = asyncio.Event()
-    loop = caller(clerk(), stuck_agent(begun).as_tool("ask", "Hangs."))
+    loop = caller(clerk(), stuck_agent(started).as_tool("ask", "Hangs."))
     monitor = ProtocolMonitor()
     loop.wiretap(monitor)
     loop.on(AgentExecutionSuspended, lambda _: waits.set())
     run = asyncio.create_task(loop.execute("go"))
-    await begun[0].wait()
+    await started[0].wait()
     await waits.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await run
     state = interrupted_state(raised.value)
     assert state is not None
-    assert [one.status for one in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
     assert state.steps[0].executions[0].may_have_run
     monitor.check()
 
@@ -755,5 +755,5 @@ async def test_the_order_of_decisions_about_agents_does_not_matter() -> None:
         for index in order:
             key = f"run/1/{index}/agent/1/0"
             state = await loop.resume(state, {key: deny("no") if index == 1 else approve()})
-        ended.append([(one.key, one.value, one.status) for one in state.steps[0].executions])
+        ended.append([(execution.key, execution.value, execution.status) for execution in state.steps[0].executions])
     assert ended[0] == ended[1]

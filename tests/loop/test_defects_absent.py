@@ -82,7 +82,7 @@ def test_1_state_changes_of_tool_interceptors_are_kept(driver: str) -> None:
             seen = point.state.context.metadata.get("after", 0)
             return point.with_state(point.state.with_metadata(after=seen + 1))
 
-    made: dict[str, Driver] = {
+    drivers: dict[str, Driver] = {
         "tool calling": ToolCallingDriver(
             ScriptedInference([toy_call("echo", n, seconds=3 - n) for n in range(3)], "done")
         ),
@@ -91,7 +91,7 @@ def test_1_state_changes_of_tool_interceptors_are_kept(driver: str) -> None:
             ScenarioStep.final("done"),
         ),
     }
-    state, _ = run(AgentLoop(made[driver], toy_tools(Ledger()), interceptors=[Counting()]))
+    state, _ = run(AgentLoop(drivers[driver], toy_tools(Ledger()), interceptors=[Counting()]))
     assert state.context.metadata == {"before": 3, "after": 3}
 
 
@@ -131,9 +131,9 @@ class TwoInferencesDriver(InferringDriver):
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize(("kind", "asked"), [(ToolCallingDriver, 2), (TwoInferencesDriver, 4)])
+@pytest.mark.parametrize(("kind", "inferences"), [(ToolCallingDriver, 2), (TwoInferencesDriver, 4)])
 def test_4_inference_interceptors_run_under_every_driver(
-    kind: type[InferringDriver], asked: int, *, streaming: bool
+    kind: type[InferringDriver], inferences: int, *, streaming: bool
 ) -> None:
     """Each inference passes all three points, under each driver, streamed or not."""
     passed: list[str] = []
@@ -152,11 +152,11 @@ def test_4_inference_interceptors_run_under_every_driver(
             return point
 
     echo = [toy_call("echo", 1)]
-    model = ScriptedInference(echo, "done") if asked == 2 else ScriptedInference("", echo, "", "done")
+    model = ScriptedInference(echo, "done") if inferences == 2 else ScriptedInference("", echo, "", "done")
     driver = kind(model, streaming=streaming)
     state, _ = run(AgentLoop(driver, toy_tools(Ledger()), interceptors=[RecordsPoints()]))
     assert state.final_text == "done"
-    assert passed == ["before", "around", "after"] * asked
+    assert passed == ["before", "around", "after"] * inferences
 
 
 @tool
@@ -182,7 +182,7 @@ def test_5_arguments_are_validated_against_the_whole_schema() -> None:
     right = ToolCall("right", "book", '{"nights": 2, "rooms": [{"bed": "wide"}]}')
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([*calls, right], "done")), [book])
     state, _ = run(loop)
-    statuses = [one.status.value for one in state.steps[0].executions]
+    statuses = [execution.status.value for execution in state.steps[0].executions]
     assert statuses == ["rejected"] * 4 + ["succeeded"]
     assert BOOKED == [2]
 
@@ -217,8 +217,8 @@ def test_6_the_limits_of_calls_hold() -> None:
     loop = loop.with_tools([*loop.tools, hasty])
     state, _ = run(loop)
     step = state.steps[0]
-    assert [one.status.value for one in step.executions] == ["timed_out", "timed_out", "succeeded"]
-    times = [(one.started_at, one.ended_at) for one in step.executions]
+    assert [execution.status.value for execution in step.executions] == ["timed_out", "timed_out", "succeeded"]
+    times = [(execution.started_at, execution.ended_at) for execution in step.executions]
     assert all(begins >= ended for (_, ended), (begins, _) in pairwise(times))
 
 
@@ -251,7 +251,7 @@ def test_8_a_parallel_batch_is_one_assistant_message() -> None:
     sent = json.loads(body)["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
     assert len(sent[1]["tool_calls"]) == 3
-    assert [one["tool_call_id"] for one in sent[2:5]] == [one["id"] for one in sent[1]["tool_calls"]]
+    assert [message["tool_call_id"] for message in sent[2:5]] == [message["id"] for message in sent[1]["tool_calls"]]
 
 
 @tool(effect="pure")

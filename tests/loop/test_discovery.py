@@ -36,11 +36,11 @@ class GrowingGroup(CanDiscoverTools):
     interceptors: Sequence[CanIntercept] = ()
 
     def __init__(self) -> None:
-        self.holds = self.asked = 0
+        self.holds = self.queries = 0
 
     @property
     def offered(self) -> Sequence[Tool]:
-        return [tool_named(f"tool{number}", str(number)) for number in range(self.asked)]
+        return [tool_named(f"tool{number}", str(number)) for number in range(self.queries)]
 
     async def hold(self) -> None:
         self.holds += 1
@@ -50,7 +50,7 @@ class GrowingGroup(CanDiscoverTools):
 
     async def discover(self) -> Sequence[Tool]:
         assert self.holds
-        self.asked += 1
+        self.queries += 1
         return self.offered
 
 
@@ -59,12 +59,12 @@ class FixedGroup(GrowingGroup):
 
     name = "fixed"
 
-    def __init__(self, *found: Tool) -> None:
+    def __init__(self, *tools: Tool) -> None:
         super().__init__()
-        self.found = found
+        self.tools = tools
 
     async def discover(self) -> Sequence[Tool]:
-        return self.found
+        return self.tools
 
 
 def loop_calling(tools: Sequence[Tool | ToolGroup], *names: str) -> tuple[AgentLoop, ScriptedInference]:
@@ -114,10 +114,10 @@ async def test_concurrent_executions_discover_separately() -> None:
 async def test_discovered_tools_belong_to_their_group() -> None:
     """Their calls have the events of any tool, and a copy of the loop discovers them, too."""
     loop, _ = loop_calling([GrowingGroup()], "tool0")
-    begun: list[str] = []
-    loop.on(ToolCallStarted, lambda event: begun.append(event.call.name))
+    started: list[str] = []
+    loop.on(ToolCallStarted, lambda event: started.append(event.call.name))
     assert outcomes(await loop.with_max_steps(5).execute("go"))[0].value == "0"
-    assert begun == ["tool0"]
-    found = loop.tools.with_discovered([(group, group.offered) for group in loop.tools.groups])
-    assert found.group_names == {"tool0": "growing"}
-    assert found.only(["tool0"]).group_names == {"tool0": "growing"}
+    assert started == ["tool0"]
+    tools = loop.tools.with_discovered([(group, group.offered) for group in loop.tools.groups])
+    assert tools.group_names == {"tool0": "growing"}
+    assert tools.only(["tool0"]).group_names == {"tool0": "growing"}

@@ -79,15 +79,15 @@ async def test_another_loop_continues_the_conversation() -> None:
     assert state.step_count == 3
     handoff = state.steps[0].executions[0]
     assert (handoff.status, handoff.value) == (ToolStatus.SUCCEEDED, "the conversation is handed over")
-    asked = model.requests[0]
-    assert asked.system_prompt == "You are billing."
-    assert [spec.name for spec in asked.tools] == ["refund"]
-    assert asked.messages[0].text == "My money!"
-    assert asked.messages[1].exchanges[0].call.arguments == {"reason": "money"}
+    request = model.requests[0]
+    assert request.system_prompt == "You are billing."
+    assert [spec.name for spec in request.tools] == ["refund"]
+    assert request.messages[0].text == "My money!"
+    assert request.messages[1].exchanges[0].call.arguments == {"reason": "money"}
     assert handed_over_by(state) == "to_billing"
-    told = [event for event in seen if isinstance(event, ConversationHandedOver)]
-    assert [event.execution for event in told] == [handoff]
-    assert [type(one) for one in seen].count(AgentExecutionStarted) == 1
+    events = [event for event in seen if isinstance(event, ConversationHandedOver)]
+    assert [event.execution for event in events] == [handoff]
+    assert [type(event) for event in seen].count(AgentExecutionStarted) == 1
     assert isinstance(seen[-1], AgentExecutionCompleted)
 
 
@@ -152,12 +152,14 @@ async def test_the_number_of_handoffs_is_limited() -> None:
 
     loops["a"], loops["b"] = ping("b"), ping("a")
     state = await loops["a"].execute("go")
-    executions = [one for step in state.steps for one in step.executions]
-    assert [one.status for one in executions].count(ToolStatus.SUCCEEDED) == 3
+    executions = [execution for step in state.steps for execution in step.executions]
+    assert [execution.status for execution in executions].count(ToolStatus.SUCCEEDED) == 3
     assert executions[3].error is not None
     assert executions[3].error.type == "AgentsTooDeep"
     again = await loops["a"].execute(state.with_message("more"))
-    assert [one.status for one in again.steps[0].executions] == [ToolStatus.SUCCEEDED]  # counted per execution
+    assert [execution.status for execution in again.steps[0].executions] == [
+        ToolStatus.SUCCEEDED
+    ]  # counted per execution
 
 
 async def test_limits_keep_counting() -> None:
@@ -205,7 +207,11 @@ async def test_the_first_of_several_handoffs_wins() -> None:
     state = await scripted(batch, tools=tools).execute("go")
     assert handed_over_by(state) == "to_sales"
     executions = state.steps[0].executions
-    assert [one.status for one in executions] == [ToolStatus.SUCCEEDED, ToolStatus.SUCCEEDED, ToolStatus.FAILED]
+    assert [execution.status for execution in executions] == [
+        ToolStatus.SUCCEEDED,
+        ToolStatus.SUCCEEDED,
+        ToolStatus.FAILED,
+    ]
     assert "'to_sales' already" in executions[2].error_message
 
 
@@ -277,15 +283,15 @@ async def test_a_handoff_without_a_target_fails_the_execution() -> None:
 
 async def test_groups_can_contain_handoffs_and_groups_of_the_other_loop_are_held() -> None:
     """The groups of the other loop are started for the rest of the execution and stopped at its end."""
-    told: list[str] = []
-    shop = Ensemble("shop", [refund], start=lambda: told.append("start"), stop=lambda: told.append("stop"))
+    events: list[str] = []
+    shop = Ensemble("shop", [refund], start=lambda: events.append("start"), stop=lambda: events.append("stop"))
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "done")
     billing = AgentLoop.for_model(model, tools=[shop])
     over = handoff_to(billing, name="to_billing", description="Money.")
     loop = AgentLoop.for_model(ScriptedInference(OVER), tools=[Ensemble("desk", [over])])
     state = await loop.execute("go")
     assert state.steps[1].executions[0].value == "order 7 is paid back"
-    assert told == ["start", "stop"]
+    assert events == ["start", "stop"]
 
 
 async def test_an_agent_can_hand_over_its_own_conversation() -> None:

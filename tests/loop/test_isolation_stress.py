@@ -104,12 +104,12 @@ def assert_isolated(state: AgentState, number: int) -> None:
     assert (state.execution_id, state.step_count) == (execution_id, STEPS + 1)
     assert state.usage.input_tokens == number * (STEPS + 1)
     for step in state.steps[:STEPS]:
-        assert {one.name for one in step.executions} == set(NAMES)
-        for place, one in enumerate(step.executions):
-            assert one.key == f"{execution_id}/{step.number}/{place}"
-            assert one.call.arguments["owner"] == owner
-            assert (one.status, one.value) == expected(owner, execution_id, one.name)
-            assert owner in one.error_message or one.name != "failing"
+        assert {execution.name for execution in step.executions} == set(NAMES)
+        for place, result in enumerate(step.executions):
+            assert result.key == f"{execution_id}/{step.number}/{place}"
+            assert result.call.arguments["owner"] == owner
+            assert (result.status, result.value) == expected(owner, execution_id, result.name)
+            assert owner in result.error_message or result.name != "failing"
     assert from_json(to_json(state), AgentState) == state
 
 
@@ -133,14 +133,16 @@ def test_two_hundred_executions_of_one_loop_are_isolated() -> None:
     """Calls, results, context, dependencies, events and usage belong to one execution each; no task or thread is left."""
     threads = set(threading.enumerate())
     loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
-    heard: list[tuple[str, str]] = []
-    loop.on(ToolCallCompleted, lambda event: heard.append((event.execution_id, event.execution.key)))
+    reported: list[tuple[str, str]] = []
+    loop.on(ToolCallCompleted, lambda event: reported.append((event.execution_id, event.execution.key)))
     states = run_in_virtual_time(all_at_once(loop))
     for number, state in enumerate(states):
         assert isinstance(state, AgentState)
         assert_isolated(state, number)
-        own = [key for execution_id, key in heard if execution_id == state.execution_id]
-        assert own == [one.key for step in state.steps for one in step.executions if one.name != "missing"]
+        keys = [key for execution_id, key in reported if execution_id == state.execution_id]
+        assert keys == [
+            execution.key for step in state.steps for execution in step.executions if execution.name != "missing"
+        ]
     assert set(threading.enumerate()) <= threads
 
 
@@ -160,13 +162,13 @@ def test_cancelling_some_executions_does_not_affect_the_others() -> None:
     threads = set(threading.enumerate())
     loop = AgentLoop(ToolCallingDriver(ModelOfUsers()), [slow, quick, threaded, failing, hasty], clock=LoopClock())
     ended = run_in_virtual_time(cancel_half(loop))
-    for number, one in enumerate(ended):
+    for number, result in enumerate(ended):
         if number % 2:
-            assert isinstance(one, AgentState)
-            assert_isolated(one, number)
+            assert isinstance(result, AgentState)
+            assert_isolated(result, number)
             continue
-        assert isinstance(one, asyncio.CancelledError)
-        state = interrupted_state(one)
+        assert isinstance(result, asyncio.CancelledError)
+        state = interrupted_state(result)
         assert state is not None
         assert state.messages[0].text == f"user {number}"
         assert state.status is ExecutionStatus.STOPPED

@@ -117,12 +117,12 @@ def count_all_calls(counts: Counter[str]) -> Iterator[None]:
 def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Over n steps each message and each spec is encoded once, and each call is validated and converted once (law 20)."""
     encoded: Counter[int] = Counter()
-    kept: list[object] = []  # an id is one message's only as long as the message lives
+    alive: list[object] = []  # the id of a message is unique only as long as the message lives
     encode = requests.encode_message
 
     def encode_counted(message: Message, **options: Any) -> bytes:
         encoded[id(message)] += 1
-        kept.append(message)
+        alive.append(message)
         return encode(message, **options)
 
     counts: Counter[str] = Counter()

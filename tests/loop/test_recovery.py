@@ -76,8 +76,8 @@ def ledger_tools(world: ToolLedger, *, reconcile: Any = None) -> list[Any]:
 
 def loop_for(world: ToolLedger, journal: MemoryJournal, *turns: Turn, **parts: Any) -> AgentLoop:
     """Return a loop with a journal."""
-    made = parts.pop("tools", None) or ledger_tools(world)
-    return AgentLoop(ToolCallingDriver(Model(*(turns or SCRIPT))), made, journal=journal, **parts)
+    tools = parts.pop("tools", None) or ledger_tools(world)
+    return AgentLoop(ToolCallingDriver(Model(*(turns or SCRIPT))), tools, journal=journal, **parts)
 
 
 async def run_recorded(world: ToolLedger, **parts: Any) -> tuple[MemoryJournal, AgentState]:
@@ -90,9 +90,9 @@ async def test_the_state_is_the_fold_of_the_records() -> None:
     """After every step, and at the end, the state in the journal is the one in memory, byte for byte (law 15)."""
     journal = MemoryJournal()
     async for state in loop_for(ToolLedger(), journal).iterate("Go.", execution_id="run"):
-        told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
-        assert told is not None
-        assert to_json(told) == to_json(state)
+        recorded = fold_records(verify_records(await journal.read("run"), "run"), "run").state
+        assert recorded is not None
+        assert to_json(recorded) == to_json(state)
     head = await journal.head("run")
     assert head is not None
     assert (head.status, head.step_count, head.input) == (ExecutionStatus.COMPLETED, 5, "Go.")
@@ -130,14 +130,14 @@ def check_recovered(
 ) -> None:
     """Check that no recorded work was repeated and that every doubt was reported."""
     settled = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_OUTCOME}
-    begun = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_INTENT} - settled
+    started = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_INTENT} - settled
     doubted = {e.key for e in events if isinstance(e, ToolCallRecovered) and e.recovery == "in_doubt"}
     for step in state.steps:
         for execution in step.executions:
             if execution.key in settled:
                 assert again.effects[execution.key] == 0
                 assert execution.succeeded
-            elif execution.key in begun and execution.name == "pay":
+            elif execution.key in started and execution.name == "pay":
                 assert again.effects[execution.key] == 0
                 assert execution.status is ToolStatus.IN_DOUBT
                 assert execution.may_have_run
@@ -188,7 +188,7 @@ async def test_a_tool_reconciles_its_interrupted_call(case: str) -> None:
     journal, at = await interrupted_journal("pay")
     world = ToolLedger()
     state = await loop_for(world, journal, tools=ledger_tools(world, reconcile=reconcile)).recover("run")
-    execution = next(one for step in state.steps for one in step.executions if one.key == at)
+    execution = next(execution for step in state.steps for execution in step.executions if execution.key == at)
     assert (execution.status, world.effects[at]) == (status, runs)
     if execution.succeeded:
         assert execution.value == "paid 1"
@@ -232,7 +232,7 @@ async def test_the_policy_suspend_waits_for_a_decision_about_a_call_in_doubt() -
         assert "Approve to run it again" in waiting.pending[0].reason
         assert world.effects[at] == 0
         state = await loop.resume("run", {at: decision})
-        execution = next(one for step in state.steps for one in step.executions if one.key == at)
+        execution = next(execution for step in state.steps for execution in step.executions if execution.key == at)
         assert (execution.status, world.effects[at]) == (status, runs)
         assert execution.may_have_run is (status is ToolStatus.BLOCKED)
         assert state.status is ExecutionStatus.COMPLETED
@@ -244,7 +244,7 @@ async def test_the_policy_fail_ends_an_execution_with_a_call_in_doubt() -> None:
     state = await loop_for(ToolLedger(), journal).recover("run", in_doubt="fail")
     assert state.status is ExecutionStatus.FAILED
     assert "in doubt" in state.errors[-1].message
-    execution = next(one for step in state.steps for one in step.executions if one.key == at)
+    execution = next(execution for step in state.steps for execution in step.executions if execution.key == at)
     assert execution.status is ToolStatus.IN_DOUBT
 
 
@@ -256,7 +256,7 @@ async def test_a_removed_tool_leaves_its_call_in_doubt() -> None:
             state = await AgentLoop(
                 ToolCallingDriver(Model(*SCRIPT)), journal=await truncate(journal, "run", record.sequence)
             ).recover("run")
-            statuses = {one.status for step in state.steps for one in step.executions}
+            statuses = {execution.status for step in state.steps for execution in step.executions}
             assert statuses <= {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT, ToolStatus.REJECTED}
     assert final.status is ExecutionStatus.COMPLETED
 
@@ -278,19 +278,19 @@ async def test_a_started_call_resumes_with_its_recorded_arguments() -> None:
 
     outcome = next(r.sequence for r in records if r.kind is RecordKind.CALL_OUTCOME and "paid 1" in r.body)
     for interceptor in (before_tool_use(change), before_tool_use(block), RequireApproval("pay")):
-        world, kept = ToolLedger(), list[ToolCallIntentKept]()
+        world, kept_intents = ToolLedger(), list[ToolCallIntentKept]()
         loop = loop_for(world, await truncate(journal, "run", outcome), interceptors=[interceptor])
-        loop.on(ToolCallIntentKept, kept.append)
+        loop.on(ToolCallIntentKept, kept_intents.append)
         state = await loop.recover("run")
-        execution = next(one for one in state.steps[1].executions if one.name == "pay")
+        execution = next(execution for execution in state.steps[1].executions if execution.name == "pay")
         assert execution.value == "paid 1"
         assert world.effects[execution.key] == 0
-        assert any(one.key == execution.key for one in kept) or isinstance(interceptor, RequireApproval)
+        assert any(event.key == execution.key for event in kept_intents) or isinstance(interceptor, RequireApproval)
     failed = await loop_for(
         ToolLedger(), await truncate(journal, "run", outcome), interceptors=[RaisingInterceptor()]
     ).recover("run")
     assert failed.status is ExecutionStatus.FAILED
-    assert next(one for one in failed.steps[1].executions if one.name == "pay").value == "paid 1"
+    assert next(execution for execution in failed.steps[1].executions if execution.name == "pay").value == "paid 1"
 
 
 async def test_the_interceptors_of_an_interrupted_step_run_again() -> None:
@@ -389,9 +389,9 @@ async def test_nothing_is_done_that_cannot_be_recorded() -> None:
             state = await loop_for(again, journal).recover("run")
             assert state.status is ExecutionStatus.COMPLETED
             for step in state.steps:
-                for one in step.executions:
-                    total = world.effects[one.key] + again.effects[one.key]
-                    assert total == 1 or (one.status is ToolStatus.IN_DOUBT) or one.name != "pay"
+                for execution in step.executions:
+                    total = world.effects[execution.key] + again.effects[execution.key]
+                    assert total == 1 or (execution.status is ToolStatus.IN_DOUBT) or execution.name != "pay"
 
 
 async def test_a_journal_with_a_changed_record_is_refused() -> None:
@@ -422,11 +422,11 @@ async def test_a_cancelled_execution_has_its_end_in_the_journal() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
-    told = fold_records(verify_records(await journal.read("run"), "run"), "run").state
-    assert told == interrupted_state(caught.value)
-    assert told is not None
-    assert told.steps[0].executions[0].status is ToolStatus.CANCELLED
-    assert told.steps[0].executions[0].may_have_run
+    recorded = fold_records(verify_records(await journal.read("run"), "run"), "run").state
+    assert recorded == interrupted_state(caught.value)
+    assert recorded is not None
+    assert recorded.steps[0].executions[0].status is ToolStatus.CANCELLED
+    assert recorded.steps[0].executions[0].may_have_run
 
 
 async def test_a_decision_is_used_once() -> None:
@@ -459,14 +459,16 @@ async def test_recovery_of_an_execution_that_was_suspended_and_resumed() -> None
         approved = {
             r.body.split('"key":"')[1].split('"')[0] for r in records[:count] if r.kind is RecordKind.DECISION_USED
         }
-        found = await loop.recover("run")
+        recovered = await loop.recover("run")
         if records[count - 1].kind is RecordKind.DECISION_USED:
-            continue  # written in one group with the resumption; alone it is never found
+            continue  # written in one group with the resumption; never alone
         for key in again.effects:
-            name = next(one.name for step in found.steps for one in step.executions if one.key == key)
+            name = next(
+                execution.name for step in recovered.steps for execution in step.executions if execution.key == key
+            )
             assert name != "pay" or key in approved
-        waited = found.status is ExecutionStatus.SUSPENDED
-        assert waited or found.final_text == "Done."
+        waited = recovered.status is ExecutionStatus.SUSPENDED
+        assert waited or recovered.final_text == "Done."
 
 
 async def test_the_recorded_effect_of_a_call_counts() -> None:
@@ -481,5 +483,5 @@ async def test_the_recorded_effect_of_a_call_counts() -> None:
         return f"paid {n}"
 
     state = await loop_for(world, journal, tools=[*ledger_tools(world)[:2], pay]).recover("run")
-    execution = next(one for step in state.steps for one in step.executions if one.key == at)
+    execution = next(execution for step in state.steps for execution in step.executions if execution.key == at)
     assert execution.status is ToolStatus.IN_DOUBT

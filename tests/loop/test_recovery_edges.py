@@ -31,10 +31,10 @@ async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> No
             await asyncio.sleep(0)
     kinds = [record.kind for record in chronicle.appended]
     for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
-        left = await chronicle.after_crash(count)
-        state = await loop.with_journal(left).recover("run")
+        remaining = await chronicle.after_crash(count)
+        state = await loop.with_journal(remaining).recover("run")
         assert [message.text for message in state.messages] == ["go", "first", "and more?", "second"]
-        assert fold_records(await left.read("run"), "run").state == state
+        assert fold_records(await remaining.read("run"), "run").state == state
 
 
 async def test_a_message_sent_during_an_inference_follows_its_response_after_a_crash() -> None:
@@ -61,12 +61,12 @@ async def test_a_message_sent_during_an_inference_follows_its_response_after_a_c
 
 async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference() -> None:
     """Calls of a masked response are reused or in doubt, in their own step; no call of the new response replaces them."""
-    ran: Counter[int] = Counter()
+    runs: Counter[int] = Counter()
 
     @tool
     async def pay(n: int) -> str:
         """Pay."""
-        ran[n] += 1
+        runs[n] += 1
         return f"paid {n}"
 
     class ModelWithSecret(Model):
@@ -78,37 +78,37 @@ async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_infer
     first = ModelWithSecret([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
     await AgentLoop(ToolCallingDriver(first), [pay], journal=journal).execute("go", execution_id="run")
     records = await journal.read("run")
-    assert ran == {1: 1, 2: 1}
+    assert runs == {1: 1, 2: 1}
     outcome = next(record.sequence for record in records if record.kind is RecordKind.CALL_OUTCOME)
     other = ModelWithSecret("?", "done")
-    left = await truncate(journal, "run", outcome)
-    state = await AgentLoop(ToolCallingDriver(other), [pay], journal=left).recover("run")
-    assert ran == {1: 1, 2: 1}
-    found = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
-    assert set(found.values()) == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
+    remaining = await truncate(journal, "run", outcome)
+    state = await AgentLoop(ToolCallingDriver(other), [pay], journal=remaining).recover("run")
+    assert runs == {1: 1, 2: 1}
+    statuses = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
+    assert set(statuses.values()) == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
     assert state.status is ExecutionStatus.COMPLETED
     assert state.step_count == 2
 
 
 async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> None:
     """Messages of the running execution are still recorded; an ended one accepts none."""
-    chronicle, waits, goes_on = CrashableJournal(), asyncio.Event(), asyncio.Event()
+    chronicle, waiting, resumes = CrashableJournal(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
     async def wait() -> str:
         """Wait."""
-        waits.set()
-        await goes_on.wait()
+        waiting.set()
+        await resumes.wait()
         return "waited"
 
     loop = AgentLoop(ToolCallingDriver(Model([("wait", {})], "done", "again")), [wait], journal=chronicle)
     running = asyncio.create_task(loop.execute("go", execution_id="run"))
-    await waits.wait()
+    await waiting.wait()
     with pytest.raises(JournalConflict):
         await loop.execute("go", execution_id="run")
     loop.inbox("run").send("hurry")
     await asyncio.sleep(0)
-    goes_on.set()
+    resumes.set()
     await running
     assert RecordKind.MESSAGES_SENT in [record.kind for record in chronicle.appended]
     with pytest.raises(JournalConflict):
@@ -152,8 +152,8 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
     chronicle = CrashableJournal()
     loop = AgentLoop(ToolCallingDriver(Model("done")), journal=chronicle, interceptors=[Tenant()])
     await loop.execute("go", execution_id="run")
-    left = await chronicle.after_crash(1)
-    begun = fold_records(await left.read("run"), "run").state
-    assert begun is not None
-    state = await loop.with_journal(left).execute(begun)
+    remaining = await chronicle.after_crash(1)
+    started = fold_records(await remaining.read("run"), "run").state
+    assert started is not None
+    state = await loop.with_journal(remaining).execute(started)
     assert state.context.metadata["tenant"] == "acme"

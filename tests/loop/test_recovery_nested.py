@@ -62,7 +62,7 @@ async def recover_after_each_record(
     build: Callable[[ToolLedger, MemoryJournal], AgentLoop], chronicle: CrashableJournal, execution_id: str = "run"
 ) -> list[tuple[AgentState, ToolLedger, AgentLoop]]:
     """Recover from a crash after each record; return the final states."""
-    found = []
+    results = []
     for count in range(1, len(chronicle.appended) + 1):
         journal = await chronicle.after_crash(count)
         if await journal.head(execution_id) is None:
@@ -74,13 +74,13 @@ async def recover_after_each_record(
         state = await loop.recover(execution_id)
         monitor.check()
         for head in await journal.list():
-            told = fold_records(
+            recorded = fold_records(
                 verify_records(await journal.read(head.execution_id), head.execution_id), head.execution_id
             )
-            assert told.state is not None
-            assert told.state.status is head.status
-        found.append((state, world, loop))
-    return found
+            assert recorded.state is not None
+            assert recorded.state.status is head.status
+        results.append((state, world, loop))
+    return results
 
 
 async def test_agents_recover_with_their_callers() -> None:
@@ -106,8 +106,8 @@ async def test_agents_recover_with_their_callers() -> None:
     for count, (state, again, _) in enumerate(await recover_after_each_record(family, chronicle), 1):
         assert state.final_text == final.final_text
         for key in world.effects:
-            begun, settled = intents[key] < count, outcomes[key] < count
-            assert again.effects[key] == (0 if begun else 1), (count, key, settled)
+            started, settled = intents[key] < count, outcomes[key] < count
+            assert again.effects[key] == (0 if started else 1), (count, key, settled)
 
 
 async def test_a_suspended_agent_recovers_with_its_caller() -> None:
@@ -121,7 +121,7 @@ async def test_a_suspended_agent_recovers_with_its_caller() -> None:
     state = await loop.execute("Go.", execution_id="run")
     while state.pending:
         state = await loop.resume(
-            "run", {one.key: approve() for one in state.pending if not (one.waits_for or one.inner)}
+            "run", {call.key: approve() for call in state.pending if not (call.waits_for or call.inner)}
         )
     assert state.status is ExecutionStatus.COMPLETED
     assert set(world.effects.values()) == {1}
@@ -139,7 +139,7 @@ async def test_a_suspended_agent_recovers_with_its_caller() -> None:
         for _ in range(6):
             if not state.pending:
                 break
-            decisions = {one.key: approve() for one in state.pending if not (one.waits_for or one.inner)}
+            decisions = {call.key: approve() for call in state.pending if not (call.waits_for or call.inner)}
             state = await loop.resume("run", decisions)
         assert state.status is ExecutionStatus.COMPLETED, (count, state.explain())
         for key in world.effects:
@@ -305,7 +305,7 @@ async def test_parallel_calls_recover_under_a_limit(limit: int) -> None:
         settled = {
             r.body.split('"key":"')[1].split('"')[0] for r in chronicle.appended[:count] if r.kind == "call_outcome"
         }
-        doubted = {one.key for one in state.steps[0].executions if one.status is ToolStatus.IN_DOUBT}
+        doubted = {execution.key for execution in state.steps[0].executions if execution.status is ToolStatus.IN_DOUBT}
         assert doubted == intents - settled
         assert set(world.effects) == {f"run/1/{n}" for n in range(5)} - intents
         assert isinstance(loop.journal, MemoryJournal)
@@ -315,12 +315,12 @@ async def test_recovery_reports_every_started_call() -> None:
     """Each call that started is reported, with how it was recovered."""
     chronicle = CrashableJournal()
     await family(ToolLedger(), chronicle).execute("Go.", execution_id="run")
-    begun = next(i for i, r in enumerate(chronicle.appended, 1) if r.kind == "call_intent" and "agent/2/0" in r.body)
-    told: list[ToolCallRecovered] = []
-    loop = family(ToolLedger(), await chronicle.after_crash(begun))
-    loop.on(ToolCallRecovered, told.append)
+    started = next(i for i, r in enumerate(chronicle.appended, 1) if r.kind == "call_intent" and "agent/2/0" in r.body)
+    recoveries: list[ToolCallRecovered] = []
+    loop = family(ToolLedger(), await chronicle.after_crash(started))
+    loop.on(ToolCallRecovered, recoveries.append)
     await loop.recover("run")
-    assert {(one.key, one.recovery.value) for one in told} >= {
+    assert {(event.key, event.recovery.value) for event in recoveries} >= {
         ("run/1/0", "continued"),
         ("run/1/0/agent/2/0", "in_doubt"),
     }

@@ -76,13 +76,13 @@ async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> No
     loop = loop_for(world, journal, approval=True)
     waiting = await loop.execute("Go.", execution_id="run")
     key = waiting.pending[0].key
-    left = await journal.after_crash(len(journal.appended))
+    remaining = await journal.after_crash(len(journal.appended))
     state = await loop.resume(waiting, {key: approve()})
     assert state.steps[0].executions[0].succeeded
-    refused = await loop_for(ToolLedger(), left, approval=True).resume("run", {key: approve()})
+    refused = await loop_for(ToolLedger(), remaining, approval=True).resume("run", {key: approve()})
     assert "was masked in the journal" in refused.steps[0].executions[0].error_message
     again = await journal.after_crash(
-        next(i for i, one in enumerate(journal.appended, 1) if one.kind is RecordKind.EXECUTION_SUSPENDED)
+        next(i for i, record in enumerate(journal.appended, 1) if record.kind is RecordKind.EXECUTION_SUSPENDED)
     )
     other = ToolLedger()
     edited = await loop_for(other, again, approval=True).resume("run", {key: edit({"token": SECRET})})
@@ -112,11 +112,11 @@ async def test_downtime_does_not_count() -> None:
     final = await loop_with(chronicle).execute("Go.", execution_id="run")
     steps = final.step_count
     assert final.status is ExecutionStatus.STOPPED
-    done = next(i for i, one in enumerate(chronicle.appended, 1) if one.kind is RecordKind.STEP_COMPLETED)
-    left = await chronicle.after_crash(done)
+    done = next(i for i, record in enumerate(chronicle.appended, 1) if record.kind is RecordKind.STEP_COMPLETED)
+    remaining = await chronicle.after_crash(done)
     clock.advance(3600)
-    state = await loop_with(left).recover("run")
+    state = await loop_with(remaining).recover("run")
     assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, steps)
     assert state.execution is not None
     assert timedelta(seconds=state.execution.waited_seconds) > timedelta(hours=1)
-    assert fold_records(await left.read("run"), "run").state == state
+    assert fold_records(await remaining.read("run"), "run").state == state

@@ -59,7 +59,7 @@ def send_at(loop: AgentLoop, kind: type[Event], *texts: str, times: int = 1) -> 
 
 def conversation(state: AgentState) -> list[str]:
     """Return role and text of the messages; calls of an assistant are shown by their number."""
-    return [f"{one.role[0]}:{one.text or len(one.exchanges)}" for one in state.messages]
+    return [f"{message.role[0]}:{message.text or len(message.exchanges)}" for message in state.messages]
 
 
 @pytest.mark.parametrize("kind", [AgentStepStarted, InferenceRequestStarted, ContinuationEvaluated, AgentStepCompleted])
@@ -67,13 +67,13 @@ def test_a_message_is_in_the_conversation_before_the_next_step(kind: type[Event]
     """Whenever in a step it is sent, the next request contains it, after the outcomes of the step."""
     loop = scripted([toy_call("echo", 1)], "done")
     send_at(loop, kind, "also this")
-    told: list[Event] = []
-    loop.wiretap(told.append)
+    events: list[Event] = []
+    loop.wiretap(events.append)
     state = loop.execute_sync("go", execution_id="run")
     assert conversation(state) == ["u:go", "a:1", "u:also this", "a:done"]
-    requests = [event.request for event in told if isinstance(event, InferenceRequestStarted)]
-    assert [one.text for one in requests[1].messages if one.role == "user"] == ["go", "also this"]
-    (received,) = [event for event in told if isinstance(event, MessageReceived)]
+    requests = [event.request for event in events if isinstance(event, InferenceRequestStarted)]
+    assert [message.text for message in requests[1].messages if message.role == "user"] == ["go", "also this"]
+    (received,) = [event for event in events if isinstance(event, MessageReceived)]
     assert (received.message.text, received.step_number) == ("also this", 2)
 
 
@@ -93,10 +93,10 @@ def test_a_waiting_message_requests_a_continuation() -> None:
     """A message that waits at the end of a step is the reason for the next step."""
     loop = scripted("done", "done again")
     send_at(loop, InferenceRequestStarted, "one more thing")
-    told: list[Event] = []
-    loop.on(ContinuationEvaluated, told.append)
+    events: list[Event] = []
+    loop.on(ContinuationEvaluated, events.append)
     loop.execute_sync("go", execution_id="run")
-    assert [event.continues for event in told if isinstance(event, ContinuationEvaluated)] == [True, False]
+    assert [event.continues for event in events if isinstance(event, ContinuationEvaluated)] == [True, False]
 
 
 async def test_messages_can_be_sent_while_iterating() -> None:
@@ -175,11 +175,11 @@ def test_a_message_that_is_too_late_is_refused(point: Callable[..., Any]) -> Non
     """From the moment at which the execution stops, sending is an error."""
     refused: list[str] = []
 
-    def send(given: Any) -> Any:
+    def send(point: Any) -> Any:
         with pytest.raises(InboxClosed) as caught:
             loop.inbox("run").send("too late")
         refused.append(str(caught.value))
-        return given
+        return point
 
     loop = scripted("done").with_interceptors(point(send))
     assert conversation(loop.execute_sync("go", execution_id="run")) == ["u:go", "a:done"]
@@ -209,8 +209,8 @@ def test_a_message_does_not_bypass_a_limit(parts: Any, lines: list[Any], expecte
 
 def test_a_stop_before_the_first_step_keeps_the_message() -> None:
     """The message is in the final state, although no model was called."""
-    for point in (before_execution, before_step):
-        loop = scripted("done").with_interceptors(point(lambda given: given.stop("not today")))
+    for at_point in (before_execution, before_step):
+        loop = scripted("done").with_interceptors(at_point(lambda point: point.stop("not today")))
         loop.inbox("run").send("more")
         state = loop.execute_sync("go", execution_id="run")
         assert (state.step_count, conversation(state)) == (0, ["u:go", "u:more"])
@@ -230,7 +230,7 @@ def test_a_cancelled_execution_keeps_the_message() -> None:
     loop = scripted([toy_call("echo", 1, seconds=9)])
     send_at(loop, InferenceRequestStarted, "more")
 
-    async def cut() -> AgentState:
+    async def cancel() -> AgentState:
         task = asyncio.ensure_future(loop.execute("go", execution_id="run"))
         await asyncio.sleep(1)
         task.cancel()
@@ -240,7 +240,7 @@ def test_a_cancelled_execution_keeps_the_message() -> None:
         assert state is not None
         return state
 
-    assert conversation(run_in_virtual_time(cut())) == ["u:go", "a:1", "u:more"]
+    assert conversation(run_in_virtual_time(cancel())) == ["u:go", "a:1", "u:more"]
 
 
 async def test_a_message_to_a_suspended_execution_waits() -> None:
@@ -313,7 +313,7 @@ def test_no_message_is_lost_duplicated_or_reordered(sent: list[int], turns: list
     loop.on(AgentStepStarted, send)
     state = loop.execute_sync("go", execution_id="run")
     assert state.status is ExecutionStatus.COMPLETED
-    assert [one.text for one in state.messages if one.role == "user"][1:] == expected
+    assert [message.text for message in state.messages if message.role == "user"][1:] == expected
     assert state.messages[-1].role == "assistant"
 
 

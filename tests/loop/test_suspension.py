@@ -123,14 +123,14 @@ def test_each_round_of_decisions_can_be_another_process(tmp_path: Path) -> None:
     assert [call.key for call in state.pending] == ["run/2/3"]
     state = run_in_process(tmp_path, "{'run/2/3': answer('by hand')}")
     assert (state.status, state.final_text, state.step_count) == (ExecutionStatus.COMPLETED, "done", 3)
-    assert [one.text for one in state.steps[1].executions] == [
+    assert [execution.text for execution in state.steps[1].executions] == [
         "paid Ada",
         "seen",
         "ToolBlocked: not Bob",
         "by hand",
         "paid Eve",
     ]
-    assert [one.key for one in state.steps[1].executions] == [f"run/2/{place}" for place in range(5)]
+    assert [execution.key for execution in state.steps[1].executions] == [f"run/2/{place}" for place in range(5)]
     assert (tmp_path / "paid").read_text().split() == ["looked", "looked", "Ada", "Eve"]
     assert [message.role for message in state.messages] == ["user", "assistant", "assistant", "assistant"]
     exchange = state.messages[2].exchanges[4]
@@ -148,16 +148,16 @@ def loop_suspending(*values: int, ledger: Ledger | None = None, **parts: Any) ->
 async def test_the_events_of_a_suspension_and_a_resumption() -> None:
     """The run ends as suspended; the next one is resumed, in the same step, without another inference."""
     loop = loop_suspending(1, 2, interceptors=[RequireApproval([lambda point: point.arguments["value"] == 2])])
-    told: list[Event] = []
-    loop.wiretap(told.append)
+    events: list[Event] = []
+    loop.wiretap(events.append)
     state = await loop.execute("go", execution_id="run")
-    ended = told[-1]
+    ended = events[-1]
     assert isinstance(ended, AgentExecutionSuspended)
     assert ended.pending == state.pending
-    told.clear()
+    events.clear()
     await loop.resume(state, {"run/1/1": approve()})
     kinds = (AgentExecutionStarted, AgentStepStarted, ToolCallCompleted, AgentStepCompleted)
-    seen = [(type(event).__name__, event.step_number) for event in told if isinstance(event, kinds)]
+    seen = [(type(event).__name__, event.step_number) for event in events if isinstance(event, kinds)]
     assert seen == [
         ("AgentExecutionStarted", 1),
         ("AgentStepStarted", 1),
@@ -166,7 +166,7 @@ async def test_the_events_of_a_suspension_and_a_resumption() -> None:
         ("AgentStepStarted", 2),
         ("AgentStepCompleted", 2),
     ]
-    first = told[0]
+    first = events[0]
     assert isinstance(first, AgentExecutionStarted)
     assert first.resumed
 
@@ -230,7 +230,7 @@ async def test_a_call_that_waits_for_another_runs_when_the_other_is_settled() ->
     with pytest.raises(DecisionError, match="needs no decision: it runs when 'run/1/0' is settled"):
         await loop.resume(state, {"run/1/1": approve()})
     state = await loop.resume(state, {"run/1/0": approve()})
-    assert [one.value for one in state.steps[0].executions] == [1, 2, 3]
+    assert [execution.value for execution in state.steps[0].executions] == [1, 2, 3]
     assert [arguments["value"] for _, arguments in ledger.calls] == [3, 1, 2]
 
 
@@ -257,7 +257,7 @@ async def test_a_failed_resumption_leaves_a_complete_conversation() -> None:
     loop = loop_suspending(1, 2, ledger=ledger, interceptors=[FailingInterceptor(), RequireApproval()])
     state = await loop.resume(await loop.execute("go", execution_id="run"), {"run/1/0": approve()})
     assert state.status is ExecutionStatus.FAILED
-    assert [one.status for one in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.FAILED, ToolStatus.CANCELLED]
     assert [message.role for message in state.messages] == ["user", "assistant"]
     assert not ledger.calls
 
@@ -284,7 +284,7 @@ async def test_decided_calls_whose_executor_dies_may_have_run() -> None:
     state = await loop.execute("go", execution_id="run")
     state = await loop.resume(state, {"run/1/1": approve()})
     assert state.status is ExecutionStatus.FAILED
-    assert [(one.status, one.may_have_run) for one in state.steps[0].executions] == [
+    assert [(execution.status, execution.may_have_run) for execution in state.steps[0].executions] == [
         (ToolStatus.CANCELLED, False),
         (ToolStatus.FAILED, True),
     ]
@@ -338,14 +338,14 @@ class DecisionRounds(RuleBasedStateMachine):
         decisions: dict[str, Decision] = {}
         for call, kind in zip(waiting, kinds, strict=False):
             digest = call.digest if bound else ""
-            made: dict[str | None, Decision] = {
+            by_kind: dict[str | None, Decision] = {
                 "approve": approve(digest),
                 "deny": deny("no", digest),
                 "answer": answer("by hand", digest),
                 "edit": edit({"value": 50, "key": call.key.rpartition("/")[2]}, digest),
             }
             if kind is not None:
-                decisions[call.key] = made[kind]
+                decisions[call.key] = by_kind[kind]
                 self.expected[call.key] = (kind, call.call.arguments["value"])
         state = from_json(to_json(self.state), AgentState) if stored else self.state
         self.state = asyncio.run(self.loop.resume(state, decisions))
@@ -364,9 +364,9 @@ class DecisionRounds(RuleBasedStateMachine):
         if not hasattr(self, "state"):
             return
         step = self.state.steps[0]
-        settled = {one.key: one for one in step.executions}
+        settled = {execution.key: execution for execution in step.executions}
         waiting = {call.key for call in step.pending}
-        assert [one.key for one in step.executions] == sorted(settled)
+        assert [execution.key for execution in step.executions] == sorted(settled)
         assert sorted([*settled, *waiting]) == [f"run/1/{place}" for place in range(len(self.calls))]
         for key, execution in self.settled.items():
             assert settled[key] == execution
@@ -390,15 +390,15 @@ class DecisionRounds(RuleBasedStateMachine):
         """A call is in the ledger once if it ran, and else not at all."""
         if not hasattr(self, "state"):
             return
-        ran = Counter(arguments["key"] for _, arguments in self.ledger.calls)
-        assert all(times == 1 for times in ran.values())
+        runs = Counter(arguments["key"] for _, arguments in self.ledger.calls)
+        assert all(times == 1 for times in runs.values())
         by_decision = {key for key, (kind, _) in self.expected.items() if kind in {"deny", "answer"}}
         should = {
-            one.key.rpartition("/")[2]
-            for one in self.settled.values()
-            if one.key not in by_decision and one.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}
+            execution.key.rpartition("/")[2]
+            for execution in self.settled.values()
+            if execution.key not in by_decision and execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}
         }
-        assert set(ran) == should
+        assert set(runs) == should
 
     @invariant()
     def the_execution_continues_when_all_calls_are_settled(self) -> None:

@@ -16,16 +16,16 @@ def loop_with_steps(steps: int) -> AgentLoop:
 
 def test_no_repr_of_a_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """asyncio makes a repr of its runner's task and of the task's result, so no task has a state as its result."""
-    shown: list[AgentState] = []
+    reprs: list[AgentState] = []
 
     def record_repr(state: AgentState) -> str:
-        shown.append(state)
+        reprs.append(state)
         return "a state"
 
     monkeypatch.setattr(AgentState, "__repr__", record_repr)
     assert loop_with_steps(3).execute_sync("go").final_text == "done"
     assert [state.step_count for state in loop_with_steps(3).iterate_sync("go")] == [1, 2, 3, 3]
-    assert shown == []
+    assert reprs == []
 
 
 def test_errors_are_raised_unchanged() -> None:

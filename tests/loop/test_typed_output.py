@@ -213,7 +213,7 @@ def test_a_type_without_a_schema_is_refused_at_construction() -> None:
 async def test_an_answer_by_tool_is_streamed_as_text() -> None:
     """A listener sees the answer, not the call with which it is given."""
     driver = ToolCallingDriver(ScriptedInference(by_tool(GOOD)), mode=NativeMode(output="tool"), streaming=True)
-    loop, told = AgentLoop(driver, output_type=Sum), list[tuple[str, str]]()
-    loop.on(InferenceDeltaReceived, lambda event: told.append((event.delta.kind, event.delta.text)))
+    loop, deltas = AgentLoop(driver, output_type=Sum), list[tuple[str, str]]()
+    loop.on(InferenceDeltaReceived, lambda event: deltas.append((event.delta.kind, event.delta.text)))
     await loop.execute("?")
-    assert told == [("text", json.dumps(GOOD))]
+    assert deltas == [("text", json.dumps(GOOD))]
