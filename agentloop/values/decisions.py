@@ -1,4 +1,4 @@
-"""What can be decided about a call that waits."""
+"""Pending calls, the decisions about them, and the verdicts of interceptors about calls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class Approve(Value):
-    """Let the call run as it is.
+    """Run the call unchanged.
 
     Attributes:
-        digest: binds the decision to one key, tool and arguments (`PendingCall.digest`); empty to decide about the call
-            that waits under the key, whatever it is.
+        digest: binds the decision to one key, tool and arguments (`PendingCall.digest`); empty to decide about whatever call
+            is pending under the key.
     """
 
     digest: str = ""
@@ -27,11 +27,11 @@ class Approve(Value):
 
 @frozen(eq=False, repr=False)
 class Deny(Value):
-    """Keep the call from running and tell the model why.
+    """Do not run the call, and send the model the reason.
 
     Attributes:
-        reason: why.
-        digest: as that of `Approve`.
+        reason: the reason, for the model.
+        digest: as for `Approve`.
     """
 
     reason: str = ""
@@ -40,11 +40,11 @@ class Deny(Value):
 
 @frozen(eq=False, repr=False)
 class Answer(Value):
-    """Settle the call with this value, without running it.
+    """Use this value as the result of the call, without running it.
 
     Attributes:
         value: the result.
-        digest: as that of `Approve`.
+        digest: as for `Approve`.
     """
 
     value: JsonValue = field(default=None, converter=freeze)
@@ -53,11 +53,11 @@ class Answer(Value):
 
 @frozen(eq=False, repr=False)
 class Edit(Value):
-    """Let the call run with other arguments, which are validated again.
+    """Run the call with other arguments, which are validated again.
 
     Attributes:
-        arguments: the arguments.
-        digest: as that of `Approve`; of the call that was shown, not of the edited one.
+        arguments: the new arguments.
+        digest: as for `Approve`; the digest of the pending call, not of the edited one.
     """
 
     arguments: JsonObject = field(converter=freeze_object)
@@ -68,27 +68,27 @@ Decision: TypeAlias = Approve | Deny | Answer | Edit
 
 
 def approve(digest: str = "") -> Approve:
-    """Decide that the call runs as it is.
+    """Decide to run the call unchanged.
 
     Args:
-        digest: `PendingCall.digest` of the call that was shown to the one who decides: if another call, or one with other
-            arguments, waits under the key then, the decision is refused.
+        digest: `PendingCall.digest` of the reviewed call. The decision is refused if another call, or one with other
+            arguments, is pending under the key by then.
     """
     return Approve(digest)
 
 
 def deny(reason: str = "", digest: str = "") -> Deny:
-    """Decide that the call does not run; the model is told the reason. The digest is as that of `approve`."""
+    """Decide not to run the call; the model gets the reason. The digest is as for `approve`."""
     return Deny(reason, digest)
 
 
 def answer(value: object, digest: str = "") -> Answer:
-    """Decide that the call is settled with this value, without running. The digest is as that of `approve`."""
+    """Decide to use this value as the result, without running the call. The digest is as for `approve`."""
     return Answer(value, digest)
 
 
 def edit(arguments: Mapping[str, object], digest: str = "") -> Edit:
-    """Decide that the call runs with these arguments instead. The digest, as that of `approve`, is of the call as it waits."""
+    """Decide to run the call with these arguments instead. The digest is as for `approve`, of the call before the edit."""
     return Edit(arguments, digest)
 
 
@@ -98,17 +98,17 @@ def _as_inner(calls: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
 
 @frozen(eq=False, repr=False)
 class PendingCall(Value):
-    """A call that waits: for a person's decision, or for an earlier call that does.
+    """A call that waits for a decision, or for an earlier call that does.
 
     Attributes:
-        key: the idempotency key of the call; decisions name it.
+        key: the idempotency key of the call; decisions refer to it.
         call: the call as it would run.
-        reason: why it waits, for the one who decides.
-        waits_for: the key of the pending call that has to be settled first; empty when it waits for a decision.
-        decision: what was decided, until the call is settled by it.
-        begun: whether its tool has begun to run and has suspended the call itself.
-        inner: the calls inside of it that wait, where an agent serves it; decisions may name their keys.
-        progress: what its tool needs to go on, as JSON; an agent's state, where one serves the call.
+        reason: why it waits, for the reviewer.
+        waits_for: the key of the pending call that has to be settled first; empty if it waits for a decision.
+        decision: the decision, until the call is settled by it.
+        begun: whether its tool has started and has suspended the call itself.
+        inner: the pending calls of the agent that serves this call, if its tool is an agent; decisions may refer to them.
+        progress: what its tool needs to resume, as JSON; the state of the agent, if its tool is an agent.
     """
 
     key: str
@@ -122,37 +122,45 @@ class PendingCall(Value):
 
     @property
     def is_decided(self) -> bool:
-        """Whether something was decided about it, or about a call inside of it."""
+        """Whether there is a decision about it, or about one of its inner calls."""
         return self.decision is not None or any(call.decision is not None for call in self.inner)
 
     @property
     def flat(self) -> tuple[PendingCall, ...]:
-        """The call, and after it those inside of it, at any depth."""
+        """The call, followed by its inner calls."""
         return (self, *self.inner)
 
     def without_internals(self) -> PendingCall:
-        """Return the call without what only its tool needs."""
+        """Return the call without its inner calls and progress, which only its tool needs."""
         return evolve(self, inner=(), progress=None) if self.inner or self.progress is not None else self
 
     @property
     def digest(self) -> str:
-        """What a decision is bound to: SHA-256 over key, tool name and arguments, in hexadecimal."""
-        import hashlib  # noqa: PLC0415  # loads OpenSSL, 10 ms that only those pay who bind decisions
+        """The identity of the call for decisions: SHA-256 over key, tool name and arguments, in hexadecimal."""
+        import hashlib  # noqa: PLC0415  # loads OpenSSL, which takes 10 ms
 
         bound = f"{self.key}\x00{self.call.name}\x00{self.call.arguments_json}"
         return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class CallSuspended(AgentLoopError):
-    """Raise it in a tool to let its call wait for a decision: the execution is suspended, and the call is in `state.pending`.
+    """Raise this in a tool to suspend its call until there is a decision; the call is then in `state.pending`.
 
-    When the call is approved, or a call inside of it is decided, the tool is used again, with what it left in
-    `ToolContext.resumed`. An answer settles the call without the tool, and so does a denial.
+    When the call is approved, or one of its inner calls is decided, the tool is called again and gets the pending call as
+    `ToolContext.resumed`. `Answer` and `Deny` settle the call without the tool.
+
+    Args:
+        reason: why the call waits, for the reviewer.
+        inner: pending calls inside this call; a decision about one of them resumes it.
+        progress: what the tool needs to resume, as JSON.
 
     Attributes:
-        reason: why it waits, for the one who decides.
-        inner: the calls inside of it that wait; with them, it goes on when one of these is decided.
-        progress: what the tool needs to go on, as JSON.
+        reason: why the call waits.
+        inner: the pending calls inside this call.
+        progress: what the tool needs to resume.
+
+    Raises:
+        NotJson: if the progress has no JSON form.
     """
 
     def __init__(self, reason: str = "", *, inner: Iterable[PendingCall] = (), progress: object = None) -> None:
@@ -164,14 +172,22 @@ class CallSuspended(AgentLoopError):
 
 @frozen(eq=False, repr=False)
 class Block(Value):
-    """The call does not run; the model is told the reason."""
+    """The verdict that a call does not run.
+
+    Attributes:
+        reason: the reason, for the model.
+    """
 
     reason: str
 
 
 @frozen(eq=False, repr=False)
 class Suspend(Value):
-    """The call waits for a decision; the reason is for the one who decides."""
+    """The verdict that a call waits for a decision.
+
+    Attributes:
+        reason: the reason, for the reviewer.
+    """
 
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""Keys that do not show themselves."""
+"""Secrets: API keys that never appear in text, and fields of JSON data that are masked before data is stored."""
 
 from __future__ import annotations
 
@@ -10,59 +10,60 @@ from attrs import field, frozen
 from agentloop.errors import ConfigurationError
 from agentloop.values.json import format_json, parse_json
 
-_HIDDEN = "***"
-_TELLING = 8
+MASK = "***"
+_PREFIX_LENGTH = 8  # so many characters of a key identify it, even where a longer message was cut off inside the key
+_MIN_SEARCHED_LENGTH = 4  # shorter values would be masked in unrelated text
 
 
 class Secret:
-    """Holds a key and shows it nowhere: not in a repr, not in a format, not in a pickle or a copy on disk.
+    """An API key that never appears in a repr, a formatted string or a pickle.
 
     Args:
-        value: the key; spaces and line ends around it, as files and clipboards add them, are no part of it.
+        value: the key; surrounding white space, as files and clipboards add it, is removed.
 
     Raises:
-        ConfigurationError: when it holds a character that no HTTP header can carry; the message does not show it.
+        ConfigurationError: if the key contains a character that an HTTP header cannot carry; the message does not show it.
     """
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
         self._value = value.strip()
-        for place, character in enumerate(self._value, 1):
+        for position, character in enumerate(self._value, 1):
             if not (character.isascii() and character.isprintable()):
                 raise ConfigurationError(
-                    f"the key cannot be sent: its character {place} of {len(self._value)} is a control character or not "
+                    f"the key cannot be sent: its character {position} of {len(self._value)} is a control character or not "
                     "ASCII; was it copied from a formatted text?"
                 )
 
     def reveal(self) -> str:
-        """Return the key itself, for the one place that sends it."""
+        """Return the key, for the code that sends it."""
         return self._value
 
     def redact(self, text: str) -> str:
-        """Return the text with asterisks for every occurrence of the key, also for one that is cut off."""
+        """Return the text with asterisks in place of every occurrence of the key, including truncated ones."""
         if not self._value:
             return text
-        before, *others = text.split(self._value[:_TELLING])
-        rest = self._value[_TELLING:]
-        return _HIDDEN.join([before, *[other[_length_in_common(other, rest) :] for other in others]])
+        before, *others = text.split(self._value[:_PREFIX_LENGTH])
+        rest = self._value[_PREFIX_LENGTH:]
+        return MASK.join([before, *[other[_common_prefix_length(other, rest) :] for other in others]])
 
     def redact_error(self, error: BaseException) -> None:
-        """Take the key out of an error: out of its texts, and cut the chain of its causes before the first that tells it."""
+        """Remove the key from an error: mask it in the error's text, and cut the chain of causes before the first with it."""
         error.args = tuple([self.redact(part) if isinstance(part, str) else part for part in error.args])
         for name, value in vars(error).items():
             if isinstance(value, str):
                 setattr(error, name, self.redact(value))
         link: BaseException = error
         while (cause := link.__cause__ or link.__context__) is not None:
-            told = f"{cause} {cause!r} {vars(cause)}"
-            if self.redact(told) != told:
+            text = f"{cause} {cause!r} {vars(cause)}"
+            if self.redact(text) != text:
                 link.__cause__ = link.__context__ = None
                 return
             link = cause
 
     def __repr__(self) -> str:
-        return f"Secret('{_HIDDEN}')"
+        return f"Secret('{MASK}')"
 
     __str__ = __repr__
 
@@ -79,15 +80,15 @@ class Secret:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a secret is not written anywhere; give the key again where it is needed")
+        raise TypeError("a secret cannot be pickled; pass the key again where it is needed")
 
 
 def as_secret(value: str | Secret | None) -> Secret | None:
-    """Wrap a key; None stays None, and a key without a character is None.
+    """Wrap a key; None and empty keys become None.
 
     Raises:
-        ConfigurationError: when the key holds a character that cannot be sent.
-        TypeError: when it is no text.
+        ConfigurationError: if the key contains a character that cannot be sent.
+        TypeError: if it is not text.
     """
     if value is None:
         return None
@@ -97,19 +98,13 @@ def as_secret(value: str | Secret | None) -> Secret | None:
     return secret if secret.reveal() else None
 
 
-def _length_in_common(text: str, other: str) -> int:
-    """Return how many characters both begin with."""
+def _common_prefix_length(text: str, other: str) -> int:
     length = 0
-    for mine, theirs in zip(text, other, strict=False):
-        if mine != theirs:
+    for character, expected in zip(text, other, strict=False):
+        if character != expected:
             break
         length += 1
     return length
-
-
-MASK = "***"
-_SHORTEST = 4
-"""Shorter texts are not looked for elsewhere: they would be found everywhere."""
 
 
 def _as_paths(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -123,71 +118,71 @@ class SecretFields:
     """Masks fields of JSON data.
 
     Attributes:
-        paths: a single name, as of a parameter, is a field of that name wherever it stands; a dotted path, as
-            `card.number`, is the field that it leads to from the top. Arrays on the way are looked through, and `*` stands
-            for every name.
+        paths: the fields. A single name matches every field of that name, at any depth. A dotted path such as `card.number`
+            matches from the top; it passes through arrays, and `*` matches every name.
     """
 
     paths: tuple[tuple[str, ...], ...] = field(default=(), converter=_as_paths)
 
-    def mask(self, value: Any, found: set[str], path: tuple[str, ...] = ()) -> Any:
-        """Return JSON data with its secret fields masked, as plain data.
+    def mask(self, value: Any, secrets: set[str], path: tuple[str, ...] = ()) -> Any:
+        """Return a plain copy of JSON data with its secret fields masked.
 
         Args:
             value: the data.
-            found: takes the texts that were masked, so that `without` can find them elsewhere.
-            path: where the data stand.
+            secrets: collects the masked texts, so that `mask_texts` can mask them elsewhere.
+            path: the path of the data below the top.
         """
         if isinstance(value, Mapping):
-            return {name: self._field(one, found, (*path, name)) for name, one in value.items()}
+            return {name: self._mask_field(item, secrets, (*path, name)) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.mask(one, found, path) for one in value]
+            return [self.mask(item, secrets, path) for item in value]
         return value
 
-    def _field(self, value: Any, found: set[str], path: tuple[str, ...]) -> Any:
-        if not any(_leads_to(secret, path) for secret in self.paths):
-            return self.mask(value, found, path)
-        found.update(text for text in _texts(value) if len(text) >= _SHORTEST)
+    def _mask_field(self, value: Any, secrets: set[str], path: tuple[str, ...]) -> Any:
+        if not any(_matches(pattern, path) for pattern in self.paths):
+            return self.mask(value, secrets, path)
+        secrets.update(text for text in _iter_texts(value) if len(text) >= _MIN_SEARCHED_LENGTH)
         return MASK
 
-    def mask_text(self, text: str, found: set[str]) -> str:
-        """Return a text with the secret fields masked, if it is JSON; any other text as it is."""
+    def mask_text(self, text: str, secrets: set[str]) -> str:
+        """Return a text with the secret fields masked if it is JSON; return any other text unchanged."""
         if not text.lstrip().startswith(("{", "[")):
             return text
         try:
             value = parse_json(text)
         except ValueError:
             return text
-        masked = self.mask(value, found)
+        masked = self.mask(value, secrets)
         return text if masked == value else format_json(masked).decode()
 
 
-def mask_texts(value: Any, found: Iterable[str]) -> Any:
-    """Return plain JSON data in whose texts these texts are masked."""
+def mask_texts(value: Any, secrets: Iterable[str]) -> Any:
+    """Return plain JSON data with these texts masked wherever they occur in its strings."""
     if isinstance(value, str):
-        for text in sorted(found, key=len, reverse=True):
+        # The longest first: a secret may contain another one.
+        for text in sorted(secrets, key=len, reverse=True):
             value = value.replace(text, MASK)
         return value
     if isinstance(value, dict):
-        return {name: mask_texts(one, found) for name, one in value.items()}
-    return [mask_texts(one, found) for one in value] if isinstance(value, list) else value
+        return {name: mask_texts(item, secrets) for name, item in value.items()}
+    return [mask_texts(item, secrets) for item in value] if isinstance(value, list) else value
 
 
-def _leads_to(secret: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    if len(secret) == 1:
-        return secret[0] == path[-1]
-    return len(secret) == len(path) and all(one in {"*", name} for one, name in zip(secret, path, strict=True))
+def _matches(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    if len(pattern) == 1:
+        return pattern[0] == path[-1]
+    return len(pattern) == len(path) and all(part in {"*", name} for part, name in zip(pattern, path, strict=True))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Return every text in JSON data, and every number as a text."""
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Yield every text in JSON data, and every number as text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _texts(one)
+        for item in value.values():
+            yield from _iter_texts(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _iter_texts(item)
     elif value is not None and not isinstance(value, bool):
         yield format_json(value).decode()

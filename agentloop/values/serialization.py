@@ -1,4 +1,7 @@
-"""The JSON form of values: free of Python class paths, with a schema version."""
+"""The JSON form of values: versioned, and without Python class paths.
+
+`to_json` and `from_json` write and read documents with an envelope; `to_plain` and `from_plain` convert without one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def upgrade_extensions(data: Any) -> Any:
 
 
 MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {1: lambda _, value: upgrade_extensions(value)}
-"""For each version, what turns a document of it (its kind and its value) into one of the next version."""
+"""For each older version, a function of the kind and the value of a document that returns the value in the next version."""
 
 _TAGS: Mapping[type, str] = {
     Text: "text",
@@ -72,9 +75,9 @@ _CLASSES = {tag: kind for kind, tag in _TAGS.items()}
 
 
 def make_converter() -> cattrs.Converter:
-    """Make a cattrs converter that knows every value of agentloop; add hooks of your own to the copy you get.
+    """Create a cattrs converter for all values of agentloop; each call returns a new one, to which you can add hooks.
 
-    It reads strictly: what has another JSON type than it was written with is refused, not converted.
+    It is strict: data of another JSON type than the written one is refused, not converted.
     """
     converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
     for kind in (str, int, float, bool):
@@ -132,7 +135,7 @@ def _tuple_hook(converter: cattrs.Converter, hint: Any) -> Callable[[Any, Any], 
 
 
 def _is_tagged_union(hint: Any) -> bool:
-    """Say whether this is a union of the classes that are told apart by a tag, with or without None."""
+    """Return whether this is a union of classes that have tags, with or without None."""
     members = get_args(hint) if get_origin(hint) in {Union, UnionType} else ()
     return bool(members) and all(member in _TAGS or member is NoneType for member in members)
 
@@ -158,41 +161,44 @@ _converter = make_converter()
 
 
 def to_plain(value: object, kind: Any = None) -> Any:
-    """Turn a value into plain JSON data, without an envelope.
+    """Convert a value to plain JSON data, without an envelope.
 
     Args:
         value: the value.
-        kind: what it is to be read as again, when that is a union of classes; the class of the value when left out.
+        kind: the declared type, if it is a union of classes; by default the class of the value.
     """
     return _converter.unstructure(value, unstructure_as=kind)
 
 
 def from_plain(data: object, kind: type[V]) -> V:
-    """Turn plain JSON data, as made by `to_plain`, back into a value.
+    """Convert plain JSON data from `to_plain` back to a value.
 
     Raises:
-        InvalidDocument: when the data are not the JSON form of a `kind`; the message lists what is wrong and where.
+        InvalidDocument: if the data is not the JSON form of a `kind`; the message lists the problems with their paths.
     """
     try:
         return _converter.structure(data, kind)
     except Exception as error:
-        problems = "; ".join(cattrs.transform_error(error, path="$", format_exception=_in_words)[:_SHOWN_PROBLEMS])
+        problems = "; ".join(cattrs.transform_error(error, path="$", format_exception=_describe)[:_MAX_SHOWN_PROBLEMS])
         raise InvalidDocument(f"this is not the JSON form of a {kind.__name__}: {problems}") from error
 
 
-def _in_words(error: BaseException, kind: type | None) -> str:
-    """Say what is wrong; cattrs keeps what a ValueError says to itself."""
+def _describe(error: BaseException, kind: type | None) -> str:
+    # The formatter of cattrs leaves out the message of a ValueError.
     return format_exception(error, kind) if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 
-_SHOWN_PROBLEMS = 3
+_MAX_SHOWN_PROBLEMS = 3
 
 
 def to_json(value: attrs.AttrsInstance) -> bytes:
     """Write a value as one JSON document: `{"schema_version": 1, "kind": "AgentState", "value": {…}}`.
 
+    Returns:
+        The document as compact UTF-8.
+
     Raises:
-        NotJson: when the value holds what JSON cannot, as an exception, or is nested too deeply.
+        NotJson: if something in the value has no JSON form, such as an exception, or is nested too deeply.
     """
     try:
         document = {"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": to_plain(value)}
@@ -202,11 +208,15 @@ def to_json(value: attrs.AttrsInstance) -> bytes:
 
 
 def from_json(data: bytes | str, kind: type[V]) -> V:
-    """Read a value from the JSON document that `to_json` made of it; documents of older versions are migrated.
+    """Read a value from a JSON document of `to_json`; documents of older versions are migrated.
+
+    Args:
+        data: the document.
+        kind: the class of the value.
 
     Raises:
-        InvalidDocument: when the document is not JSON, not of this kind, or damaged.
-        SchemaTooNew: when a newer agentloop wrote it.
+        InvalidDocument: if the document is not JSON, holds a value of another class, or is damaged.
+        SchemaTooNew: if a newer version of agentloop wrote it.
     """
     try:
         document = parse_json(data)
@@ -221,23 +231,22 @@ def from_json(data: bytes | str, kind: type[V]) -> V:
         raise InvalidDocument(f"this document holds a {document.get('kind')}, not a {kind.__name__}")
     if document.keys() != _ENVELOPE:
         raise InvalidDocument(f"the document has to have exactly {sorted(_ENVELOPE)} at $; it has {sorted(document)}")
-    return from_plain(_migrated(document["value"], version, kind.__name__), kind)
+    return from_plain(_migrate(document["value"], version, kind.__name__), kind)
 
 
 _ENVELOPE = frozenset({"schema_version", "kind", "value"})
 
 
-def _migrated(value: Any, version: int, kind: str) -> Any:
+def _migrate(value: Any, version: int, kind: str) -> Any:
     for older in range(version, SCHEMA_VERSION):
         migrate = MIGRATIONS.get(older)
         if migrate is None:
-            raise InvalidDocument(f"nothing here reads schema version {version}; the oldest is {_oldest()}")
+            oldest = min(MIGRATIONS, default=SCHEMA_VERSION)
+            raise InvalidDocument(
+                f"schema version {version} is no longer supported; the oldest readable one is {oldest}"
+            )
         try:
             value = migrate(kind, value)
         except Exception as error:
             raise InvalidDocument(f"a damaged document of schema version {older}: {error!r}") from error
     return value
-
-
-def _oldest() -> int:
-    return min(MIGRATIONS, default=SCHEMA_VERSION)

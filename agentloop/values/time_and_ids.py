@@ -1,4 +1,4 @@
-"""Where time comes from."""
+"""Clocks and sources of ids. Both are injected, so that tests and replays can control them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 
 
 class Clock(ABC):
-    """Tells the time. Everything in agentloop that needs time asks the clock of its loop, so a test can stand still."""
+    """Returns the current time. Every part of a loop reads the loop's clock, so a test can replace it."""
 
     @abstractmethod
     def now(self) -> datetime:
-        """Return the present moment as an aware datetime in UTC."""
+        """Return the current time as an aware datetime in UTC."""
 
     @abstractmethod
     def monotonic(self) -> float:
-        """Return seconds from an arbitrary start; differences are durations, and it never goes back."""
+        """Return seconds since an arbitrary start; never decreases."""
 
 
 class SystemClock(Clock):
@@ -36,22 +36,22 @@ class SystemClock(Clock):
 
 
 class IdSource(ABC):
-    """Draws ids. Ids are drawn in the order in which calls are admitted, so the same source gives the same run the same ids."""
+    """Creates ids. A loop requests them in a fixed order, so a deterministic source gives equal runs equal ids (law 8)."""
 
     @abstractmethod
     def new_id(self, kind: str) -> str:
         """Return an id that was not returned before.
 
         Args:
-            kind: what the id is for: `agent`, `execution`, `step` or `tool_execution`.
+            kind: the kind of thing to identify: `agent`, `execution`, `step` or `tool_execution`.
         """
 
 
 class DerivedIds(IdSource):
-    """Ids that count up after an id that was drawn before, so that what runs side by side draws the same ones in any order.
+    """Numbered ids below another id. Concurrent work that uses one source each gets the same ids in any order of events.
 
     Args:
-        origin: the id that they are derived from.
+        origin: the id from which they are derived.
     """
 
     __slots__ = ("_counts", "_origin")
@@ -61,13 +61,13 @@ class DerivedIds(IdSource):
         self._counts: Counter[str] = Counter()
 
     def new_id(self, kind: str) -> str:
-        """Return the next one: `origin/step_1`, `origin/step_2`."""
+        """Return the next id of this kind: `origin/step_1`, `origin/step_2`."""
         self._counts[kind] += 1
         return f"{self._origin}/{kind}_{self._counts[kind]}"
 
 
 class RandomIds(IdSource):
-    """Ids of 128 random bits from the operating system, after the kind: `step_6f1d…`."""
+    """Ids of 128 random bits from the operating system, prefixed by the kind: `step_6f1d…`."""
 
     __slots__ = ()
 

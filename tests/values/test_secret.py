@@ -29,7 +29,7 @@ def test_no_conversion_to_text_shows_the_key() -> None:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_secret_cannot_be_pickled(protocol: int) -> None:
     """Pickling raises with every protocol, and the error does not contain the key."""
-    with pytest.raises(TypeError, match="not written anywhere") as caught:
+    with pytest.raises(TypeError, match="cannot be pickled") as caught:
         pickle.dumps({"key": Secret(KEY)}, protocol)
     assert KEY not in str(caught.value)
 
