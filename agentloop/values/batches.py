@@ -1,4 +1,4 @@
-"""What an executor is given and what it answers."""
+"""Batches of tool calls, their outcomes, and the changes of a suspended turn: decisions, outcomes, cancellation."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class ToolCalls(Value):
-    """A batch of calls to execute, in the order in which the model made them.
+    """A batch of calls to execute, in the order of the response.
 
     Attributes:
         calls: the calls.
         keys: the idempotency key of each call, `<execution id>/<step number>/<call index>`.
-        decisions: what was decided about calls that waited for it, by key.
-        begun: those of the calls whose tools have begun and suspended them, as they waited, by key.
+        decisions: the decisions about calls that were pending, by key.
+        begun: the pending calls whose tools have started and suspended them, by key.
+
+    Raises:
+        ContractViolation: if the number of keys differs from the number of calls.
     """
 
     calls: tuple[ToolCall, ...] = field(converter=tuple[ToolCall, ...])
@@ -39,7 +42,7 @@ class ToolCalls(Value):
 
     @classmethod
     def of(cls, calls: Sequence[ToolCall], state: AgentState) -> ToolCalls:
-        """Make the batch of the step that this state is about to take, its keys made by position."""
+        """Create the batch of the state's next step; the keys follow from the position of each call."""
         prefix = f"{state.execution_id}/{state.step_count + 1}"
         return cls(tuple(calls), tuple([f"{prefix}/{index}" for index in range(len(calls))]))
 
@@ -51,7 +54,7 @@ class ToolCalls(Value):
 
 
 def parse_key(key: str) -> tuple[int, int] | None:
-    """Return the step number and the call index that an idempotency key names, or None for a key of another form."""
+    """Return the 1-based step number and the 0-based call index in an idempotency key; None for a key of another form."""
     match key.rsplit("/", 2):
         case [_, step, index] if step.isdecimal() and index.isdecimal():
             return int(step), int(index)
@@ -60,12 +63,12 @@ def parse_key(key: str) -> tuple[int, int] | None:
 
 @frozen(eq=False, repr=False)
 class ToolExecutions(Value):
-    """What came of a batch: every call is either settled or pending, none is both or missing (law 1).
+    """The outcome of a batch: every call is either settled or pending (law 1).
 
     Attributes:
         executions: the outcome of each settled call, in call order.
-        pending: the calls that wait for a decision, in call order.
-        state: the state after the batch's interceptors, from which a driver goes on.
+        pending: the pending calls, in call order.
+        state: the state after the batch's interceptors, with which the driver continues.
     """
 
     executions: tuple[ToolExecution, ...] = field(converter=tuple[ToolExecution, ...])
@@ -89,24 +92,29 @@ class ToolExecutions(Value):
 
 
 def ready_calls(turn: SuspendedTurn) -> ToolCalls:
-    """Return the calls that can be executed now: those decided, or decided inside, and those that wait only for such."""
-    undecided = False
+    """Return the batch of calls that can be executed now: decided calls, and calls that wait only for decided ones."""
+    has_undecided = False
     ready: list[PendingCall] = []
     for call in turn.pending:
-        if call.is_decided or (call.waits_for and not call.begun and not undecided):
+        # A call that waits for another one must not overtake it: once a call stays pending, those that wait stay as well.
+        if call.is_decided or (call.waits_for and not call.begun and not has_undecided):
             ready.append(call)
         else:
-            undecided = True
+            has_undecided = True
     decisions = {call.key: call.decision for call in ready if call.decision is not None}
     begun = {call.key: call for call in ready if call.begun}
     return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions, begun)
 
 
 def apply_outcomes(outcome: ToolExecutions, at: datetime) -> AgentState:
-    """Return the state with these outcomes in the open turn of its last step, which becomes a message when it is full."""
+    """Return the state with these outcomes in the suspended turn of its last step, which becomes a message when complete.
+
+    Raises:
+        ContractViolation: if an interceptor of the batch removed the suspended step from the state.
+    """
     step = outcome.state.last_step
     if step is None or step.open_turn is None:
-        raise ContractViolation("the state after the batch has lost the step that waits")
+        raise ContractViolation("the state after the batch has lost its suspended step")
     executions = {execution.key: execution for execution in outcome.executions}
     turn = step.open_turn.with_settled(executions, {call.key: call for call in outcome.pending})
     if turn.pending:
@@ -115,33 +123,35 @@ def apply_outcomes(outcome: ToolExecutions, at: datetime) -> AgentState:
 
 
 def apply_decisions(state: AgentState, decisions: Mapping[str, Decision]) -> AgentState:
-    """Return the state with these decisions noted at their calls.
+    """Return the state with these decisions added to its pending calls.
 
     Raises:
-        DecisionError: when a key is of no pending call, when the call waits for another one, when a decision was made
-            about another tool or other arguments, or is none.
+        DecisionError: if no call is pending under a key, the call waits for another one, a decision was made about another
+            tool or other arguments, or is not a `Decision`.
     """
     step = state.last_step
     waiting = {call.key: call for call in state.pending}
     if step is None or step.open_turn is None:
         raise DecisionError("nothing waits for a decision in this state; its execution is " + state.status.value)
     for key, decision in decisions.items():
-        _check(key, decision, waiting)
-    slots = [_noted(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots]
+        _check_decision(key, decision, waiting)
+    slots = [
+        _with_decisions(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots
+    ]
     return state.with_last_step(evolve(step, open_turn=SuspendedTurn(step.open_turn.parts, tuple(slots))))
 
 
 def close_open_turn(
     state: AgentState, reason: str, at: datetime, ids: IdSource, known: Mapping[str, ToolExecution] | None = None
 ) -> AgentState:
-    """Return the state with every call that still waits settled as cancelled, so that its conversation is whole.
+    """Return the state with every pending call settled as cancelled, so that each call in the conversation has an outcome.
 
     Args:
         state: the state.
-        reason: why they are cancelled.
-        at: when.
-        ids: where ids come from.
-        known: the outcomes of calls that have run nevertheless, by key.
+        reason: the reason of the cancellation, for the model.
+        at: the time of the cancellation.
+        ids: the source of the ids of the executions.
+        known: the outcomes of calls that were recorded before the cancellation, by key.
     """
     step = state.last_step
     if step is None or step.open_turn is None:
@@ -162,13 +172,13 @@ def close_open_turn(
     return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 
-def _noted(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:
-    """Return the call with what was decided about it and about the calls inside of it."""
-    inner = tuple([_noted(one, decisions) for one in call.inner])
+def _with_decisions(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:
+    """Return the call with the decisions about it and its inner calls."""
+    inner = tuple([_with_decisions(inner_call, decisions) for inner_call in call.inner])
     return evolve(call, decision=decisions.get(call.key, call.decision), inner=inner)
 
 
-def _check(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
+def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
     call = waiting.get(key)
     if call is None:
         raise DecisionError(f"no call with the key {key!r} waits; waiting are {', '.join(waiting)}")

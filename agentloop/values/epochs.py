@@ -1,4 +1,4 @@
-"""A stretch of an execution in which each request to the model only extends the one before."""
+"""Epochs of an execution, and the summary that stands in for the first messages of a conversation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class Epoch(Value):
-    """A stretch of an execution in which each request to the model only extends the one before.
+    """A period of an execution in which each request to the model extends the one before (law 13).
 
     Attributes:
-        reason: why it began; empty when nothing is left out.
-        dropped: how many messages of the conversation were left out when it began.
-        kept: how many messages the model was shown when it began.
+        reason: why it started; empty if nothing is left out.
+        dropped: the number of messages of the conversation that were left out at its start.
+        kept: the number of messages that the model saw at its start.
         superseded: how many of these have results that were replaced by a notice, because later calls made them stale.
     """
 
@@ -40,12 +40,12 @@ _INTRODUCTION = "Summary of the conversation so far:\n\n"
 
 @frozen(eq=False, repr=False)
 class Summary(Value):
-    """What a model is shown in place of the first messages of a conversation. The messages stay in the state.
+    """A summary that a model sees in place of the first messages of a conversation. The messages stay in the state.
 
     Attributes:
         text: the summary.
-        covers: how many messages it stands for, from the first.
-        at: how many messages there were when it was made; it began an epoch there.
+        covers: the number of messages that it replaces, from the first.
+        at: the length of the conversation when it was created; an epoch started there.
     """
 
     text: str
@@ -54,20 +54,21 @@ class Summary(Value):
 
     @classmethod
     def of(cls, state: AgentState) -> Summary | None:
-        """Return the summary that a state holds; None also when its conversation has become shorter than the summary."""
-        noted = state.extension(SUMMARY)
-        if not isinstance(noted, JsonObject):
+        """Return the summary in a state; None if there is none, or if the conversation was replaced by a shorter one."""
+        stored = state.extension(SUMMARY)
+        if not isinstance(stored, JsonObject):
             return None
-        text, covers, at = noted.get("text"), noted.get("covers"), noted.get("at")
+        text, covers, at = stored.get("text"), stored.get("covers"), stored.get("at")
         if not (isinstance(text, str) and isinstance(covers, int) and isinstance(at, int)):
             return None
+        # Users may replace the conversation; a summary of messages that are gone must not be shown.
         return cls(text, covers, at) if 0 < covers <= at <= len(state.messages) else None
 
     def save_to(self, state: AgentState) -> AgentState:
-        """Return the state with this summary in place of an earlier one."""
+        """Return the state with this summary; it replaces an earlier one."""
         return state.with_extension(SUMMARY, {"text": self.text, "covers": self.covers, "at": self.at})
 
     @property
     def message(self) -> Message:
-        """The message that shows it to a model."""
+        """The user message that presents the summary to a model."""
         return Message.user(_INTRODUCTION + self.text, metadata={SUMMARY: True})

@@ -1,4 +1,4 @@
-"""Errors that carry what was done before a batch, a step or an execution was interrupted.
+"""Errors that carry the work done before a batch, a step or an execution was interrupted.
 
 An error that interrupts a batch or a step leaves as the `cause` of a carrier: `raise BatchInterrupted(executions, error) from
 error`. A cancellation has to stay an `asyncio.CancelledError`, since `asyncio.timeout` compares the class; it is raised from
@@ -51,7 +51,7 @@ class StepInterrupted(Interruption):
     """A step was interrupted.
 
     Attributes:
-        state: the state with the step as far as it was taken.
+        state: the state with the part of the step that was completed.
         cause: the error that interrupted the step; None when the carrier itself is the cause of a cancellation.
     """
 

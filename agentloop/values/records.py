@@ -1,4 +1,4 @@
-"""One entry of a journal, and what a list of executions shows of each."""
+"""Records of a journal and their contents: recorded inferences, calls with their intents, and interrupted calls in doubt."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecuti
 from agentloop.values.value import Value
 
 RECORD_SCHEMA_VERSION = 2
-"""The version of the bodies of records that are written now."""
+"""The current version of the bodies of records."""
 
 FAILURE = "failure"
 """The name of the attachment that describes the error of an interceptor or listener around a recorded call."""
 
 FIRST_HASH = ""
-"""What stands in the first record of an execution in place of the hash of the one before."""
+"""The `previous_hash` of the first record of an execution."""
 
 
 class RecordKind(StrEnum):
-    """What a record tells."""
+    """The kind of a record."""
 
     EXECUTION_STARTED = "execution_started"
     EXECUTION_RECOVERED = "execution_recovered"
@@ -49,17 +49,17 @@ class RecordKind(StrEnum):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class JournalRecord(Value):
-    """One entry of a journal.
+    """One record of a journal.
 
     Attributes:
-        execution_id: the execution that it is of.
-        sequence: its place among the records of the execution, from 1, without gaps.
-        kind: what it tells.
-        at: when it was made, by the clock of the loop.
-        schema_version: the version of the form of `body`.
-        body: what it tells, as the text of a JSON object.
-        previous_hash: the hash of the record before it; empty for the first.
-        hash: SHA-256 over all of the above, in hexadecimal; `agentloop.journal.chain_record` makes it.
+        execution_id: the execution.
+        sequence: the 1-based position among the records of the execution, without gaps.
+        kind: the kind of the record.
+        at: when it was written, by the clock of the loop.
+        schema_version: the version of `body`.
+        body: the content, as the text of a JSON object.
+        previous_hash: the hash of the preceding record; empty for the first.
+        hash: SHA-256 over all of the above, in hexadecimal; computed by `agentloop.journal.chain_record`.
     """
 
     execution_id: str
@@ -74,21 +74,21 @@ class JournalRecord(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class ExecutionHead(Value):
-    """What a journal knows of an execution without reading its records.
+    """The summary of an execution that a journal returns without reading its records.
 
     Attributes:
         execution_id: the id of the execution.
-        agent_id: the agent that it is of.
-        parent_agent_id: the agent whose tool call it serves; None for one of its own.
-        number: the how manieth execution of its agent it is, from 1.
-        status: where it stands; `in_progress` also when the process that drove it has died.
-        step_count: how many steps are complete.
-        record_count: how many records there are; the sequence number of the last.
+        agent_id: its agent.
+        parent_agent_id: the agent whose tool call it serves; None for a top-level agent.
+        number: 1-based index of this execution among its agent's executions.
+        status: its status; `in_progress` also if the process that drove it has died.
+        step_count: the number of complete steps.
+        record_count: the number of records, which is the sequence number of the last one.
         last_hash: the hash of the last record.
-        input: the beginning of the text that it began with, for people to know it by.
-        forked_from: the execution that it was forked from; empty for others.
-        started_at: when it began.
-        updated_at: when the last record was made.
+        input: the beginning of its input text, for people.
+        forked_from: the execution from which it was forked; empty for others.
+        started_at: when it started.
+        updated_at: when the last record was written.
     """
 
     execution_id: str
@@ -107,13 +107,13 @@ class ExecutionHead(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class RecordedInference(Value):
-    """What came of an inference.
+    """The result of an inference.
 
     Attributes:
-        response: the response, as the layers around the inference let it through; None when it failed.
-        error: why it failed; None when it did not.
-        usage: tokens of all the times that the model was asked for it.
-        stop: the stop with which a layer around the inference ended it; None otherwise.
+        response: the response after the interceptors; None if the inference failed.
+        error: the error; None if it succeeded.
+        usage: the tokens of all requests that were sent for it.
+        stop: the stop signal with which an interceptor around the inference ended it; else None.
     """
 
     response: InferenceResponse | None = None
@@ -124,14 +124,14 @@ class RecordedInference(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class CallIntent(Value):
-    """A call that is about to run.
+    """A call that is about to run; it is recorded before the tool starts.
 
     Attributes:
-        key: its idempotency key.
-        id: the id of its execution.
+        key: the idempotency key.
+        id: the id of the tool execution.
         call: the call as it runs.
-        effect: what it does to the world, as its tool said.
-        at: when it began.
+        effect: the declared effect of the tool.
+        at: when the call started.
     """
 
     key: str
@@ -143,7 +143,7 @@ class CallIntent(Value):
     def to_execution(
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
     ) -> ToolExecution:
-        """Return an outcome that the call has without being run; it ends when it was to begin."""
+        """Return an outcome of the call that does not come from running it; it starts and ends at the time of the intent."""
         return ToolExecution.of(
             self.call,
             status,
@@ -158,14 +158,14 @@ class CallIntent(Value):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class RecordedCall(Value):
-    """A call that has begun, and what is known of its end.
+    """A call that has started, and its outcome if there is one.
 
     Attributes:
-        intent: the call as it began.
-        execution: its outcome; None when there is none, so that nobody knows whether it ran.
-        pending: how it waits, when its tool has suspended it; else None.
-        stop: the stop that its tool asked for; None when it did not.
-        redacted: whether something secret was masked in it, so that it cannot be run again.
+        intent: the call as it started.
+        execution: its outcome; None if none is recorded, so that it is unknown whether the tool ran to its end.
+        pending: the suspended call, if its tool has suspended it; else None.
+        stop: the stop that its tool requested; None if it requested none.
+        redacted: whether a secret in it was masked, so that it cannot run again.
         attachments: extra JSON stored with its outcome, by name.
     """
 
@@ -178,10 +178,11 @@ class RecordedCall(Value):
 
 
 class InDoubt(StrEnum):
-    """What becomes of a call with an effect that was interrupted, when nobody can be asked whether it has run.
+    """What happens to an interrupted call with an effect, if it cannot be determined whether it ran.
 
-    `TELL` settles it as `in_doubt`: the model is told, and so are listeners. `SUSPEND` lets it wait for a person: to approve
-    is to run it again, to answer says what came of it, to deny leaves it. `FAIL` ends the execution as failed.
+    `TELL` settles it with the status `in_doubt`, which the model and the listeners see. `SUSPEND` suspends it until a person
+    decides: `approve` runs it again, `answer` provides its result, `deny` settles it without a result. `FAIL` ends the
+    execution as failed.
     """
 
     TELL = "tell"
@@ -191,10 +192,10 @@ class InDoubt(StrEnum):
 
 @frozen(eq=False, repr=False)
 class Happened(Value):
-    """The call has run.
+    """The interrupted call has run.
 
     Attributes:
-        value: what the tool would have returned.
+        value: its result, as the tool would have returned it.
     """
 
     value: JsonValue = field(default=None, converter=freeze)
@@ -202,45 +203,49 @@ class Happened(Value):
 
 @frozen(eq=False, repr=False)
 class DidNotHappen(Value):
-    """The call has not run, and will not unless it is run again."""
+    """The interrupted call has not run, and will have no effect unless it is run again."""
 
 
 @frozen(eq=False, repr=False)
 class CannotTell(Value):
-    """It cannot be found out whether the call has run.
+    """It cannot be determined whether the interrupted call has run.
 
     Attributes:
-        reason: why not, for the model and for people.
+        reason: the reason, for the model and for people.
     """
 
     reason: str = ""
 
 
 Reconciliation: TypeAlias = Happened | DidNotHappen | CannotTell
-"""What a tool reports about an interrupted call of its own."""
+"""What a tool returns about one of its interrupted calls."""
 
 
 def happened(value: object = None) -> Happened:
-    """Say that the call has run, and what came of it."""
+    """Report that the call has run, with its result."""
     return Happened(value)
 
 
 def did_not_happen() -> DidNotHappen:
-    """Say that the call has not run: it is run now."""
+    """Report that the call has not run; it runs now."""
     return DidNotHappen()
 
 
 def cannot_tell(reason: str = "") -> CannotTell:
-    """Say that it cannot be found out."""
+    """Report that it cannot be determined whether the call has run."""
     return CannotTell(reason)
 
 
 def rebuild_error(recorded: ErrorInfo | None) -> Exception:
-    """Return an error of the recorded class with the recorded message: one of agentloop's where it is one, else one like it."""
+    """Return an error for a recorded failure of an inference.
+
+    Its class is the recorded one if that is an error of agentloop, else a new subclass of `InferenceError` with that name.
+    """
     if recorded is None:
         return InferenceError("the recorded inference failed")
     known: object = getattr(errors, recorded.type, None)
     if isinstance(known, type) and issubclass(known, InferenceError):
         return known(recorded.message)
-    like_it: type[InferenceError] = type(recorded.type, (InferenceError,), {})
-    return like_it(recorded.message)
+    # Retry policies and state compare the names of error classes, so the name must survive.
+    unknown: type[InferenceError] = type(recorded.type, (InferenceError,), {})
+    return unknown(recorded.message)

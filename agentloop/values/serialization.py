@@ -27,13 +27,13 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 V = TypeVar("V")
 
 SCHEMA_VERSION = 2
-"""The version of the JSON form that is written now. Version 2 added `AgentState.extensions`."""
+"""The current version of the JSON form. Version 2 added `AgentState.extensions`."""
 
 _FORMER_METADATA = ("agentloop.handoff", "agentloop.budget", "agentloop.summary")
 
 
 def upgrade_extensions(data: Any) -> Any:
-    """Return plain JSON data of version 1 in the form of version 2, in which extensions are no part of the metadata.
+    """Convert plain JSON data from version 1 to version 2, which moved extensions out of the metadata.
 
     States can be nested: the progress of a suspended call holds the state of its sub-agent.
     """

@@ -1,4 +1,4 @@
-"""The whole of an agent, as one immutable value."""
+"""The complete state of an agent as one immutable value: identity, context and current execution."""
 
 from __future__ import annotations
 
@@ -19,78 +19,16 @@ from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemCloc
 from agentloop.values.tool_calls import ErrorInfo, ToolExecution
 from agentloop.values.value import Value
 
-_LINE = 100
-
-
-def explain(execution: ExecutionState | None) -> str:
-    """Tell in a few lines what happened: the status and why, the tokens, then each step with its calls."""
-    if execution is None:
-        return "no execution yet"
-    lines = [_one_line(f"execution {execution.id}: {execution.status.value}{_why(execution)}", _LINE * 4)]
-    lines.append(
-        f"  {_count(len(execution.steps), 'step')}, {_count(execution.totals.tool_calls, 'tool call')}, "
-        f"{_tokens(execution.totals.usage)}{_time(execution)}"
-    )
-    for step in execution.steps:
-        lines.extend(_step(step))
-    return "\n".join(lines)
-
-
-def _one_line(text: str, most: int = _LINE) -> str:
-    line = " ".join(text.splitlines())
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def _why(execution: ExecutionState) -> str:
-    signal = execution.continuation.signal
-    if signal is None:
-        return ""
-    source = f" (by {signal.source})" if signal.source else ""
-    return f": {signal.reason.value}{source}" + (f", {signal.message}" if signal.message else "")
-
-
-def _step(step: AgentStep) -> list[str]:
-    model = f" [{step.model}]" if step.model else ""
-    lines = [f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}"]
-    lines += [f"    {_call(execution)}" for execution in step.executions]
-    lines += [f"    {call.call.name}({call.call.arguments_json}) waits: {call.reason}" for call in step.pending]
-    lines += [f"    error {error.type}: {error.message}" for error in step.errors]
-    if step.message is not None and step.message.text:
-        lines.append(f"    {step.message.text!r}")
-    return [_one_line(line) for line in lines]
-
-
-def _call(execution: ToolExecution) -> str:
-    shown = (
-        f"{execution.name}({execution.call.arguments_json}) {execution.status.value} in {execution.duration_ms:.0f} ms"
-    )
-    return f"{shown}: {execution.text}"
-
-
-def _tokens(usage: Usage) -> str:
-    total = usage.total_tokens
-    return "unknown tokens" if total is None else _count(total, "token")
-
-
-def _time(execution: ExecutionState) -> str:
-    if execution.ended_at is None:
-        return ""
-    return f", {(execution.ended_at - execution.started_at).total_seconds():.1f} s"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
-
 
 @frozen(eq=False, repr=False)
 class AgentContext(Value):
-    """What a model may see of an agent, and metadata that travels with it.
+    """The context of a model: system prompt and conversation, with metadata for the application.
 
     Attributes:
-        system_prompt: instructions that stand before the conversation.
-        messages: the conversation, complete; a compiler decides how much of it a model sees.
-        metadata: JSON of yours; the model never sees it.
-        response_format: the form that final answers have to have; None for free text.
+        system_prompt: the instructions that precede the conversation.
+        messages: the complete conversation; a compiler selects the messages that a model sees.
+        metadata: JSON for the application's use; it is never sent to a model.
+        response_format: the required format of final answers; None for free text.
     """
 
     system_prompt: str = ""
@@ -99,23 +37,23 @@ class AgentContext(Value):
     response_format: ResponseFormat | None = None
 
     def with_system_prompt(self, system_prompt: str) -> AgentContext:
-        """Return the context with another system prompt."""
+        """Return a copy with this system prompt instead."""
         return evolve(self, system_prompt=system_prompt)
 
     def with_message(self, message: Message) -> AgentContext:
-        """Return the context with one more message at the end."""
+        """Return a copy with one more message at the end."""
         return AgentContext(self.system_prompt, (*self.messages, message), self.metadata, self.response_format)
 
     def with_messages(self, messages: Iterable[Message]) -> AgentContext:
-        """Return the context with another conversation."""
+        """Return a copy with this conversation instead."""
         return evolve(self, messages=messages)
 
     def with_metadata(self, **entries: object) -> AgentContext:
-        """Return the context with these entries of metadata added or replaced."""
+        """Return a copy with these entries of metadata added or replaced."""
         return evolve(self, metadata=self.metadata.plus(**entries))
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentContext:
-        """Return the context with another form for final answers."""
+        """Return a copy with this response format instead."""
         return evolve(self, response_format=response_format)
 
 
@@ -124,17 +62,17 @@ _NO_OUTPUT: Final = object()
 
 @frozen(eq=False, repr=False, kw_only=True)
 class AgentState(Value):
-    """Identity, context, and the current execution if there is one. Begin one with `AgentState.start`.
+    """The state of an agent: identity, context, and the current execution. Create it with `AgentState.start`.
 
     Attributes:
         agent_id: the id of the agent.
-        parent_agent_id: the id of the agent whose tool call this agent serves; None for one of its own.
-        context: what a model may see.
-        extensions: JSON that the loop and interceptors keep in the state from step to step, by owner; the model never sees
-            it. Owners inside the package begin with `agentloop.`. Metadata is for the user, extensions are not.
-        execution: the current or last run of the loop; None before the first.
-        execution_count: how many executions were begun.
-        created_at: when the agent was begun.
+        parent_agent_id: the id of the agent whose tool call this agent serves; None for a top-level agent.
+        context: the context of the model.
+        extensions: JSON that the loop and interceptors store in the state from step to step, by owner; it is never sent to a
+            model. Owners inside the package start with `agentloop.`. Applications use the metadata of the context instead.
+        execution: the current or last execution; None before the first.
+        execution_count: the number of executions started so far.
+        created_at: when the agent was created.
         updated_at: when it last changed.
     """
 
@@ -158,14 +96,14 @@ class AgentState(Value):
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> AgentState:
-        """Begin an agent.
+        """Create the state of a new agent.
 
         Args:
-            message: the first message, or the text of a user's one; None to add it later.
-            system_prompt: instructions that stand before the conversation.
-            agent_id: an id of your own; drawn from `ids` when left out.
-            clock: where the time of creation comes from; the system's when left out.
-            ids: where the id comes from; random when left out.
+            message: the first message, or the text of a user message; None to add it later.
+            system_prompt: the instructions that precede the conversation.
+            agent_id: the id of the agent; by default from `ids`.
+            clock: the source of the creation time; by default the system's clock.
+            ids: the source of the agent's id; by default random ids.
         """
         now = (clock or SystemClock()).now()
         context = AgentContext(system_prompt)
@@ -181,7 +119,7 @@ class AgentState(Value):
 
     @property
     def status(self) -> ExecutionStatus:
-        """Where the current execution stands; `pending` before the first."""
+        """The status of the current execution; `pending` before the first."""
         return self.execution.status if self.execution is not None else ExecutionStatus.PENDING
 
     @property
@@ -196,34 +134,37 @@ class AgentState(Value):
 
     @property
     def step_count(self) -> int:
-        """How many steps the current execution has taken."""
+        """The number of steps in the current execution."""
         return len(self.execution.steps) if self.execution is not None else 0
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The newest step of the current execution."""
+        """The last step of the current execution; None before the first."""
         return self.steps[-1] if self.steps else None
 
     @property
     def final_response(self) -> Message | None:
-        """The message that answers the input; None when the execution has not, or did not, come to an answer."""
+        """The message with the final answer; None if the execution has not produced one."""
         step = self.last_step
         return step.message if step is not None and step.kind is StepKind.FINAL_RESPONSE else None
 
     @property
     def has_final_response(self) -> bool:
-        """Whether there is an answer."""
+        """Whether there is a final answer."""
         return self.final_response is not None
 
     @property
     def final_text(self) -> str:
-        """The text of the answer; empty when there is none."""
+        """The text of the final answer; empty if there is none."""
         message = self.final_response
         return message.text if message is not None else ""
 
     @property
     def output(self) -> Any:
-        """The answer, of the loop's `output_type`; in a state that was stored its JSON, or its text if no form was asked."""
+        """The final answer as an instance of the loop's `output_type`.
+
+        In a state that was stored and loaded it is the JSON of the answer; without a response format it is the text.
+        """
         if self._output is not _NO_OUTPUT:
             return self._output
         if not self.has_final_response or self.context.response_format is None:
@@ -232,94 +173,95 @@ class AgentState(Value):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the current execution."""
+        """The tokens of the current execution."""
         return self.execution.totals.usage if self.execution is not None else NO_USAGE
 
     @property
     def tool_call_count(self) -> int:
-        """How many tool calls the model has made in the current execution."""
+        """The number of tool calls that the model made in the current execution."""
         return self.execution.totals.tool_calls if self.execution is not None else 0
 
     @property
     def stop_signal(self) -> StopSignal | None:
-        """The weightiest reason to stop, if there is one."""
+        """The stop signal of highest weight; None if there is none."""
         return self.execution.continuation.signal if self.execution is not None else None
 
     @property
     def errors(self) -> tuple[ErrorInfo, ...]:
-        """The errors of the current execution's steps; failures of tools stand in their executions."""
+        """The errors of the current execution's steps; the errors of tools are in their executions."""
         return tuple([error for step in self.steps for error in step.errors])
 
     @property
     def open_turn(self) -> SuspendedTurn | None:
-        """The response some of whose calls still wait; None when nothing waits."""
+        """The response with pending calls; None if no call is pending."""
         step = self.last_step
         return step.open_turn if step is not None else None
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
-        """The calls that wait for a decision; after a call that an agent serves, those that wait inside of it."""
+        """The pending calls; a call that an agent serves is followed by the pending calls of that agent."""
         turn = self.open_turn
         return tuple([call for waiting in turn.pending for call in waiting.flat]) if turn is not None else ()
 
     def extension(self, owner: str) -> JsonValue:
-        """Return what an owner has stored with `with_extension`; None if it has stored nothing."""
+        """Return the JSON value that an owner stored with `with_extension`; None if it stored nothing."""
         return self.extensions.get(owner)
 
     def explain(self) -> str:
-        """Return a short account of the current execution, for a person to read."""
+        """Return a short account of the current execution, for people."""
         return explain(self.execution)
 
     def raise_for_failure(self) -> AgentState:
-        """Return this state, unless its execution failed.
+        """Return this state unless its execution failed.
 
         Raises:
-            ExecutionFailed: when the status is `failed`.
+            ExecutionFailed: if the status is `failed`.
         """
         if self.status is ExecutionStatus.FAILED:
             raise ExecutionFailed(self)
         return self
 
     def with_context(self, context: AgentContext) -> AgentState:
-        """Return the state with another context."""
+        """Return a copy with this context instead."""
         return evolve(self, context=context)
 
     def with_message(self, message: Message | str) -> AgentState:
-        """Return the state with one more message, or one more user's message of this text."""
+        """Return a copy with one more message; a string becomes a user message."""
         return self.with_context(
             self.context.with_message(Message.user(message) if isinstance(message, str) else message)
         )
 
     def with_messages(self, messages: Iterable[Message]) -> AgentState:
-        """Return the state with another conversation."""
+        """Return a copy with this conversation instead."""
         return self.with_context(self.context.with_messages(messages))
 
     def with_system_prompt(self, system_prompt: str) -> AgentState:
-        """Return the state with another system prompt."""
+        """Return a copy with this system prompt instead."""
         return self.with_context(self.context.with_system_prompt(system_prompt))
 
     def with_metadata(self, **entries: object) -> AgentState:
-        """Return the state with these entries of the context's metadata added or replaced."""
+        """Return a copy with these entries of the context's metadata added or replaced."""
         return self.with_context(self.context.with_metadata(**entries))
 
     def with_extension(self, owner: str, value: object) -> AgentState:
-        """Return the state with this JSON value of an owner added or replaced; None removes it."""
+        """Return a copy with this JSON value stored for an owner, which replaces its last one; None removes it."""
         extensions = {**self.extensions, owner: value}
         if value is None:
             del extensions[owner]
         return evolve(self, extensions=extensions)
 
     def with_output(self, output: object) -> AgentState:
-        """Return the state with its answer as data; neither compared nor stored."""
-        object.__setattr__(made := evolve(self), "_output", output)
-        return made
+        """Return a copy with the final answer as this object, which is neither compared nor stored."""
+        # The field is no constructor parameter, so that nobody can pass it and it never appears in the JSON form.
+        object.__setattr__(state := evolve(self), "_output", output)
+        return state
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentState:
-        """Return the state with another form for final answers."""
+        """Return a copy with this response format instead."""
         return self.with_context(self.context.with_response_format(response_format))
 
     def with_execution_started(self, execution_id: str, at: datetime) -> AgentState:
-        """Return the state at the beginning of its next execution."""
+        """Return the state at the start of its next execution."""
         execution = ExecutionState(
             id=execution_id,
             status=ExecutionStatus.IN_PROGRESS,
@@ -331,58 +273,58 @@ class AgentState(Value):
     def with_step(self, step: AgentStep) -> AgentState:
         """Return the state after one more step, whose message is added to the conversation."""
         context = self.context if step.message is None else self.context.with_message(step.message)
-        return self._moved(context, self._running().with_step(step), step.ended_at)
+        return self._with_progress(context, self._require_execution().with_step(step), step.ended_at)
 
     def with_last_step(self, step: AgentStep) -> AgentState:
-        """Return the state with its last step replaced; a message that the step did not have before is added.
+        """Return a copy with the last step replaced; if the step has a message now and had none, it is added.
 
         Raises:
-            ContractViolation: when there is no step yet.
+            ContractViolation: if there is no step yet.
         """
-        execution = self._running().with_last_step(step)
+        execution = self._require_execution().with_last_step(step)
         last = self.last_step
         context = self.context
         if step.message is not None and last is not None and last.message is None:
             context = context.with_message(step.message)
-        return self._moved(context, execution, step.ended_at)
+        return self._with_progress(context, execution, step.ended_at)
 
     def with_usage(self, usage: Usage) -> AgentState:
-        """Return the state with the tokens of an inference between two steps counted."""
-        return evolve(self, execution=self._running().with_usage(usage))
+        """Return a copy in which the tokens of an inference between two steps are counted."""
+        return evolve(self, execution=self._require_execution().with_usage(usage))
 
     def with_stop_signal(self, signal: StopSignal) -> AgentState:
-        """Return the state with one more reason to stop."""
-        execution = self._running()
+        """Return a copy with one more stop signal."""
+        execution = self._require_execution()
         return evolve(self, execution=execution.with_continuation(execution.continuation.with_signal(signal)))
 
     def with_continuation_requested(self) -> AgentState:
-        """Return the state with the wish to go on after this step; it overrides soft signals and never hard ones."""
-        execution = self._running()
+        """Return a copy that requests another step; the request overrides soft stop signals, never hard ones."""
+        execution = self._require_execution()
         return evolve(self, execution=execution.with_continuation(execution.continuation.with_request()))
 
     def with_continuation_cleared(self) -> AgentState:
-        """Return the state as it goes into its next step: nothing said yet about stopping."""
-        execution = self._running()
+        """Return a copy without stop signals and continuation request, as each step starts."""
+        execution = self._require_execution()
         if execution.continuation == NO_SIGNALS:
             return self
         return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
 
     def with_execution_resumed(self, at: datetime) -> AgentState:
-        """Return the state as its suspended execution goes on; the time since it last changed is noted as waited."""
+        """Return the state with its suspended execution in progress again; the time since its last change counts as waited."""
         waited = max((at - self.updated_at).total_seconds(), 0.0)
-        return evolve(self, execution=self._running().with_resumed(waited), updated_at=at)
+        return evolve(self, execution=self._require_execution().with_resumed(waited), updated_at=at)
 
     def with_status(self, status: ExecutionStatus, at: datetime) -> AgentState:
-        """Return the state with the execution in another status."""
-        return evolve(self, execution=self._running().with_status(status, at), updated_at=at)
+        """Return a copy with another status of the execution."""
+        return evolve(self, execution=self._require_execution().with_status(status, at), updated_at=at)
 
-    def _running(self) -> ExecutionState:
+    def _require_execution(self) -> ExecutionState:
         if self.execution is None:
             raise ContractViolation("this state has no execution yet: pass it to AgentLoop.execute")
         return self.execution
 
-    def _moved(self, context: AgentContext, execution: ExecutionState, at: datetime) -> AgentState:
-        return AgentState(
+    def _with_progress(self, context: AgentContext, execution: ExecutionState, at: datetime) -> AgentState:
+        return AgentState(  # faster than `evolve`, which looks up every field; this runs once per step
             agent_id=self.agent_id,
             parent_agent_id=self.parent_agent_id,
             context=context,
@@ -395,10 +337,10 @@ class AgentState(Value):
 
 
 class ExecutionFailed(AgentLoopError):
-    """An execution ended as failed; raised by `AgentState.raise_for_failure`.
+    """An execution failed; raised by `AgentState.raise_for_failure`.
 
     Attributes:
-        state: the final state, with everything that was done before the failure.
+        state: the final state, including everything done before the failure.
     """
 
     def __init__(self, state: AgentState) -> None:
@@ -406,3 +348,67 @@ class ExecutionFailed(AgentLoopError):
         why = f"{last.type}: {last.message}" if last is not None else "no error was recorded"
         super().__init__(f"execution {state.execution_id} failed after {state.step_count} steps: {why}")
         self.state = state
+
+
+# --- the account for people --------------------------------------------------------------------------------------
+
+_LINE_LENGTH = 100
+
+
+def explain(execution: ExecutionState | None) -> str:
+    """Return a short account of an execution: its status and stop reason, its tokens, then each step with its calls."""
+    if execution is None:
+        return "no execution yet"
+    status = f"execution {execution.id}: {execution.status.value}{_format_reason(execution)}"
+    lines = [_shorten_line(status, _LINE_LENGTH * 4)]
+    lines.append(
+        f"  {_count(len(execution.steps), 'step')}, {_count(execution.totals.tool_calls, 'tool call')}, "
+        f"{_format_tokens(execution.totals.usage)}{_format_duration(execution)}"
+    )
+    for step in execution.steps:
+        lines.extend(_format_step(step))
+    return "\n".join(lines)
+
+
+def _shorten_line(text: str, max_length: int = _LINE_LENGTH) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
+
+
+def _format_reason(execution: ExecutionState) -> str:
+    signal = execution.continuation.signal
+    if signal is None:
+        return ""
+    source = f" (by {signal.source})" if signal.source else ""
+    return f": {signal.reason.value}{source}" + (f", {signal.message}" if signal.message else "")
+
+
+def _format_step(step: AgentStep) -> list[str]:
+    model = f" [{step.model}]" if step.model else ""
+    lines = [f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}"]
+    lines += [f"    {_format_call(execution)}" for execution in step.executions]
+    lines += [f"    {call.call.name}({call.call.arguments_json}) waits: {call.reason}" for call in step.pending]
+    lines += [f"    error {error.type}: {error.message}" for error in step.errors]
+    if step.message is not None and step.message.text:
+        lines.append(f"    {step.message.text!r}")
+    return [_shorten_line(line) for line in lines]
+
+
+def _format_call(execution: ToolExecution) -> str:
+    outcome = f"{execution.status.value} in {execution.duration_ms:.0f} ms"
+    return f"{execution.name}({execution.call.arguments_json}) {outcome}: {execution.text}"
+
+
+def _format_tokens(usage: Usage) -> str:
+    total = usage.total_tokens
+    return "unknown tokens" if total is None else _count(total, "token")
+
+
+def _format_duration(execution: ExecutionState) -> str:
+    if execution.ended_at is None:
+        return ""
+    return f", {(execution.ended_at - execution.started_at).total_seconds():.1f} s"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""A tool as a model and an interceptor see it."""
+"""Tool calls: what a tool offers, the calls of a model, and their outcomes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from agentloop.values.value import EncodeOnce, Value
 
 
 class Effect(StrEnum):
-    """What calling a tool does to the world, and so whether it may be called again.
+    """The effect of a tool on the outside world, which determines whether a call may be repeated.
 
-    `PURE` changes nothing. `IDEMPOTENT` changes something, but twice with the same key is as once. `EFFECT`, the default,
-    is run once and never repeated without being told to.
+    `PURE` changes nothing. `IDEMPOTENT` changes something, but a second call with the same idempotency key changes nothing
+    more. `EFFECT`, the default, runs once and is never repeated without an explicit decision or policy.
     """
 
     PURE = "pure"
@@ -39,13 +39,13 @@ class Effect(StrEnum):
 
 @frozen(eq=False, repr=False)
 class ToolSpec(EncodeOnce):
-    """What a tool offers: the part of it that is a value.
+    """The definition of a tool, as it is offered to a model.
 
     Attributes:
         name: the name by which a model calls it.
-        description: what it does and when to use it.
+        description: what it does and when to use it, for the model.
         parameters: a JSON Schema of type object.
-        effect: what calling it does to the world; a model is not shown this.
+        effect: its effect on the outside world; not sent to the model.
     """
 
     name: str
@@ -54,19 +54,16 @@ class ToolSpec(EncodeOnce):
     effect: Effect = field(default=Effect.EFFECT, converter=Effect)
 
 
-_SHOWN = 200
-
-
 @frozen(eq=False, repr=False)
 class ToolCall(Value):
-    """One call of a tool, as the model made it.
+    """One call of a tool by a model.
 
     Attributes:
-        id: the provider's id of the call; unique within one answer only, and empty when the provider gives none.
+        id: the provider's id of the call; unique within one response only, and empty if the provider sends none.
         name: the name of the tool.
-        arguments_json: the arguments as JSON text, exactly as the model sent them, so that history is byte-stable.
-        provider_data: what a wire format must send back with the call, by the wire format's name.
-        repairs: what had to be mended to read the call out of a text, in words; empty for calls of a tool API.
+        arguments_json: the arguments as JSON text, exactly as the model sent them, so that the history is byte-stable.
+        provider_data: data that a wire format must send back with the call, by the name of the wire format.
+        repairs: the repairs that were needed to parse the call from text; empty for calls of a tool API.
     """
 
     id: str
@@ -77,35 +74,35 @@ class ToolCall(Value):
 
     @property
     def arguments(self) -> JsonObject:
-        """The arguments as a read-only mapping, parsed at each access; no text at all counts as no arguments.
+        """The arguments as an immutable mapping, parsed on each access; empty text stands for no arguments.
 
         Raises:
-            MalformedArguments: when the text is not a JSON object.
+            MalformedArguments: if the text is not a JSON object.
         """
         parsed = parse_arguments(self.arguments_json)
         try:
             return freeze_object(parsed)
         except NotJson as error:
-            raise _unusable(error) from error
+            raise _malformed(error) from error
 
     def with_arguments(self, arguments: Mapping[str, object]) -> ToolCall:
-        """Return the same call with other arguments.
+        """Return a copy with these arguments instead.
 
         Raises:
-            NotJson: when the arguments have no JSON form.
+            NotJson: if the arguments have no JSON form.
         """
         return self.with_arguments_json(format_json(freeze_object(arguments)).decode())
 
     def with_arguments_json(self, arguments_json: str) -> ToolCall:
-        """Return the same call with other arguments, given as JSON text."""
+        """Return a copy with these arguments, as JSON text, instead."""
         return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data, repairs=self.repairs)
 
 
 def parse_arguments(arguments_json: str) -> dict[str, object]:
-    """Parse the arguments of a call to plain data that a tool may keep.
+    """Parse the arguments of a call to plain data, which the caller may change.
 
     Raises:
-        MalformedArguments: when the text is not JSON, is cut off, is JSON but not an object, or is nested too deeply.
+        MalformedArguments: if the text is not JSON, is cut off, is not an object, or is nested too deeply.
     """
     if not arguments_json.strip():
         return {}
@@ -114,29 +111,29 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
     except ValueError as error:
         what = "are cut off" if _is_cut_off(arguments_json) else "are not valid JSON"
         raise MalformedArguments(
-            f"the arguments {what} ({error}): {_shortened(arguments_json)}; send one complete JSON object"
+            f"the arguments {what} ({error}): {_shorten(arguments_json)}; send one complete JSON object"
         ) from error
     if parsed is None:
         return {}
     if not isinstance(parsed, dict):
         raise MalformedArguments(
-            f"the arguments are a JSON {_kind(parsed)}, not an object: {_shortened(arguments_json)}; "
+            f"the arguments are a JSON {_kind(parsed)}, not an object: {_shorten(arguments_json)}; "
             "send one JSON object with the arguments by name"
         )
     if arguments_json.count("{") + arguments_json.count("[") > MAX_DEPTH:
         try:
-            freeze(parsed)  # what a tool gets can also be kept as a value
+            freeze(parsed)  # arguments that a tool receives must also have an immutable form
         except NotJson as error:
-            raise _unusable(error) from error
+            raise _malformed(error) from error
     return parsed
 
 
-def _unusable(error: NotJson) -> MalformedArguments:
+def _malformed(error: NotJson) -> MalformedArguments:
     return MalformedArguments(f"the arguments cannot be used: {error}")
 
 
 def _is_cut_off(text: str) -> bool:
-    """Say whether the JSON could be completed: it is well-formed up to its end, but an object or array is left open."""
+    """Return whether more text could complete the JSON: it is well-formed up to its end, but something is left open."""
     closers: list[str] = []
     in_text = escaped = False
     for character in text:
@@ -156,12 +153,12 @@ def _kind(value: object) -> str:
     return {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}[type(value)]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+def _shorten(text: str, max_length: int = 200) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text)} characters)"
 
 
 ContentPart: TypeAlias = Text | Image | Audio | Document
-"""A part that a user or a tool can put before a model."""
+"""A part of a user message or of a tool's result."""
 
 
 class ToolStatus(StrEnum):
@@ -178,12 +175,12 @@ class ToolStatus(StrEnum):
 
 @frozen(eq=False, repr=False)
 class ErrorInfo(Value):
-    """An error as data: never an exception, so it can be stored and sent.
+    """An error as data, which can be stored and sent to a model.
 
     Attributes:
         type: the name of the error class.
-        message: what was wrong, for a model and for a person.
-        path: where in the arguments or the result, as a JSON path; may be empty.
+        message: the message, for models and people.
+        path: the JSON path in the arguments or the result; may be empty.
     """
 
     type: str
@@ -192,7 +189,7 @@ class ErrorInfo(Value):
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe an exception; one that cannot tell its message is told by its class."""
+        """Describe an exception; an empty or failing message is replaced by the name of its class."""
         path = getattr(error, "path", "")
         try:
             message = str(error)
@@ -208,13 +205,13 @@ class ToolExecution(Value):
     Attributes:
         id: the id of this execution.
         key: the idempotency key, `<execution id>/<step number>/<call index>`.
-        call: the call as it ran; an interceptor or an approver may have changed it.
+        call: the call as it ran; an interceptor or a reviewer may have changed it.
         status: how it ended.
-        value: what the tool returned, as JSON; None unless it succeeded.
-        content: what the model is shown instead of `value`, when that differs: pictures, or a shortened result.
-        error: what went wrong; None when it succeeded.
-        may_have_run: true where an effect on the world cannot be excluded although the call did not succeed.
-        started_at: when the tool was started, or when the call was settled without starting it.
+        value: the result as JSON; None unless it succeeded.
+        content: what the model sees in place of `value`, if that differs: images, or a truncated result.
+        error: the error; None if it succeeded.
+        may_have_run: whether the call may have had an effect although it did not succeed.
+        started_at: when the tool started, or when the call was settled without running it.
         ended_at: when it ended.
     """
 
@@ -252,9 +249,9 @@ class ToolExecution(Value):
             id: the id of the execution.
             at: when it was settled.
             value: the result as JSON.
-            content: what the model is shown instead of the value.
-            error: what went wrong; None if it succeeded.
-            may_have_run: whether an effect on the world cannot be excluded.
+            content: what the model sees in place of the value.
+            error: the error; None if it succeeded.
+            may_have_run: whether the call may have had an effect although it did not succeed.
         """
         return cls(
             id=id,
@@ -276,7 +273,7 @@ class ToolExecution(Value):
 
     @property
     def arguments(self) -> JsonObject:
-        """The arguments it ran with; empty when they were malformed, in which case it did not run."""
+        """The arguments of the call; empty if they were malformed, in which case it did not run."""
         try:
             return self.call.arguments
         except MalformedArguments:
@@ -284,7 +281,7 @@ class ToolExecution(Value):
 
     @property
     def result(self) -> JsonValue:
-        """What the tool returned, as JSON."""
+        """The result as JSON; the same as `value`."""
         return self.value
 
     @property
@@ -294,27 +291,27 @@ class ToolExecution(Value):
 
     @property
     def has_error(self) -> bool:
-        """Whether it ended in any other way than by returning."""
+        """Whether it did not succeed."""
         return self.status is not ToolStatus.SUCCEEDED
 
     @property
     def error_message(self) -> str:
-        """What went wrong; empty when nothing did."""
+        """The message of the error; empty if there is none."""
         return self.error.message if self.error else ""
 
     @property
     def was_blocked(self) -> bool:
-        """Whether an interceptor or an ordering rule kept it from running."""
+        """Whether an interceptor or an ordering rule prevented the call."""
         return self.status is ToolStatus.BLOCKED
 
     @property
     def duration_ms(self) -> float:
-        """Milliseconds from start to end."""
+        """The duration in milliseconds."""
         return (self.ended_at - self.started_at).total_seconds() * 1000
 
     @property
     def text(self) -> str:
-        """What the model is told, as text: the result (JSON unless it is text), or the error."""
+        """What the model sees, as text: the result (JSON unless it is a string), or the error."""
         if self.content is not None:
             return "".join(part.text for part in self.content if isinstance(part, Text))
         if self.error is not None:
@@ -323,19 +320,23 @@ class ToolExecution(Value):
 
     @property
     def parts(self) -> tuple[ContentPart, ...]:
-        """What the model is shown, as parts: `content` where there is any, else `text` as one part."""
+        """What the model sees, as parts: `content`, or else `text` as a single part."""
         return self.content if self.content is not None else (Text(self.text),)
 
     def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
-        """Return it as a success with this value, and with this content for the model in place of the value if given.
+        """Return a copy that succeeded with this value.
+
+        Args:
+            value: the result as JSON.
+            content: what the model sees in place of the value; None to show the value.
 
         Raises:
-            NotJson: when the value has no JSON form.
+            NotJson: if the value has no JSON form.
         """
         return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=content, error=None, may_have_run=False)
 
     def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:
-        """Return it as having ended with this error."""
+        """Return a copy that ended with this error."""
         return evolve(self, status=status, value=None, content=None, error=error)
 
 
@@ -354,11 +355,11 @@ class ToolExchange(Value):
 
 @frozen(eq=False, repr=False)
 class ToolResult(Value):
-    """What a tool returned: for the program, and for the model where that differs. A tool may return one itself.
+    """The result of a tool, with separate content for the model. Tools may return one themselves.
 
     Attributes:
         value: the result as JSON.
-        content: what the model is shown instead; None to show it the value.
+        content: what the model sees in place of the value; None to show the value.
     """
 
     value: JsonValue = field(default=None, converter=freeze)
@@ -366,13 +367,14 @@ class ToolResult(Value):
 
 
 MALFORMED = "malformed_arguments"
-"""The key under which arguments that are no JSON object are shown to the model that wrote them."""
+"""The key under which malformed arguments are sent back to the model that wrote them."""
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Return the arguments as JSON text that any provider accepts: as the model sent them, when they are an object.
+    """Return the arguments as JSON text that any provider accepts; an object is returned as the model sent it.
 
-    A provider that parses the history refuses the whole conversation for one malformed call, so that is wrapped.
+    Providers that parse the history refuse the whole conversation for one malformed call, so its arguments are wrapped in
+    an object.
     """
     try:
         parse_arguments(call.arguments_json)
@@ -383,7 +385,7 @@ def arguments_text(call: ToolCall) -> str:
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments as an object that any provider accepts."""
+    """Return the arguments as an object that any provider accepts; malformed arguments are wrapped."""
     try:
         return parse_arguments(call.arguments_json)
     except MalformedArguments:
@@ -391,4 +393,4 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
 
 
 EXTRACTION, VALIDATION = "decision_extraction", "decision_validation"
-"""The names under which a step holds a decision that could not be read, or not be used."""
+"""The names of the pseudo-calls with which a step stores a decision that could not be parsed, or not be used."""
