@@ -40,7 +40,7 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolRe
 
 @define(eq=False)
 class CallState:
-    """The state of one call in its batch. Only the batch changes it.
+    """The state of one call in its batch. Only `Batch` changes it.
 
     Attributes:
         admitted: the call, as far as it is admitted.
@@ -85,10 +85,10 @@ def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope)
 
 @define(eq=False, kw_only=True)
 class Batch:
-    """The calls of one `execute_tools`, which it outlives by nothing.
+    """Executes the calls of one `execute_tools`. It lives as long as that call.
 
-    Calls are admitted in call order, into a group that runs concurrently. A call that must not run next to those of the group
-    is admitted when the group is settled.
+    Calls are admitted in call order, into a group that runs concurrently. A call that must not run next to the calls of the
+    group is admitted after the group is settled.
 
     Attributes:
         state: the agent's state, with the changes that interceptors have made so far.
@@ -163,8 +163,8 @@ class Batch:
         call.admitted = admitted
         if not self._prepare(call):
             if admitted.recorded is not None:
-                call.outcome = OPEN  # its record decides, even if its tool is gone or refuses the arguments now
-            self._group.append(call)
+                call.outcome = OPEN  # its record decides, even if its tool no longer exists or rejects the arguments
+            self._group.append(call)  # so that it is settled in call order
             return
         if self._must_wait(call):
             await self._run_group()
@@ -203,6 +203,7 @@ class Batch:
             return False
         if self._is_group_exclusive or _ready_tool(call).policy.sequential:
             return True
+        # Only ordered calls wait for a pending one; the others are independent of its decision.
         key = call.admitted.ordering_key
         return bool(key) and (key in self._group_keys or bool(self._pending_key))
 
@@ -263,7 +264,7 @@ class Batch:
 
     def _before_point(self, call: CallState) -> BeforeToolUse:
         admitted = call.admitted
-        # A call that was started before had been allowed to run.
+        # A call that started before was allowed to run, so that interceptors see it as approved.
         decision = admitted.decision or (Approve() if admitted.was_started else None)
         return BeforeToolUse(
             self.state,
@@ -304,7 +305,7 @@ class Batch:
         )
 
     async def _readmit(self, call: CallState) -> None:
-        """Validate a call that an interceptor changed; its new ordering key may demand that it waits."""
+        """Validate a call that an interceptor changed. With its new ordering key it may have to wait."""
         self._group.remove(call)
         if not self._prepare(call):
             self._group.append(call)
@@ -331,7 +332,7 @@ class Batch:
         self._pending_key = self._pending_key or call.admitted.key
 
     def _cancel(self, call: CallState, reason: str) -> None:
-        """Settle an open call as cancelled, also while it runs."""
+        """Settle an open call as cancelled, even if it still runs."""
         so_far = call.outcome if call.runner is None else call.runner.outcome
         if call.runner is not None:
             call.runner.close()
@@ -476,7 +477,7 @@ class Batch:
 
 
 _CHANGED_AFTER_DECISION = (
-    "the call was decided about, and then changed by an interceptor; it needs a decision as it is now"
+    "an interceptor changed the call after the decision about it; the changed call needs a decision of its own"
 )
 
 _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]] = {

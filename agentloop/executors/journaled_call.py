@@ -26,7 +26,7 @@ from agentloop.values.records import (
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
-_INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it has had its effect"
+_INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it had its effect"
 _DOUBT = "doubt"
 """The name of the attachment to an outcome that is in doubt because of an interruption."""
 
@@ -129,14 +129,12 @@ class JournaledCall:
         """Resume a call that started before an interruption and has no recorded outcome."""
         tool = self._tool
         if tool is None:
-            await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool is not there any more")
+            await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool no longer exists")
         elif _delegates(tool):
             await self._emit(Recovery.CONTINUED)
             await self._invoke()
         elif recorded.redacted:
-            await self._leave_in_doubt(
-                recorded, f"{_INTERRUPTED}; something secret in its arguments was not written down"
-            )
+            await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; a secret in its arguments was not recorded")
         elif Effect.EFFECT not in {recorded.intent.effect, self._call.effect}:
             await self._repeat("")
         else:
@@ -150,7 +148,7 @@ class JournaledCall:
                 self._outcome = evolve(settled, started_at=recorded.intent.at, must_record=True)
                 await self._emit(Recovery.RECONCILED)
             case DidNotHappen():
-                await self._repeat("the tool says that it has not run")
+                await self._repeat("the tool reports that it did not run")
             case CannotTell(reason):
                 await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; {reason}" if reason else _INTERRUPTED)
 
@@ -164,7 +162,7 @@ class JournaledCall:
             bound = cast("CanReconcileCall", invocation.bind_tool())
             return await bound.reconcile(**ready.prepare(self._call.call))
         except Exception as error:  # noqa: BLE001  # a tool that fails to find out cannot tell
-            return CannotTell(f"its tool could not find out: {ErrorInfo.of(error).message}")
+            return CannotTell(f"its tool failed to find out: {ErrorInfo.of(error).message}")
 
     async def _repeat(self, reason: str) -> None:
         await self._emit(Recovery.REPEATED, reason)
@@ -177,11 +175,11 @@ class JournaledCall:
         self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, must_record=True)
         await self._emit(Recovery.IN_DOUBT, why)
         if policy is InDoubt.SUSPEND:
-            reason = f"{why}. Approve to run it again, answer with what came of it, or deny to leave it"
+            reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
             self._outcome = evolve(self._outcome, pending=PendingCall(call.key, call.call, reason, begun=True))
             return
         self._log.attach(call.key, _DOUBT, {})
-        error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before that has been found out")
+        error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before this is known")
         settled = call.settle(self._outcome, ToolStatus.IN_DOUBT, self._now(), error=error, may_have_run=True)
         self._outcome = evolve(settled, failure=self._failure(why) if policy is InDoubt.FAIL else None)
 

@@ -118,7 +118,9 @@ class ReadyTool:
             return key or ""
         result: object = key(call.arguments)
         if not isinstance(result, str):
-            raise TypeError(f"the key of its policy has to be text, and is a {type(result).__qualname__}")
+            raise TypeError(
+                f"the key function of the tool's policy returned a {type(result).__qualname__}; it must return text"
+            )
         return result
 
     def bind(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:

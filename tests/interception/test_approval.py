@@ -169,7 +169,7 @@ async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
     state = await loop.resume(state, {"run/1/0": approve()})
     assert state.status is ExecutionStatus.SUSPENDED
     assert state.pending[0].call.arguments == {"value": 10}
-    assert "decided about, and then changed by an interceptor" in state.pending[0].reason
+    assert "an interceptor changed the call after the decision" in state.pending[0].reason
     assert not ledger.calls
     done = await loop.resume(state, {"run/1/0": approve()})
     assert outcome(done).value == 10
