@@ -164,6 +164,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with this clock, these ids and these resources."""
+        # The scope is bound last, so that the compiler can be given the tools that were bound before.
         compiler = self.compiler
         if isinstance(compiler, CanAcceptTools):
             compiler = compiler.with_tools(self.tools)
@@ -187,6 +188,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         draft = StepDraft(state, self.scope.ids.new_id("step"), number, self.scope.clock.now())
         try:
             messages = self.compile(draft.state)
+            # Announced before the model is called, so that the event precedes the first request of the epoch.
             await self._epochs.announce(self.compiler, draft.state, self.events)
             draft.parts = await self.decide(draft, messages)
             calls = [part for part in draft.parts if isinstance(part, ToolCall)]
@@ -194,6 +196,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
                 draft.calls = ToolCalls.of(calls, draft.state)
                 draft.outcome = await self.execute(draft.calls, draft)
         except asyncio.CancelledError as cancelled:
+            # A cancellation stays a CancelledError, which asyncio compares by class, and is raised from the carrier.
             raise cancelled from StepInterrupted(self._interrupted_state(draft, cancelled))
         except Exception as error:
             raise _step_interrupted(self._interrupted_state(draft, error), error) from error
@@ -248,6 +251,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         outcome = draft.outcome
         if outcome is None and draft.calls is not None:
             outcome = self._outcome_of(error, draft.calls, draft.state)
+        # A stop is not an error, and neither is a cancellation; both leave a step without one.
         cause = cause_of(error)
         if isinstance(cause, Exception) and not isinstance(cause, AgentStop):
             draft.errors = (*draft.errors, ErrorInfo.of(cause))
@@ -260,6 +264,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         carrier = BatchInterrupted.find_in(error)
         if carrier is not None:
             return carrier.executions
+        # The executor broke its contract, and an effect cannot be excluded for any of the calls.
         now, info = self.scope.clock.now(), ErrorInfo(type(error).__name__, f"the executor failed: {error}")
         executions = [
             ToolExecution.of(

@@ -35,7 +35,6 @@ from agentloop.values.inference import (
     InferenceRequest,
     InferenceResponse,
     ToolChoice,
-    Usage,
 )
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
@@ -195,15 +194,18 @@ class InferenceCall:
             if response is None:
                 response = await self._reuse_or_send(request)
             else:
+                # An interceptor answered without a request; the tokens that its response reports count, too.
                 draft.add_response(response)
             if AfterInference.point_name in self.interceptor.points:
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
                 draft.state, response = after.state, after.response
             draft.response = response
         except BaseException as error:
+            # Also for a cancellation: each inference that was started has one event that ends it.
             await emit(self.events, InferenceFailed, draft.state, ErrorInfo.of(error))
             raise
         await emit(self.events, InferenceResponseReceived, draft.state, response)
+        # The total is computed only if it is observed.
         if self.events.due(TokenUsageReported):
             total = draft.state.usage + draft.usage
             await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
@@ -230,12 +232,12 @@ class InferenceCall:
         else:
             self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), render)
         finally:
-            draft.usage = _add_usage(before, draft.usage)
+            draft.usage = before + draft.usage
         return response
 
     async def _reuse(self, recorded: RecordedInference) -> InferenceResponse:
         draft, response = self.draft, recorded.response
-        draft.usage = _add_usage(draft.usage, recorded.usage)
+        draft.usage += recorded.usage
         if response is None:
             raise rebuild_error(recorded.error)
         draft.response = response
@@ -261,6 +263,7 @@ class InferenceCall:
         failure: list[Exception] = []
 
         async def proceed() -> InferenceResponse:
+            # A layer that proceeds again after an error retries the inference.
             if failure:
                 self._emit_retry(draft.state, FailedAttempt(self._attempt, failure.pop(), 0.0))
             try:
@@ -291,6 +294,7 @@ class InferenceCall:
                     )
                 await emit(self.events, InferenceDeltaReceived, self.draft.state, item.with_attempt(self._attempt))
         finally:
+            # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
@@ -307,13 +311,6 @@ def _require_response(response: object, inference: CanInfer) -> InferenceRespons
             f"{_type_name(inference)} returned {_type_name(response)}; infer returns an InferenceResponse"
         )
     return response
-
-
-def _add_usage(first: Usage, second: Usage) -> Usage:
-    """Return the sum; an unknown count does not make the sum unknown where there is nothing to add it to."""
-    if first is NO_USAGE:
-        return second
-    return first if second is NO_USAGE else first + second
 
 
 def _type_name(value: object) -> str:

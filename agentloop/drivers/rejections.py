@@ -58,6 +58,7 @@ def check_response(
         mode: the mode in which the model was called. Calls are checked only in a mode that retries invalid calls.
         output_check: the check of final answers, if they have a type.
     """
+    # In a mode without retries, the executor rejects invalid calls, and text that holds no call is the answer.
     if mode.reprompts and response.problem:
         return Rejection(response.problem)
     calls = response.tool_calls
@@ -80,10 +81,12 @@ def check_output(response: InferenceResponse, output_check: OutputCheck | None) 
 
 def retry_request(request: InferenceRequest, response: InferenceResponse, rejection: Rejection) -> InferenceRequest:
     """Return the request that shows the model its response and why it was rejected; the conversation keeps neither."""
+    # Appended to the same messages: the request extends the previous one, so that providers can cache it (law 13).
     if rejection.problem or rejection.output_error:
         answer = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
         correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error))
         return request.with_messages(*request.messages, *((answer, correction) if answer.parts else (correction,)))
+    # Valid calls are not executed either: the model repeats them together with the corrected ones.
     errors = iter(rejection.call_errors)
     parts: list[Part] = [
         ToolExchange(part, _rejected_execution(part, next(errors))) if isinstance(part, ToolCall) else part

@@ -80,8 +80,10 @@ class ToolCallingDriver(InferringDriver):
         request, final = self.request(draft, messages), self.final_inference
         output_check = self.output_check if final is None else None
         response = await self._infer_valid(draft, request, self.inference, output_check)
+        # Without tools, the final model can only answer.
         if final is not None and not response.tool_calls and not response.wants_to_continue:
             response = await self._infer_valid(draft, request.with_tools(), final, self.output_check)
+        # The response is neither a call nor an answer, such as a pause of the provider: the loop takes another step.
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
         return without_leaked_arguments(response.parts)
@@ -121,6 +123,7 @@ def _repeats(text: str, leaked: list[dict[str, object]]) -> bool:
         bare = bare.strip("`").removeprefix("json").strip()
     if not bare.startswith("{"):
         return False
+    # Compared as values: models repeat arguments with other spaces and in another order.
     try:
         return parse_json(bare) in leaked
     except ValueError:

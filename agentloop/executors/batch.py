@@ -65,6 +65,7 @@ class CallState:
 def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
     """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order."""
     log = scope.log
+    # Keys name step and index, which differ from the position in this batch when pending calls of an earlier step are settled.
     places = [parse_key(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
     return [
         CallState(
@@ -215,6 +216,7 @@ class Batch:
 
     async def _decide(self, call: CallState) -> None:
         """Apply the decision about a call, or let the interceptors decide."""
+        # A person who denied or answered a call has the last word; an approved call still passes the interceptors.
         decision = call.admitted.decision
         if isinstance(decision, Deny):
             self._block(call, decision.reason or "denied")
@@ -231,6 +233,7 @@ class Batch:
             passed = await self.settings.interceptor.handle(point)
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
+            # A recorded call is resumed nevertheless: the signal stops the execution after this step.
             if admitted.recorded is None:
                 self._block(call, str(stop))
             else:
@@ -333,6 +336,7 @@ class Batch:
 
     def _cancel(self, call: CallState, reason: str) -> None:
         """Settle an open call as cancelled, even if it still runs."""
+        # While a call runs, its runner knows how far it has come.
         so_far = call.outcome if call.runner is None else call.runner.outcome
         if call.runner is not None:
             call.runner.close()
@@ -351,6 +355,7 @@ class Batch:
                 so_far, ToolStatus.FAILED, self._now(), error=info, may_have_run=so_far.started
             )
         elif recorded.execution is None and recorded.pending is None:
+            # It started in the interrupted process, and what failed now says nothing about its effect.
             in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
             outcome = evolve(in_doubt, must_record=True)
         call.outcome = outcome
@@ -373,6 +378,7 @@ class Batch:
                 name = f"agentloop tool {call.admitted.key}"
                 call.task = asyncio.create_task(self._run_call(call, gate), name=name)
         for call in group:
+            # Not gathered: a call is settled as soon as all calls before it are, while those after it still run.
             if call.task is not None and not call.task.done():
                 await asyncio.wait((call.task,))
             await self._settle(call)
@@ -413,6 +419,7 @@ class Batch:
         if so_far.pending is None:
             error = ErrorInfo("AgentStop", str(stop))
             so_far = admitted.settle(so_far, ToolStatus.CANCELLED, self._now(), error=error)
+        # If the tool requested a stop itself, its signal is the one that counts.
         return evolve(so_far, stop=so_far.stop or stop.signal)
 
     async def _record(self, call: CallState) -> None:
@@ -420,6 +427,7 @@ class Batch:
         log, outcome = self.settings.scope.log, call.outcome
         if log is None or not outcome.must_record:
             return
+        # Cleared before the await: a cancellation in between must not record the end twice.
         call.outcome = evolve(outcome, must_record=False)
         try:
             if outcome.pending is not None:
@@ -439,6 +447,7 @@ class Batch:
         if call.is_open:  # its task was cancelled by someone else
             self._cancel(call, "the call was cancelled")
         await self._record(call)
+        # Set before the interceptors run: if they are cancelled, the call must not pass them a second time.
         call.is_settled = True
         if call.outcome.pending is not None:
             await self._settle_pending(call, call.outcome.pending)

@@ -219,6 +219,7 @@ class ToolInvocation:
         call, settings = self._call, self._settings
         started_at = settings.scope.clock.now()
         self.outcome = CallOutcome(started_at=started_at)
+        # Emitted outside of the interceptors: a call starts once, however often they repeat its tool.
         await emit_at_step(settings.events, ToolCallStarted, self._state, call.step_number, call.key, call.call)
         if AroundToolUse.point_name in settings.points:
             point = AroundToolUse(
@@ -256,6 +257,7 @@ class ToolInvocation:
     async def _attempt(self) -> ToolExecution:
         call, clock = self._call, self._settings.scope.clock
         self._attempts += 1
+        # A new attempt voids the suspension of an earlier one; a stop that an earlier one requested still counts.
         self.outcome = evolve(self.outcome, started=True, pending=None)
         try:
             result = self._limit(self._tool.present(await self._use_tool()))
@@ -270,6 +272,7 @@ class ToolInvocation:
         except _TimedOut as timeout:
             status, error = ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(timeout))
         except asyncio.CancelledError:
+            # The tool may have cancelled itself; a cancellation of this task is not the tool's outcome.
             if _is_task_cancelled():
                 raise
             status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", "the tool cancelled itself")
@@ -309,6 +312,7 @@ class ToolInvocation:
 
     async def _use_tool(self) -> Any:
         tool = self.bind_tool()
+        # A tool that accepts the state or the call may return a copy with a policy of its own.
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
         timeout = policy.timeout or self._settings.default_timeout
         work = self._use_in_thread(tool) if isinstance(tool, CanUseThread) else tool.use(**self._arguments())
@@ -326,11 +330,13 @@ class ToolInvocation:
         try:
             return await pool.run(call)
         except ThreadAbandoned as abandoned:
+            # Raised only if the function had started; outside of this module it is an ordinary cancellation.
             await self._emit_abandoned()
             raise asyncio.CancelledError from abandoned
 
     async def _wait_for(self, work: Awaitable[Any], seconds: float) -> Any:
         """Await the work until the timeout. A coroutine that ignores its cancellation is left behind."""
+        # `asyncio.timeout` would wait for such a coroutine forever; a task of its own can be left.
         task = asyncio.ensure_future(_await_tool(work))
         try:
             await asyncio.wait((task,), timeout=seconds)
@@ -357,6 +363,7 @@ class ToolInvocation:
     def _report(self, update: object) -> None:
         """Emit progress. Tools call it in the event loop or in a thread."""
         frozen_update = freeze(update)
+        # Only the thread of the event loop may emit; other threads schedule the emission there.
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -422,6 +429,7 @@ def tool_error(error: BaseException) -> ErrorInfo:
     """Return the error of a tool as data; a very long message is truncated."""
     if isinstance(error, _Escaping):
         error = error.error
+    # A value without a JSON form is a mistake of the tool, like any other result that does not match its type.
     if isinstance(error, NotJson):
         error = ToolFailed(str(error))
     message = ErrorInfo.of(error).message
@@ -437,6 +445,7 @@ def limit_result(result: ToolResult, max_bytes: int) -> ToolResult:
         result: the result.
         max_bytes: the maximum size of each text in bytes of UTF-8.
     """
+    # The program reads the value, the model the content: only the content is truncated.
     if result.content is not None:
         return ToolResult(result.value, tuple([_limit_part(part, max_bytes) for part in result.content]))
     if isinstance(result.value, str):

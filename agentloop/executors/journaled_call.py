@@ -75,6 +75,7 @@ class JournaledCall:
             self._outcome = self._reuse(recorded, recorded.execution)
             await self._emit(Recovery.REUSED)
         elif recorded.pending is not None:
+            # Its tool suspended it before the interruption: it is still pending, and nothing runs.
             self._outcome = CallOutcome(pending=recorded.pending)
         else:
             await self._recover(recorded)
@@ -86,6 +87,7 @@ class JournaledCall:
             self._invocation.close()
 
     async def _start(self) -> None:
+        # Durable when it returns: from here on, a crash leaves a call that may have run.
         answer = await self._log.start_call(self._intent(), delegates=_delegates(self._tool))
         if answer is None:
             await self._invoke()
@@ -127,6 +129,8 @@ class JournaledCall:
 
     async def _recover(self, recorded: RecordedCall) -> None:
         """Resume a call that started before an interruption and has no recorded outcome."""
+        # The order of the cases matters. An agent resumes from its own records, whatever its effect. Masked arguments cannot be
+        # used again, even by a tool without effects. Only a call with an effect needs to know whether it has happened.
         tool = self._tool
         if tool is None:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool no longer exists")
@@ -166,6 +170,7 @@ class JournaledCall:
 
     async def _repeat(self, reason: str) -> None:
         await self._emit(Recovery.REPEATED, reason)
+        # Recorded again, with the present time and effect: a further interruption is judged by them.
         await self._log.start_call(self._intent())
         await self._invoke()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
 
 
+# Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
@@ -101,6 +102,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         try:
             await batch.run()
         except asyncio.CancelledError as cancelled:
+            # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
             reason = "the execution was cancelled"
             await run_shielded(batch.abandon(reason), self.cancel_grace)
             batch.close(reason)  # calls that did not end in time get an outcome nevertheless

@@ -47,6 +47,7 @@ class Toolbox:
             tool, spec = self.tools.get(name), self.tools.spec(name)
             if tool is None or spec is None:
                 raise UnknownTool(self._unknown_tool_message(name))
+            # Prepared when first called: most executions use few of their tools.
             ready = self._ready[name] = ReadyTool(tool, spec)
         return ready
 
@@ -140,6 +141,7 @@ class ReadyTool:
         Raises:
             ToolFailed: it does not match the tool's declared type, or has no JSON form.
         """
+        # The registered tool presents the result, not the bound copy: the form of a result does not depend on the call.
         if isinstance(self.tool, CanPresentResult):
             try:
                 return self.tool.present(result)
