@@ -1,11 +1,11 @@
-"""A client that the conformance suite of the Model Context Protocol runs.
+"""A client for the conformance suite of the Model Context Protocol.
 
-It calls each tool that it is offered, as it is told to or with made-up arguments:
+It calls the tools that a scenario names, or each offered tool once with sample arguments:
 
     npm install @modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
     npx conformance client --requirements 2026-07-28 --command "python examples/mcp_conformance_client.py"
 
-Scenarios whose names begin with auth/ fail: there is no OAuth.
+Scenarios whose names begin with auth/ fail, since OAuth is not supported.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from agentloop.values.json import thaw
 
 
 async def accept(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a question to the user with what it proposes."""
+    """Answer an elicitation request with its defaults."""
     properties = request.get("requestedSchema", {}).get("properties", {})
     return {name: schema["default"] for name, schema in properties.items() if "default" in schema}
 
 
-def made_up(tool: Tool, first: Tool) -> dict[str, Any]:
-    """Make arguments up; an object is the schema of the first tool, which some scenario wants to see again."""
+def sample_arguments(tool: Tool, first: Tool) -> dict[str, Any]:
+    """Return arguments for a tool; an object is the schema of the first tool, which one scenario expects back."""
     values: dict[str, Any] = {
         "number": 5,
         "integer": 5,
@@ -43,16 +43,16 @@ def made_up(tool: Tool, first: Tool) -> dict[str, Any]:
 
 
 async def main(url: str) -> None:
-    """Call what the scenario names, or everything once."""
+    """Make the calls of the scenario, or call each tool once."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     async with McpEnsemble.http(url, name="conformance", on_elicitation=accept) as server:
         offered = {tool.name: tool for tool in server.offered}
-        calls = [(call["name"], call.get("arguments", {})) for call in context.get("toolCalls", [])]
-        made = [(tool.name, made_up(tool, server.offered[0])) for tool in server.offered]
-        for name, arguments in calls or made:
+        scenario_calls = [(call["name"], call.get("arguments", {})) for call in context.get("toolCalls", [])]
+        sample_calls = [(tool.name, sample_arguments(tool, server.offered[0])) for tool in server.offered]
+        for name, arguments in scenario_calls or sample_calls:
             try:
                 await offered[name].use(**arguments)
-            except ToolError as error:  # some scenarios refuse calls on purpose; the suite judges what it was sent
+            except ToolError as error:  # some scenarios reject calls on purpose; the suite checks what it received
                 sys.stderr.write(f"{name}: {error}\n")
 
 

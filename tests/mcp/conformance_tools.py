@@ -20,13 +20,13 @@ def test_simple_text() -> str:
 
 @tool(effect="pure")
 def test_image_content() -> Image:
-    """Return a picture."""
+    """Return an image."""
     return Image(data=PNG, media_type="image/png")
 
 
 @tool(effect="pure")
 def test_audio_content() -> Audio:
-    """Return a sound."""
+    """Return audio."""
     return Audio(data=b"RIFF", media_type="audio/wav")
 
 
@@ -51,7 +51,7 @@ def test_error_handling() -> str:
 
 @tool
 def test_tool_with_progress(context: ToolContext) -> str:
-    """Tell progress."""
+    """Report progress."""
     for done in (0, 50, 100):
         context.progress({"progress": done, "total": 100})
     return "done"
@@ -59,13 +59,13 @@ def test_tool_with_progress(context: ToolContext) -> str:
 
 @tool
 def test_logging_tool() -> str:
-    """Write to the program's own log, of which a client is told nothing."""
+    """Write to the log of the program, which clients do not see."""
     logging.getLogger(__name__).warning("this is not for the client")
     return "logged"
 
 
 class SchemaTool(Tool):
-    """Takes what a schema with many keywords says."""
+    """Has a schema with many keywords."""
 
     name = "json_schema_2020_12_tool"
     description = "Tool with JSON Schema 2020-12 features"
@@ -98,7 +98,7 @@ class SchemaTool(Tool):
 
 
 class HeaderTool(Tool):
-    """Has a parameter that clients also send as a header."""
+    """Has a parameter that clients send as a header too."""
 
     name = "in_region"
     description = "Do something in a region."

@@ -1,4 +1,4 @@
-"""What the tests of MCP share: real servers, and a look at what is left behind."""
+"""Fixtures for MCP: real servers, and checks for leaked tasks, processes and files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.mcp.running import children, everything_over_http, small_over_http
 
 
 @pytest.fixture(autouse=True)
-async def _nothing_is_left() -> AsyncIterator[None]:
-    """Check that a test has left no task, process or open file behind (law 19)."""
-    before = asyncio.all_tasks(), children()
+async def _no_leaks() -> AsyncIterator[None]:
+    """Check that a test leaves no task or process behind (law 19)."""
+    tasks, processes = asyncio.all_tasks(), children()
     yield
-    assert asyncio.all_tasks() - before[0] - {asyncio.current_task()} == set()
-    assert children() == before[1]
+    assert asyncio.all_tasks() - tasks - {asyncio.current_task()} == set()
+    assert children() == processes
 
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """Check that a test has left no file or socket open."""
+    """Check that a test leaves no file or socket open."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     yield
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
@@ -31,13 +31,13 @@ def descriptors() -> Iterator[None]:
 
 @pytest.fixture
 async def small_url() -> AsyncIterator[str]:
-    """Return the address of the small server over HTTP."""
+    """Run the small server over HTTP; return its address."""
     async with small_over_http() as url:
         yield url
 
 
 @pytest.fixture
 async def everything_url(tmp_path: Path) -> AsyncIterator[str]:
-    """Return the address of the reference server over HTTP."""
+    """Run the reference server over HTTP; return its address."""
     async with everything_over_http() as url:
         yield url

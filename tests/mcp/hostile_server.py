@@ -1,4 +1,4 @@
-"""A server that misbehaves in the manner that its first argument names; run as a script, on the standard library only."""
+"""A server with the behavior that its first argument names; run as a script, on the standard library only."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def write(text: str) -> None:
         os._exit(0)
 
 
-def write_bytes(line: bytes, asked: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(line % asked["id"])
+def write_bytes(line: bytes, request: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(line % request["id"])
     sys.stdout.buffer.flush()
 
 
-def answer(asked: dict[str, Any], result: Any) -> None:
-    send({"id": asked["id"], "result": result})
+def answer(request: dict[str, Any], result: Any) -> None:
+    send({"id": request["id"], "result": result})
 
 
-def refuse(asked: dict[str, Any]) -> None:
-    send({"id": asked["id"], "error": {"code": -32601, "message": "Method not found"}})
+def reject(request: dict[str, Any]) -> None:
+    send({"id": request["id"], "error": {"code": -32601, "message": "Method not found"}})
 
 
 def requests() -> Iterator[dict[str, Any]]:
@@ -43,36 +43,36 @@ def requests() -> Iterator[dict[str, Any]]:
             yield message
 
 
-def initialize(asked: dict[str, Any]) -> None:
+def initialize(request: dict[str, Any]) -> None:
     info = {"name": "hostile", "version": "1"}
-    answer(asked, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+    answer(request, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
 
 
-def tools(asked: dict[str, Any], manner: str) -> None:
-    cursor = asked.get("params", {}).get("cursor", "0")
-    match manner:
+def tools(request: dict[str, Any], behavior: str) -> None:
+    cursor = request.get("params", {}).get("cursor", "0")
+    match behavior:
         case "endless pages":
             page = [{**TOOL, "name": f"act{cursor}"}]
-            answer(asked, {"tools": page, "nextCursor": str(int(cursor) + 1)})
+            answer(request, {"tools": page, "nextCursor": str(int(cursor) + 1)})
         case "same page":
-            answer(asked, {"tools": [TOOL], "nextCursor": "0"})
+            answer(request, {"tools": [TOOL], "nextCursor": "0"})
         case "invalid schema":
             bad = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}}
-            answer(asked, {"tools": [bad, TOOL, TOOL]})
-        case "hardly any tools":
+            answer(request, {"tools": [bad, TOOL, TOOL]})
+        case "mostly invalid tools":
             answer(
-                asked,
+                request,
                 {"tools": [1, {"name": "bad"}, {"name": "bad", "inputSchema": None}, {**TOOL, "inputSchema": {}}]},
             )
         case "changes when listed":
             send({"method": "notifications/tools/list_changed"})
-            answer(asked, {"tools": [TOOL]})
+            answer(request, {"tools": [TOOL]})
         case "tools are numbers":
-            answer(asked, {"tools": [1, 2]})
+            answer(request, {"tools": [1, 2]})
         case "no list":
-            refuse(asked)
+            reject(request)
         case _:
-            answer(asked, {"tools": [TOOL]})
+            answer(request, {"tools": [TOOL]})
 
 
 def flood(text: str) -> None:
@@ -89,61 +89,65 @@ def other_ids(text: dict[str, Any]) -> None:
     send({"id": "no", "result": text})
 
 
-def twice(asked: dict[str, Any], text: dict[str, Any]) -> None:
-    answer(asked, text)
-    answer(asked, {"content": [{"type": "text", "text": "again"}]})
+def twice(request: dict[str, Any], text: dict[str, Any]) -> None:
+    answer(request, text)
+    answer(request, {"content": [{"type": "text", "text": "again"}]})
 
 
-def call(asked: dict[str, Any], manner: str) -> None:
+def call(request: dict[str, Any], behavior: str) -> None:
     text = {"content": [{"type": "text", "text": "acted"}]}
     log = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
-    ask = {"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
-    manners: dict[str, Callable[[], None]] = {
+    sampling = {"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+    behaviors: dict[str, Callable[[], None]] = {
         "silent": lambda: None,
-        "huge result": lambda: answer(asked, {"content": [{"type": "text", "text": "x" * 40_000_000}]}),
+        "huge result": lambda: answer(request, {"content": [{"type": "text", "text": "x" * 40_000_000}]}),
         "endless line": lambda: flood("x" * 100_000),
-        "flood of noise": lambda: flood("noise\n" * 1000),
+        "flood of invalid lines": lambda: flood(
+            "noise\
+"
+            * 1000
+        ),
         "flood of notifications": lambda: flood_of(log),
         "flood of changes": lambda: flood_of({"method": "notifications/tools/list_changed"}),
         "wrong ids": lambda: other_ids(text),
-        "wrong shape": lambda: answer(asked, {"content": "acted"}),
-        "result is a number": lambda: send({"id": asked["id"], "result": 7}),
-        "bad base64": lambda: answer(asked, {"content": [{"type": "image", "data": "?", "mimeType": "image/png"}]}),
-        "error of any kind": lambda: send({"id": asked["id"], "error": {"code": -32000, "message": "no" * 1000}}),
-        "half a character": lambda: answer(asked, {"content": [{"type": "text", "text": "cut \ud83d"}]}),
+        "wrong shape": lambda: answer(request, {"content": "acted"}),
+        "result is a number": lambda: send({"id": request["id"], "result": 7}),
+        "bad base64": lambda: answer(request, {"content": [{"type": "image", "data": "?", "mimeType": "image/png"}]}),
+        "long error": lambda: send({"id": request["id"], "error": {"code": -32000, "message": "no" * 1000}}),
+        "half a character": lambda: answer(request, {"content": [{"type": "text", "text": "cut \ud83d"}]}),
         "latin": lambda: write_bytes(
-            b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"caf\xe9"}]}}\n', asked
+            b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"caf\xe9"}]}}\n', request
         ),
         "dies of calls": lambda: os._exit(1),
         "closes its output": lambda: os.close(1),
-        "answers twice": lambda: twice(asked, text),
-        "asks for ever": lambda: flood_of(ask),
+        "answers twice": lambda: twice(request, text),
+        "requests without end": lambda: flood_of(sampling),
     }
-    manners.get(manner, lambda: answer(asked, text))()
+    behaviors.get(behavior, lambda: answer(request, text))()
 
 
-def main(manner: str) -> None:
-    if manner == "noisy":
+def main(behavior: str) -> None:
+    if behavior == "noisy":
         write("Starting…\n{not json}\n\n[]\n")
-    if manner == "dies at once":
+    if behavior == "dies at once":
         sys.stderr.write("no key\n")
         sys.exit(7)
-    for asked in requests():
-        if manner == "dies at each message" or (
-            manner == "dies when asked for tools" and asked["method"] == "tools/list"
+    for request in requests():
+        if behavior == "dies at each message" or (
+            behavior == "dies at tools/list" and request["method"] == "tools/list"
         ):
             os._exit(1)
-        if manner == "never answers":
+        if behavior == "never answers":
             continue
-        match asked["method"]:
+        match request["method"]:
             case "initialize":
-                initialize(asked)
+                initialize(request)
             case "tools/list":
-                tools(asked, manner)
+                tools(request, behavior)
             case "tools/call":
-                call(asked, manner)
+                call(request, behavior)
             case _:
-                refuse(asked)
+                reject(request)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A server that answers as a recorded one did; run as a script.
+"""A server that answers like a recorded one; run as a script.
 
-Its arguments are the file of the recordings, a session's name, and a file that gets what was heard.
+Its arguments are the file of the recordings, the name of a session, and a file for the messages that it receives.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import Any
 NOT_FOUND = {"code": -32601, "message": "Method not found"}
 
 
-def asked(message: dict[str, Any]) -> str:
-    """Return what a request asks for, without what differs from client to client."""
+def key_of(message: dict[str, Any]) -> str:
+    """Return a key for a request, without the parts that differ between clients."""
     params = {key: value for key, value in message.get("params", {}).items() if key in {"name", "arguments", "cursor"}}
     return json.dumps([message["method"], params], sort_keys=True)
 
 
 def answers(messages: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return what the server wrote after each request up to its answer, by what was asked for."""
+    """Return the messages that the server wrote after each request up to its response, by the key of the request."""
     requests = {
-        one["msg"]["id"]: asked(one["msg"])
-        for one in messages
-        if one["dir"] == "client_to_server" and "id" in one["msg"]
+        entry["msg"]["id"]: key_of(entry["msg"])
+        for entry in messages
+        if entry["dir"] == "client_to_server" and "id" in entry["msg"]
     }
-    found: dict[str, list[dict[str, Any]]] = {}
-    before: list[dict[str, Any]] = []
-    for one in messages:
-        if one["dir"] == "server_to_client":
-            before.append(one["msg"])
-            if "method" not in one["msg"]:
-                found[requests[one["msg"]["id"]]] = before
-                before = []
-    return found
+    responses: dict[str, list[dict[str, Any]]] = {}
+    pending: list[dict[str, Any]] = []
+    for entry in messages:
+        if entry["dir"] == "server_to_client":
+            pending.append(entry["msg"])
+            if "method" not in entry["msg"]:
+                responses[requests[entry["msg"]["id"]]] = pending
+                pending = []
+    return responses
 
 
-def main(path: str, session: str, heard: str) -> None:
+def main(path: str, session: str, received: str) -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        recorded = next(one for one in map(json.loads, file) if one["session"] == session)
+        recorded = next(recording for recording in map(json.loads, file) if recording["session"] == session)
     known = answers(recorded["messages"])
     for line in sys.stdin:
-        with open(heard, "a", encoding="utf-8") as file:  # noqa: PTH123
+        with open(received, "a", encoding="utf-8") as file:  # noqa: PTH123
             file.write(line)
         message = json.loads(line)
         if "id" not in message:
             continue
-        for answer in known.get(asked(message), [{"jsonrpc": "2.0", "id": 0, "error": NOT_FOUND}]):
-            told = answer if "method" in answer else {**answer, "id": message["id"]}
-            sys.stdout.write(json.dumps(told) + "\n")
+        for answer in known.get(key_of(message), [{"jsonrpc": "2.0", "id": 0, "error": NOT_FOUND}]):
+            reply = answer if "method" in answer else {**answer, "id": message["id"]}
+            sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
 

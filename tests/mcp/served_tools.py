@@ -1,4 +1,4 @@
-"""Tools and an agent that tests have served to others."""
+"""Tools and agents that tests serve with `agentloop mcp serve`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def parts() -> dict[str, Any]:
 
 @tool
 def picture() -> ToolResult:
-    """Return a picture."""
+    """Return an image."""
     return ToolResult("a picture", (Image(data=b"picture", media_type="image/png"),))
 
 
 @tool
 def stepwise(context: ToolContext) -> str:
-    """Tell progress in several forms."""
+    """Report progress in several forms."""
     context.progress(0.5)
     context.progress("nearly")
     context.progress({"progress": 3, "total": 3})
@@ -41,7 +41,7 @@ def stepwise(context: ToolContext) -> str:
 
 @tool
 async def wait(path: str) -> str:
-    """Wait until cancelled, and leave a note about it."""
+    """Wait until cancelled, and write notes about it."""
     _note(path, "waiting")
     try:
         await asyncio.Event().wait()
@@ -60,7 +60,7 @@ loop = AgentLoop.for_model(ScriptedInference(ToolCall("c", "add", '{"a": 20, "b"
 
 
 def _waiting(request: InferenceRequest) -> InferenceResponse:
-    """Call `wait` with the file that the task names."""
+    """Call `wait` with the file in the task."""
     call = ToolCall("c", "wait", json.dumps({"path": request.messages[-1].text}))
     return InferenceResponse((call,), FinishReason.TOOL_CALLS, Usage(1, 1, 0, 0, 0), model="scripted")
 

@@ -1,4 +1,4 @@
-"""A small MCP server on the official SDK, with a tool for each thing that a test wants to see; run as a script."""
+"""A small MCP server on the official SDK, with a tool for each case of the tests; run as a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add(a: int, b: int) -> int:
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def pid() -> str:
-    """Tell the process id."""
+    """Return the process id."""
     return str(os.getpid())
 
 
@@ -35,7 +35,7 @@ def put(path: str, text: str) -> str:
 
 @server.tool()
 def log(path: str, die: bool = False) -> str:  # noqa: FBT001, FBT002
-    """Append a line to a file, and die of it if told to."""
+    """Append a line to a file, and kill this process when `die` is set."""
     with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
         file.write("line\n")
     if die:
@@ -45,7 +45,7 @@ def log(path: str, die: bool = False) -> str:  # noqa: FBT001, FBT002
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def die_once(path: str) -> str:
-    """Die of the first call, answer the next."""
+    """Kill this process at the first call, answer the next."""
     if not os.path.exists(path):  # noqa: PTH110
         with open(path, "w", encoding="utf-8"):  # noqa: PTH123
             pass
@@ -61,13 +61,13 @@ def fail() -> str:
 
 @server.tool()
 def picture():  # type: ignore[no-untyped-def]  # noqa: ANN201  # a return type would be structured content
-    """Return a text and a picture."""
+    """Return a text and an image."""
     return ["a dot", Image(data=PIXEL, format="png")]
 
 
 @server.tool()
 async def steps(ctx: Context) -> str:
-    """Tell progress."""
+    """Report progress."""
     for number in range(3):
         await ctx.report_progress(number, 3, f"step {number}")
     return "done"
@@ -75,7 +75,7 @@ async def steps(ctx: Context) -> str:
 
 @server.tool()
 async def wait(path: str) -> str:
-    """Wait until cancelled, and leave a note about it."""
+    """Wait until cancelled, and write notes about it."""
     note(path, "waiting")
     try:
         await asyncio.Event().wait()
@@ -87,7 +87,7 @@ async def wait(path: str) -> str:
 
 @server.tool()
 async def more(ctx: Context) -> str:
-    """Offer another tool from now on."""
+    """Add a tool to the server."""
     server.add_tool(pid, name="another")
     await ctx.notify_tools_changed()
     return "more"
@@ -95,7 +95,7 @@ async def more(ctx: Context) -> str:
 
 @server.tool()
 def says(text: str) -> str:
-    """Write to the standard error."""
+    """Write a text to the standard error."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
     return "said"
 

@@ -1,4 +1,4 @@
-"""The conformance suite of the protocol, in both eras: what it asks of clients without authorisation, and of servers of tools."""
+"""The conformance suite of the protocol, in both eras: for clients without authorization, and for servers of tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.running import free_port, listening, node_program, program
+from tests.mcp.running import free_port, node_program, program, wait_for_listener
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -34,7 +34,7 @@ CLIENT_SCENARIOS = {
         "json-schema-2020-12-preservation",
     ],
 }
-"""All that the revisions ask of clients, but for those about OAuth, which there is not."""
+"""All scenarios for clients except those about OAuth, which is not supported."""
 NO_RESOURCES_OR_PROMPTS = [
     "completion-complete",
     "resources-list",
@@ -82,26 +82,27 @@ NOT_OFFERED = {
         "sep-2164-resource-not-found",
     ],
 }
-"""What the revisions ask of servers that offer resources or prompts, write logs, or ask the client: ours do not."""
+"""The scenarios for servers with resources, prompts, logs or requests to the client, which ours do not have."""
 
 
-async def judged(*arguments: str) -> str:
-    """Run the suite; return what it says."""
+async def run_suite(*arguments: str) -> str:
+    """Run the suite; return its output."""
     process = await asyncio.create_subprocess_exec(
         node_program("node"), node_program("conformance"), *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
     )
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize(
-    ("revision", "scenario"), [(revision, one) for revision, listed in CLIENT_SCENARIOS.items() for one in listed]
+    ("revision", "scenario"),
+    [(revision, scenario) for revision, scenarios in CLIENT_SCENARIOS.items() for scenario in scenarios],
 )
 async def test_the_client_conforms(revision: str, scenario: str) -> None:
-    """Every check of the scenario passes."""
-    asked = ["--command", f"{sys.executable} {CLIENT}", "--scenario", scenario, "--spec-version", revision]
-    assert ", 0 failed, 0 warnings" in await judged("client", *asked)
+    """Every check of the client scenario passes."""
+    arguments = ["--command", f"{sys.executable} {CLIENT}", "--scenario", scenario, "--spec-version", revision]
+    assert ", 0 failed, 0 warnings" in await run_suite("client", *arguments)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ async def url() -> AsyncIterator[str]:
     command = ["mcp", "serve", str(HERE / "conformance_tools.py"), "--http", "--port", str(port)]
     process = await asyncio.create_subprocess_exec(program("agentloop"), *command, stdout=PIPE, stderr=PIPE)
     try:
-        await listening(port)
+        await wait_for_listener(port)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
@@ -120,9 +121,9 @@ async def url() -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("revision", NOT_OFFERED)
 async def test_the_server_conforms(url: str, tmp_path: Path, revision: str) -> None:
-    """Every check that the revision asks for passes, but for those about what is not offered."""
-    listed = tmp_path / "expected.yaml"
-    listed.write_text("server:\n" + "".join(f"  - {one}\n" for one in NOT_OFFERED[revision]))
-    said = await judged("server", "--url", url, "--requirements", revision, "--expected-failures", str(listed))
-    assert "Baseline check passed" in said
-    assert "tools-call-with-progress: 2 passed, 0 failed" in said
+    """Every check of the revision passes, except those about features that our servers do not have."""
+    expected = tmp_path / "expected.yaml"
+    expected.write_text("server:\n" + "".join(f"  - {scenario}\n" for scenario in NOT_OFFERED[revision]))
+    output = await run_suite("server", "--url", url, "--requirements", revision, "--expected-failures", str(expected))
+    assert "Baseline check passed" in output
+    assert "tools-call-with-progress: 2 passed, 0 failed" in output

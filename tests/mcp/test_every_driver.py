@@ -1,4 +1,4 @@
-"""Law 12: MCP tools and agents as tools come to the same under every driver and mode, as tools of our own do."""
+"""Law 12: MCP tools and agents as tools have the same results under every driver and mode, like local tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(a: int, b: int) -> dict[str, Any]:
 
 
 def call(number: int, name: str, **arguments: object) -> ToolCall:
-    """Return a call."""
+    """Return a call with these arguments."""
     return ToolCall(f"c{number}", name, json.dumps(arguments))
 
 
@@ -40,63 +40,65 @@ SCENARIO = Scenario(
         ScriptedTurn("done"),
     ],
 )
-OF_BOTH = Scenario(
+LOCAL_AND_REMOTE = Scenario(
     "What now?", [ScriptedTurn("", (call(1, "add", a=2, b=3), call(2, "add", a=0, b=0))), ScriptedTurn("done")]
 )
 
 
 def agent(server: McpEnsemble) -> Tool:
-    """Return an agent that has the tools of an MCP server and may use one of them."""
+    """Return an agent that has the tools of a server and may use one of them."""
     model = ScriptedInference(call(1, "add", a=20, b=22), call(2, "log", path="/dev/null"), "It is 42.")
     return AgentLoop.for_model(model, tools=[server]).as_tool("ask", "Adds.", tools_allowed=["ad*"])
 
 
-async def account(scenario: Scenario, driver: CanUseTools, *tools: Tool | ToolGroup) -> dict[str, Any]:
-    """Run a scenario, and return what must not depend on the driver."""
-    witness, bus, events = PointRecorder(), EventBus(clock=ManualClock()), Counter[tuple[str, str]]()
+async def run(scenario: Scenario, driver: CanUseTools, *tools: Tool | ToolGroup) -> dict[str, Any]:
+    """Run a scenario; return everything that must not depend on the driver."""
+    recorder, bus, events = PointRecorder(), EventBus(clock=ManualClock()), Counter[tuple[str, str]]()
     bus.wiretap(lambda event: events.update([(type(event).__name__, event.execution_id)]))
-    surroundings: dict[str, Any] = {"events": bus, "clock": ManualClock(), "ids": CountingIds()}
-    loop = AgentLoop(driver, tools, interceptors=[witness], max_steps=6, **surroundings)
+    settings: dict[str, Any] = {"events": bus, "clock": ManualClock(), "ids": CountingIds()}
+    loop = AgentLoop(driver, tools, interceptors=[recorder], max_steps=6, **settings)
     state = await loop.execute(scenario.question, execution_id="run")
     deltas = [key for key in events if key[0] == "InferenceDeltaReceived"]
     for key in deltas:
         del events[key]
-    return {"outcomes": outcomes(state), "text": state.final_text, "points": witness.seen, "events": events}
+    return {"outcomes": outcomes(state), "text": state.final_text, "points": recorder.seen, "events": events}
 
 
 def outcomes(state: AgentState) -> list[Any]:
-    """Return what came of the calls."""
-    done = [execution for step in state.steps for execution in step.executions]
-    return [(one.name, one.call.arguments, one.status, one.value, one.error) for one in done]
+    """Return the outcomes of all calls."""
+    executions = [execution for step in state.steps for execution in step.executions]
+    return [
+        (outcome.name, outcome.call.arguments, outcome.status, outcome.value, outcome.error) for outcome in executions
+    ]
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
-    """Keep what the first mode comes to."""
+    """Hold the results of the first mode."""
     return {}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
-async def test_every_driver_and_mode_comes_to_the_same(
+async def test_all_drivers_and_modes_have_the_same_results(
     mode: str,
     streaming: bool,  # noqa: FBT001  # a parameter of the test
     expected: dict[str, Any],
 ) -> None:
-    """Calls, outcomes, answer, points and events, those of the agent included."""
+    """Calls, outcomes, answer, points and events are the same, including those of the agent."""
     server = small()
-    found = await account(SCENARIO, maker(mode, streaming=streaming)(SCENARIO), server, agent(server))
-    assert found["text"] == "done"
-    assert [one[2].value for one in found["outcomes"]] == ["succeeded", "failed", *["succeeded"] * 4]
-    assert found["events"]["ToolCallBlocked", "run/2/1/agent"] == 1  # `log`, which the agent may not use
-    for what, seen in found.items():
-        assert seen == expected.setdefault(what, seen), what
+    result = await run(SCENARIO, maker(mode, streaming=streaming)(SCENARIO), server, agent(server))
+    assert result["text"] == "done"
+    assert [status.value for _, _, status, *_ in result["outcomes"]] == ["succeeded", "failed", *["succeeded"] * 4]
+    assert result["events"]["ToolCallBlocked", "run/2/1/agent"] == 1  # `log`, which the agent may not use
+    for key, value in result.items():
+        assert value == expected.setdefault(key, value), key
 
 
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
-async def test_a_tool_of_a_server_is_used_like_one_of_our_own(mode: str) -> None:
-    """The same call has the same outcome, and passes the same points, with the same events."""
-    make = maker(mode)
-    local = await account(OF_BOTH, make(OF_BOTH), add)
+async def test_a_tool_of_a_server_behaves_like_a_local_tool(mode: str) -> None:
+    """The same call of a remote and of a local tool has the same outcome, points and events."""
+    driver_for = maker(mode)
+    local = await run(LOCAL_AND_REMOTE, driver_for(LOCAL_AND_REMOTE), add)
     server = McpEnsemble("small", small().server, allow=["add"])
-    assert await account(OF_BOTH, make(OF_BOTH), server) == local
+    assert await run(LOCAL_AND_REMOTE, driver_for(LOCAL_AND_REMOTE), server) == local

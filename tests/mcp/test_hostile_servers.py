@@ -1,4 +1,4 @@
-"""Servers that misbehave: each is told as what it is and in time, and nothing else suffers from it."""
+"""Servers that misbehave: each failure is reported in time and by its type, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -16,82 +16,82 @@ from tests.mcp.running import hostile
 from tests.tools.ensembles.running import executions, run_calls
 
 TIMEOUT = 1.0
-"""Seconds for what never comes."""
+"""Seconds to wait for a response that never comes."""
 
 
 @tool
-def own() -> str:
-    """Do something of our own."""
-    return "mine"
+def local() -> str:
+    """Return a text."""
+    return "local"
 
 
 SETTINGS: dict[str, Any] = {"policy": ToolPolicy(timeout=10 * LONGEST)}
-"""No limit of time ends anything here, unless a test says so: what has to end in time then ends by itself."""
+"""Settings without a timeout: calls that have to end in time end by themselves."""
 
 CALLS = {
     "silent": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
     "wrong ids": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
     "flood of notifications": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
     "flood of changes": (ToolStatus.TIMED_OUT, "ToolTimedOut"),
-    "asks for ever": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
+    "requests without end": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "huge result": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "endless line": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
-    "flood of noise": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
+    "flood of invalid lines": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "dies of calls": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "closes its output": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "wrong shape": (ToolStatus.FAILED, "ToolFailed"),
     "result is a number": (ToolStatus.FAILED, "ToolFailed"),
-    "error of any kind": (ToolStatus.FAILED, "ToolFailed"),
+    "long error": (ToolStatus.FAILED, "ToolFailed"),
 }
-"""How a call of a server that behaves like this ends."""
+"""The status and the error of a call, by the behavior of the server."""
 
 
 @pytest.mark.usefixtures("descriptors")
-@pytest.mark.parametrize("manner", CALLS)
-async def test_a_call_ends_in_time_and_typed(manner: str) -> None:
-    """Its siblings and the next step go on as if nothing had been."""
-    status, kind = CALLS[manner]
+@pytest.mark.parametrize("behavior", CALLS)
+async def test_a_call_ends_in_time_with_a_typed_error(behavior: str) -> None:
+    """A call of a hostile server fails in time, and other calls and the next step succeed."""
+    status, kind = CALLS[behavior]
     policy = ToolPolicy(timeout=TIMEOUT if status is ToolStatus.TIMED_OUT else 10 * LONGEST)
     async with asyncio.timeout(LONGEST):
-        state = await run_calls([own, hostile(manner, policy=policy)], [("act", {}), ("own", {})], ("own", {}))
+        state = await run_calls([local, hostile(behavior, policy=policy)], [("act", {}), ("local", {})], ("local", {}))
     bad, sibling, later = executions(state)
     assert bad.error is not None
     assert (bad.status, bad.error.type) == (status, kind), bad.error
-    assert sibling.value == later.value == "mine"
+    assert sibling.value == later.value == "local"
     assert state.final_text == "done"
 
 
-BORNE = ["noisy", "answers twice", "invalid schema", "hardly any tools", "changes when listed", "polite"]
+TOLERATED = ["noisy", "answers twice", "invalid schema", "mostly invalid tools", "changes when listed", "polite"]
 
 
 @pytest.mark.usefixtures("descriptors")
-@pytest.mark.parametrize("manner", BORNE)
-async def test_what_can_be_borne_is_borne(manner: str) -> None:
-    """Noise before messages, a second answer, and tools that cannot be called do not keep others from being called."""
+@pytest.mark.parametrize("behavior", TOLERATED)
+async def test_small_mistakes_are_tolerated(behavior: str) -> None:
+    """Invalid lines, second responses and invalid tools do not keep other tools from being called."""
     async with asyncio.timeout(LONGEST):
-        state = await run_calls([own, hostile(manner, **SETTINGS)], [("act", {}), ("own", {})], ("bad", {}))
+        state = await run_calls([local, hostile(behavior, **SETTINGS)], [("act", {}), ("local", {})], ("bad", {}))
     acted, sibling, bad = executions(state)
-    assert (acted.value, sibling.value) == ("acted", "mine")
+    assert (acted.value, sibling.value) == ("acted", "local")
     assert bad.error is not None
     assert bad.error.type == "UnknownTool"
 
 
-async def test_what_is_no_text_is_replaced() -> None:
-    """Half a character, as JavaScript writes where it cuts a text, and bytes that are no text do not lose an answer."""
-    halved, latin = executions(
+async def test_invalid_text_is_replaced() -> None:
+    """Half a character, as JavaScript writes where it cuts a text, and bytes that are not UTF-8 become U+FFFD."""
+    half, latin = executions(
         await run_calls(
             [hostile("half a character", **SETTINGS), hostile("latin", prefix="l_", **SETTINGS)],
             ("act", {}),
             ("l_act", {}),
         )
     )
-    assert (halved.value, latin.value) == ("cut \ufffd", "caf\ufffd")
+    assert (half.value, latin.value) == ("cut \ufffd", "caf\ufffd")
 
 
-async def test_a_server_that_dies_is_told_with_its_last_words(
+async def test_a_dead_server_is_logged_with_its_last_output(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code is told to all, what the server wrote to people only; the same again is logged once."""
+    """The log has the exit code, `diagnose` also the last output; the same reason is logged once."""
     monkeypatch.setattr(server_process, "_LAST_WORDS_SECONDS", LONGEST)
     async with hostile("dies at once", **SETTINGS) as server:
         for _ in range(3):
@@ -100,15 +100,15 @@ async def test_a_server_that_dies_is_told_with_its_last_words(
     assert caplog.text.count("the MCP server hostile is away: its process has ended with exit code 7") == 1
 
 
-async def test_a_picture_that_is_none_is_told_as_text() -> None:
-    """What is no base64 is not given to a model as a picture."""
+async def test_an_invalid_image_becomes_text() -> None:
+    """An image whose data is not base64 is not sent to a model as an image."""
     execution = executions(await run_calls([hostile("bad base64", **SETTINGS)], ("act", {})))[0]
     assert execution.value == "[image that cannot be read: it is not base64]"
 
 
 @pytest.mark.usefixtures("descriptors")
 @pytest.mark.parametrize(
-    "manner",
+    "behavior",
     [
         "never answers",
         "endless pages",
@@ -117,19 +117,21 @@ async def test_a_picture_that_is_none_is_told_as_text() -> None:
         "no list",
         "dies at once",
         "dies at each message",
-        "dies when asked for tools",
+        "dies at tools/list",
     ],
 )
-async def test_a_server_that_cannot_be_asked_offers_nothing(manner: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The execution begins in time without its tools, and the log says why."""
-    settings = {**SETTINGS, **({"connect_timeout": TIMEOUT} if manner == "never answers" else {})}
+async def test_a_server_that_does_not_list_its_tools_offers_nothing(
+    behavior: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The execution begins in time without the server's tools, and the log says why."""
+    settings = {**SETTINGS, **({"connect_timeout": TIMEOUT} if behavior == "never answers" else {})}
     async with asyncio.timeout(LONGEST):
-        state = await run_calls([own, hostile(manner, **settings)], [("act", {}), ("own", {})])
-    unknown, mine = executions(state)
+        state = await run_calls([local, hostile(behavior, **settings)], [("act", {}), ("local", {})])
+    unknown, sibling = executions(state)
     assert unknown.error is not None
     assert unknown.error.type == "UnknownTool"
-    assert mine.value == "mine"
-    if manner == "tools are numbers":
+    assert sibling.value == "local"
+    if behavior == "tools are numbers":
         assert "the tool 1 of the MCP server hostile is left out" in caplog.text
     else:
         assert "the MCP server hostile is away" in caplog.text or "hostile has not answered" in caplog.text

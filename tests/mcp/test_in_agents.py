@@ -1,4 +1,4 @@
-"""MCP servers of agents that are tools of others, of loops that a conversation is handed to, and of executions left early."""
+"""MCP servers of agents as tools, of loops after a handoff, and of executions that are left early."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from agentloop.events import ToolCallCompleted, ToolCallStarted
 from agentloop.mcp import server_process
 from agentloop.values import ToolStatus, approve
 from tests.limits import LONGEST, jump
-from tests.mcp.running import noted, small
+from tests.mcp.running import small, wait_for_note
 from tests.tools.ensembles.running import executions, scripted_loop
 
 pytestmark = pytest.mark.usefixtures("descriptors")
 
 
 @pytest.fixture(autouse=True)
-def _servers_have_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let servers end by themselves, which includes their notes, however long that takes."""
+def _servers_may_end_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give servers enough time to end by themselves and to write their notes."""
     monkeypatch.setattr(server_process, "_GRACE_SECONDS", LONGEST)
 
 
 def waiting_agent(notes: Path, policy: ToolPolicy = DEFAULT_POLICY) -> AgentLoop:
-    """Return a loop whose agent calls a tool that waits, and which has a server of its own."""
-    patient = small(policy=ToolPolicy(timeout=10 * LONGEST))
-    agent = scripted_loop([patient], ("wait", {"path": str(notes)}))
+    """Return a loop with a server, and with an agent whose server has a tool that waits."""
+    slow = small(policy=ToolPolicy(timeout=10 * LONGEST))
+    agent = scripted_loop([slow], ("wait", {"path": str(notes)}))
     return scripted_loop([agent.as_tool("ask", "Waits.", policy=policy), small()], ("ask", {"task": "wait"}))
 
 
-async def test_a_server_is_kept_between_the_calls_of_an_agent_whose_loop_is_entered() -> None:
-    """It is one process then, and one for each call else."""
+async def test_an_entered_agent_keeps_its_server_between_calls() -> None:
+    """An agent whose loop is entered has one process for all calls; otherwise one for each call."""
     agent, pids = scripted_loop([small()], ("pid", {})), list[object]()
     agent.on(ToolCallCompleted, lambda event: pids.append(event.execution.value))
     loop = scripted_loop([agent.as_tool("ask", "Asks.")], ("ask", {"task": "a"}), ("ask", {"task": "b"}))
@@ -59,8 +59,8 @@ async def test_a_server_is_kept_between_the_calls_of_an_agent_whose_loop_is_ente
     assert len(set(map(str, pids))) == 3
 
 
-async def test_a_call_that_waits_for_approval_is_sent_when_it_has_it(tmp_path: Path) -> None:
-    """Through the caller of the agent, by a server that was started anew."""
+async def test_a_call_is_sent_after_its_approval(tmp_path: Path) -> None:
+    """A call of an agent that is approved at its caller is sent by a new process of the server."""
     path = tmp_path / "log"
     log = ScenarioStep.tool_call("log", {"path": str(path)})
     agent = AgentLoop(
@@ -70,33 +70,33 @@ async def test_a_call_that_waits_for_approval_is_sent_when_it_has_it(tmp_path: P
     loop = AgentLoop(ScriptedDriver(ask, ScenarioStep.final("done")), [agent.as_tool("ask", "Logs.")])
     state = from_json(to_json(await loop.execute("go")), AgentState)
     assert not path.exists()
-    (call,) = [one for one in state.pending if not one.waits_for]
+    (call,) = [pending for pending in state.pending if not pending.waits_for]
     state = await loop.resume(state, {call.key: approve(call.digest)})
     assert (executions(state)[0].value, state.final_text, path.read_text()) == ("logged", "done", "line\n")
 
 
-async def test_a_loop_that_a_conversation_is_handed_to_has_its_servers() -> None:
-    """They are started when it gets the conversation."""
+async def test_a_loop_after_a_handoff_has_its_servers() -> None:
+    """The servers of a loop are started when the conversation is handed over to it."""
     sums = scripted_loop([small(allow=["add"])], ("add", {"a": 1, "b": 2}))
     model = ScriptedInference(ToolCall("1", "to_sums", json.dumps({"reason": "a sum"})))
     desk = AgentLoop.for_model(model, tools=[handoff_to(sums, name="to_sums", description="Sums.")])
     state = await desk.execute("go")
-    assert [one.value for one in executions(state)] == ["the conversation is handed over", {"result": 3}]
+    assert [execution.value for execution in executions(state)] == ["the conversation is handed over", {"result": 3}]
 
 
-async def test_an_execution_that_is_left_leaves_nothing(tmp_path: Path) -> None:
-    """The agent's call is cancelled at its server, and both servers are ended (law 19)."""
+async def test_a_stream_that_is_left_ends_its_servers(tmp_path: Path) -> None:
+    """Leaving a stream cancels the agent's call at its server and ends both servers (law 19)."""
     notes = tmp_path / "notes"
     async with waiting_agent(notes).stream("go") as events:
         async for event in events:
             if isinstance(event, ToolCallStarted) and event.call.name == "wait":
-                await noted(notes, "waiting")
+                await wait_for_note(notes, "waiting")
                 break
-    await noted(notes, "cancelled")
+    await wait_for_note(notes, "cancelled")
 
 
-async def test_iterating_may_be_left_early() -> None:
-    """The server is ended with the iterator (law 19)."""
+async def test_an_iterator_that_is_closed_ends_its_server() -> None:
+    """Closing an iterator ends the server (law 19)."""
     loop = scripted_loop([small()], ("pid", {}), ("pid", {}))
     async with aclosing(loop.iterate("go")) as states:
         async for state in states:
@@ -105,22 +105,22 @@ async def test_iterating_may_be_left_early() -> None:
 
 
 async def test_a_cancellation_reaches_the_server_of_an_agent(tmp_path: Path) -> None:
-    """Through the call of the agent."""
+    """Cancelling an execution cancels the call at the server of an agent."""
     notes = tmp_path / "notes"
     running = asyncio.create_task(waiting_agent(notes).execute("go"))
-    await noted(notes, "waiting")
+    await wait_for_note(notes, "waiting")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await noted(notes, "cancelled")
+    await wait_for_note(notes, "cancelled")
 
 
 async def test_the_timeout_of_an_agent_reaches_its_server(tmp_path: Path) -> None:
-    """The call is cancelled there; the caller goes on."""
+    """The timeout of an agent cancels its call at the server, and the caller continues."""
     notes = tmp_path / "notes"
     running = asyncio.create_task(waiting_agent(notes, policy=ToolPolicy(timeout=LONGEST)).execute("go"))
-    await noted(notes, "waiting")
+    await wait_for_note(notes, "waiting")
     jump(LONGEST)
     state = await running
     assert (executions(state)[0].status, state.final_text) == (ToolStatus.TIMED_OUT, "done")
-    await noted(notes, "cancelled")
+    await wait_for_note(notes, "cancelled")

@@ -1,4 +1,4 @@
-"""No server outlives the program that started it."""
+"""Servers end with the program that started them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from agentloop.mcp import McpEnsemble, server_process
 from tests.limits import LONGEST, jump
-from tests.mcp.running import PATIENT, SMALL, gone, is_running, noted
+from tests.mcp.running import NO_TIMEOUTS, SMALL, is_running, wait_for_note, wait_until_gone
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 with open(sys.argv[1], "w") as file:
-    file.write(f"{os.getpid()} {child.pid} are there")
+    file.write(f"{os.getpid()} {child.pid} started")
 while True:
     time.sleep(600)
 """
@@ -38,9 +38,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSEGV])
-async def test_a_server_ends_with_the_program_however_that_ends(how: signal.Signals) -> None:
-    """Killed, interrupted by Ctrl-C, terminated, crashed: the server is gone soon after."""
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSEGV])
+async def test_a_server_ends_with_the_program(signal_number: signal.Signals) -> None:
+    """The server ends soon after the program was killed, interrupted, terminated or has crashed."""
     root = str(Path(__file__).parents[2])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, SMALL, stdout=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": root}
@@ -48,26 +48,24 @@ async def test_a_server_ends_with_the_program_however_that_ends(how: signal.Sign
     assert process.stdout is not None
     server = int(await process.stdout.readline())
     assert is_running(server)
-    process.send_signal(how)
+    process.send_signal(signal_number)
     await asyncio.wait_for(process.communicate(), LONGEST)
-    assert await gone(server)
+    assert await wait_until_gone(server)
 
 
 @pytest.mark.usefixtures("descriptors")
-async def test_a_server_that_does_not_want_to_end_is_ended_with_all_that_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ignores the end of its input and the request to terminate, and has a child of its own."""
+async def test_a_stubborn_server_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ignores the end of its input and SIGTERM is killed, and so is its child process."""
     monkeypatch.setattr(server_process, "_KILL_SECONDS", LONGEST)
     note = tmp_path / "pids"
-    server = McpEnsemble.stdio(sys.executable, ["-S", "-c", STUBBORN, str(note)], name="stubborn", **PATIENT)
+    server = McpEnsemble.stdio(sys.executable, ["-S", "-c", STUBBORN, str(note)], name="stubborn", **NO_TIMEOUTS)
     await server.hold()
     discovering = asyncio.create_task(server.discover())
-    await noted(note, "are there")
+    await wait_for_note(note, "started")
     pids = [int(pid) for pid in note.read_text().split()[:2]]
-    jump(PATIENT["connect_timeout"])
+    jump(NO_TIMEOUTS["connect_timeout"])
     assert await discovering == ()
     await server.release()
     assert len(pids) == 2
     for pid in pids:
-        assert await gone(pid)
+        assert await wait_until_gone(pid)

@@ -1,4 +1,4 @@
-"""Tools of a server on the official SDK, over stdio and over HTTP, through a real loop."""
+"""A server on the official SDK, over stdio and over HTTP, in a real loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
 from tests.limits import LONGEST, jump
-from tests.mcp.running import PATIENT, gone, is_running, noted, small
+from tests.mcp.running import NO_TIMEOUTS, is_running, small, wait_for_note, wait_until_gone
 from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
 
 
@@ -24,12 +24,12 @@ def server(request: pytest.FixtureRequest) -> McpEnsemble:
     """Return the small server, over each transport."""
     if request.param == "stdio":
         return small()
-    return McpEnsemble.http(request.getfixturevalue("small_url"), name="small", **PATIENT)
+    return McpEnsemble.http(request.getfixturevalue("small_url"), name="small", **NO_TIMEOUTS)
 
 
 @pytest.mark.usefixtures("descriptors")
-async def test_its_tools_are_offered_and_called(server: McpEnsemble) -> None:
-    """An execution asks the server for its tools, and a model can call them."""
+async def test_tools_are_offered_and_called(server: McpEnsemble) -> None:
+    """An execution lists the tools of the server, and a model calls them."""
     state = await run_calls([server], ("add", {"a": 2, "b": 3}), ("picture", {}), ("fail", {}))
     added, picture, failed = executions(state)
     assert added.value == {"result": 5}
@@ -40,8 +40,8 @@ async def test_its_tools_are_offered_and_called(server: McpEnsemble) -> None:
     assert state.final_text == "done"
 
 
-async def test_effects_follow_the_annotations_unless_the_program_knows_better() -> None:
-    """`readOnlyHint` is pure, `idempotentHint` idempotent, anything else an effect."""
+async def test_effects_follow_the_annotations_unless_overridden() -> None:
+    """`readOnlyHint` is pure, `idempotentHint` is idempotent, all else is an effect, and `effects` overrides them."""
     async with small() as server:
         effects = {tool.name: tool.effect for tool in server.offered}
     assert (effects["add"], effects["put"], effects["log"]) == (Effect.PURE, Effect.IDEMPOTENT, Effect.EFFECT)
@@ -51,15 +51,15 @@ async def test_effects_follow_the_annotations_unless_the_program_knows_better() 
 
 
 async def test_tools_are_allowed_denied_and_prefixed() -> None:
-    """Names are those at the server, and the model sees them with the prefix."""
+    """`allow` and `deny` match names at the server; the model sees the names with the prefix."""
     server = small(allow=["add", "p*"], deny="put", prefix="s_")
     async with server:
         assert [tool.name for tool in server.offered] == ["s_add", "s_pid", "s_picture"]
     assert (await run_call([server], "s_add", a=1, b=1)).value == {"result": 2}
 
 
-async def test_resources_and_prompts_are_tools_where_the_program_wants_them() -> None:
-    """They are listed, read and filled in."""
+async def test_resources_and_prompts_can_be_tools() -> None:
+    """With `resources` and `prompts`, tools list and read resources, and list and fill in prompts."""
     server = small(resources=True, prompts=True, allow=())
     calls: list[Call | list[Call]] = [
         ("list_resources", {}),
@@ -74,48 +74,50 @@ async def test_resources_and_prompts_are_tools_where_the_program_wants_them() ->
     assert greeting.value == "user:\nSay hello to Ann."
 
 
-async def test_progress_is_told_as_events(server: McpEnsemble) -> None:
-    """Each report of the server is a `ToolCallProgressed`."""
+async def test_progress_is_emitted_as_events(server: McpEnsemble) -> None:
+    """Each progress notification of the server becomes a `ToolCallProgressed`."""
     loop, updates = scripted_loop([server], ("steps", {})), []
     loop.on(ToolCallProgressed, lambda event: updates.append(event.update))
     state = await loop.execute("go")
     assert executions(state)[0].value == {"result": "done"}
-    assert [(u["progress"], u["total"], u["message"]) for u in updates] == [(n, 3, f"step {n}") for n in range(3)]
+    assert [(update["progress"], update["total"], update["message"]) for update in updates] == [
+        (number, 3, f"step {number}") for number in range(3)
+    ]
 
 
 @pytest.mark.usefixtures("descriptors")
 async def test_a_cancelled_execution_cancels_the_call_at_the_server(server: McpEnsemble, tmp_path: Path) -> None:
-    """The server is told, and ends what it does."""
+    """The server receives the cancellation and ends the call."""
     notes = tmp_path / "notes"
     loop = scripted_loop([server], ("wait", {"path": str(notes)}))
     async with loop:
         running = asyncio.create_task(loop.execute("go"))
-        await noted(notes, "waiting")
+        await wait_for_note(notes, "waiting")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await noted(notes, "cancelled")
+        await wait_for_note(notes, "cancelled")
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path: Path) -> None:
-    """It ends as timed out, and other calls go on."""
+async def test_a_timed_out_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    """A call that takes too long times out, is cancelled at the server, and other calls succeed."""
     notes = tmp_path / "notes"
-    server, added_up = small(policy=ToolPolicy(timeout=900)), asyncio.Event()
+    server, add_completed = small(policy=ToolPolicy(timeout=900)), asyncio.Event()
     loop = scripted_loop([server], [("add", {"a": 1, "b": 1}), ("wait", {"path": str(notes)})])
-    loop.on(ToolCallCompleted, lambda event: added_up.set() if event.execution.name == "add" else None)
+    loop.on(ToolCallCompleted, lambda event: add_completed.set() if event.execution.name == "add" else None)
     async with loop:
         running = asyncio.create_task(loop.execute("go"))
-        await noted(notes, "waiting")
-        await asyncio.wait_for(added_up.wait(), LONGEST)
+        await wait_for_note(notes, "waiting")
+        await asyncio.wait_for(add_completed.wait(), LONGEST)
         jump(900)
         added, waited = executions(await running)
         assert (waited.status, waited.may_have_run) == (ToolStatus.TIMED_OUT, True)
         assert added.succeeded
-        await noted(notes, "cancelled")
+        await wait_for_note(notes, "cancelled")
 
 
-async def test_tools_that_come_later_are_offered_to_the_next_execution() -> None:
-    """The server says that its list has changed; an execution keeps the tools that it began with."""
+async def test_new_tools_are_offered_to_the_next_execution() -> None:
+    """An execution keeps the tools that it began with; a later one has the new tools."""
     loop = scripted_loop([small()], ("more", {}), ("another", {}))
     async with loop:
         more, unknown = executions(await loop.execute("go"))
@@ -124,15 +126,15 @@ async def test_tools_that_come_later_are_offered_to_the_next_execution() -> None
         assert unknown.error.type == "UnknownTool"
     server = small()
     async with server:
-        await tool(server, "more")
-        until = asyncio.get_running_loop().time() + LONGEST
-        while "another" not in [one.name for one in await server.discover()]:
-            assert asyncio.get_running_loop().time() < until
+        await use(server, "more")
+        deadline = asyncio.get_running_loop().time() + LONGEST
+        while "another" not in [tool.name for tool in await server.discover()]:
+            assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
 
 
 async def test_one_process_serves_all_executions_of_an_entered_loop() -> None:
-    """It is started once, and ended when the loop is left."""
+    """The process is started once, and ended when the loop is left."""
     loop = scripted_loop([small()], *[("pid", {})] * 4)
     async with loop:
         states: list[AgentState] = [await loop.execute("go")]
@@ -143,40 +145,40 @@ async def test_one_process_serves_all_executions_of_an_entered_loop() -> None:
     assert not is_running(pid)
 
 
-async def test_a_server_that_is_switched_off_is_not_started() -> None:
-    """It offers nothing."""
+async def test_a_disabled_server_is_not_started() -> None:
+    """A disabled server is not started and offers nothing."""
     server = McpEnsemble.stdio("no-such-program").disable()
     async with server:
         assert server.offered == ()
 
 
-async def test_a_missing_program_is_told_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """The execution runs without the tools of that server, and the log says why."""
+async def test_a_missing_program_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An execution runs without the tools of a server whose program is missing, and the log says why."""
     state = await run_calls([McpEnsemble.stdio("no-such-program"), small()], ("add", {"a": 1, "b": 1}))
     assert executions(state)[0].succeeded
     assert "there is no program 'no-such-program'" in caplog.text
 
 
-async def test_a_killed_server_is_started_again_once_for_all_callers() -> None:
-    """Fifty calls that come while it is away are sent to the new one."""
+async def test_a_killed_server_is_restarted_once_for_all_callers() -> None:
+    """Fifty calls during the restart are sent to one new process."""
     server = small()
     async with server:
-        pid = int(value(await tool(server, "pid")))
+        pid = int(value(await use(server, "pid")))
         os.kill(pid, 9)
-        assert await gone(pid)
-        answers = {value(one) for one in await asyncio.gather(*[tool(server, "pid") for _ in range(50)])}
+        assert await wait_until_gone(pid)
+        answers = {value(result) for result in await asyncio.gather(*[use(server, "pid") for _ in range(50)])}
     assert len(answers) == 1
     assert answers != {str(pid)}
 
 
-async def test_a_pure_call_that_was_lost_is_sent_again(tmp_path: Path) -> None:
-    """The server dies of the first call and answers the second."""
+async def test_a_lost_pure_call_is_sent_again(tmp_path: Path) -> None:
+    """The server is killed by the first request of a pure call and answers the second."""
     execution = await run_call([small()], "die_once", path=str(tmp_path / "died"))
     assert execution.value == {"result": "alive"}
 
 
-async def test_an_effect_that_was_lost_is_in_doubt_and_not_repeated(tmp_path: Path) -> None:
-    """It ran once; the model is told that nobody knows."""
+async def test_a_lost_effect_is_in_doubt_and_not_repeated(tmp_path: Path) -> None:
+    """A lost call with an effect runs once and ends in doubt."""
     path = tmp_path / "log"
     lost, after = executions(
         await run_calls([small()], ("log", {"path": str(path), "die": True}), ("add", {"a": 1, "b": 1}))
@@ -188,13 +190,13 @@ async def test_an_effect_that_was_lost_is_in_doubt_and_not_repeated(tmp_path: Pa
     assert after.succeeded
 
 
-async def test_a_server_killed_in_the_middle_of_a_call_fails_that_call_only(tmp_path: Path) -> None:
-    """The call is in doubt, its siblings and later steps succeed."""
+async def test_a_server_killed_during_a_call_affects_only_that_call(tmp_path: Path) -> None:
+    """The call ends in doubt, and other calls and later steps succeed."""
     notes = tmp_path / "notes"
-    in_one_step: list[Call] = [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 2})]
-    async with scripted_loop([small()], in_one_step, ("add", {"a": 3, "b": 4})) as loop:
+    concurrent: list[Call] = [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 2})]
+    async with scripted_loop([small()], concurrent, ("add", {"a": 3, "b": 4})) as loop:
         running = asyncio.create_task(loop.execute("go"))
-        await noted(notes, "waiting")
+        await wait_for_note(notes, "waiting")
         os.kill(server_pid(), 9)
         waited, sibling, later = executions(await running)
     assert waited.status is ToolStatus.IN_DOUBT
@@ -202,36 +204,36 @@ async def test_a_server_killed_in_the_middle_of_a_call_fails_that_call_only(tmp_
     assert later.value == {"result": 7}
 
 
-async def test_what_it_writes_to_its_standard_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """In the log of servers, under its name."""
+async def test_the_standard_error_of_a_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The standard error of a server goes to the log of servers, under its name."""
     caplog.set_level(logging.INFO, "agentloop.mcp.server")
     await run_call([small()], "says", text="a remark")
     assert ("agentloop.mcp.server", logging.INFO, "small: a remark") in caplog.record_tuples
 
 
-async def test_calls_outside_of_a_loop_are_told_what_is_missing() -> None:
-    """A tool whose server is not started says so."""
+async def test_a_tool_without_its_ensemble_fails() -> None:
+    """A tool whose server is not started fails, and the error says how to start it."""
     async with small() as server:
-        add = next(one for one in server.offered if one.name == "add")
+        add = next(tool for tool in server.offered if tool.name == "add")
     execution = await run_call([add], "add", a=1, b=1)
     assert execution.error is not None
     assert execution.error.type == "ToolUnavailable"
     assert "give the ensemble" in execution.error_message
 
 
-async def tool(server: McpEnsemble, name: str, **arguments: object) -> ToolResult:
-    """Call a tool of a held server."""
-    result = await next(one for one in server.offered if one.name == name).use(**arguments)
+async def use(server: McpEnsemble, name: str, **arguments: object) -> ToolResult:
+    """Use a tool of a held server."""
+    result = await next(tool for tool in server.offered if tool.name == name).use(**arguments)
     assert isinstance(result, ToolResult)
     return result
 
 
 def value(result: ToolResult) -> str:
-    """Return what a tool that returns a text returned."""
+    """Return the text of a result."""
     return str(result.value["result"])  # type: ignore[index,call-overload]  # an object
 
 
 def server_pid() -> int:
-    """Return the process of the small server: the only child of the only guard."""
+    """Return the process id of the small server: the only child of the only guard."""
     guard = next(iter(Path("/proc/self/task").glob("*/children"))).read_text().split()
     return int(Path(f"/proc/{guard[0]}/task/{guard[0]}/children").read_text().split()[0])

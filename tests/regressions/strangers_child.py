@@ -30,7 +30,7 @@ from agentloop.tools.validation import SchemaValidator
 from agentloop.values import Effect, ToolSpec
 from tests.inference.loopback import completion, loopback, respond
 from tests.inference.loopback_inference import QUESTION, bound, inference_for
-from tests.mcp.test_hostile_http import JSON, answering, response
+from tests.mcp.test_hostile_http import JSON, response, server_with
 from tests.regressions.strangers_server import doubling
 from tests.tools.ensembles.running import executions, run_call, run_calls
 
@@ -148,7 +148,7 @@ def inflated_result() -> None:
     packed = response("200 OK", JSON, body).replace(b"content-type", b"content-encoding: gzip\r\ncontent-type", 1)
 
     async def asked() -> None:
-        async with answering(packed, calls_only=True) as server:
+        async with server_with(packed, calls_only=True) as server:
             async with server:
                 before = peak()
                 execution = await run_call([server], "act")

@@ -1,4 +1,4 @@
-"""A server that asks before it answers, in the era that its first argument names; run as a script."""
+"""A server that sends a request before it responds, in the era that its first argument names; run as a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORM = {
     "message": "Name?",
     "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
 }
-QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ask": ("elicitation/create", FORM),
     "sample": (
         "sampling/createMessage",
@@ -26,20 +26,20 @@ def send(**message: Any) -> None:
     sys.stdout.flush()
 
 
-def told(answer: Any) -> dict[str, Any]:
-    """Return a result that shows what was answered."""
+def result_with(answer: Any) -> dict[str, Any]:
+    """Return a result with the answer of the client."""
     return {"resultType": "complete", "content": [{"type": "text", "text": json.dumps(answer)}]}
 
 
-def call(era: str, asked: dict[str, Any]) -> None:
-    method, params = QUESTIONS[asked["params"]["name"]]
+def call(era: str, request: dict[str, Any]) -> None:
+    method, params = REQUESTS[request["params"]["name"]]
     if era == "2025":
-        send(id=f"asked for {asked['id']}", method=method, params=params)
-    elif "inputResponses" in asked["params"]:
-        send(id=asked["id"], result=told(asked["params"]["inputResponses"]["q"]))
+        send(id=f"request {request['id']}", method=method, params=params)
+    elif "inputResponses" in request["params"]:
+        send(id=request["id"], result=result_with(request["params"]["inputResponses"]["q"]))
     else:
         requests = {"q": {"method": method, "params": params}}
-        send(id=asked["id"], result={"resultType": "input_required", "inputRequests": requests, "requestState": "s"})
+        send(id=request["id"], result={"resultType": "input_required", "inputRequests": requests, "requestState": "s"})
 
 
 def main(era: str) -> None:
@@ -48,18 +48,18 @@ def main(era: str) -> None:
         match message.get("method"):
             case None:
                 answer = message.get("result") or message.get("error")
-                send(id=int(message["id"].rpartition(" ")[2]), result=told(answer))
+                send(id=int(message["id"].rpartition(" ")[2]), result=result_with(answer))
             case "server/discover" if era == "2026":
                 send(
                     id=message["id"],
                     result={"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, **FRESH},
                 )
             case "initialize":
-                info = {"name": "asking", "version": "1"}
+                info = {"name": "requesting", "version": "1"}
                 result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
                 send(id=message["id"], result=result)
             case "tools/list":
-                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in QUESTIONS]
+                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in REQUESTS]
                 send(id=message["id"], result={"tools": tools, **FRESH})
             case "tools/call":
                 call(era, message)
