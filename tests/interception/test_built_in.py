@@ -35,8 +35,8 @@ from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, 
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 
 
-def executed(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, **parts: Any) -> AgentState:
-    """Run a script in virtual time."""
+def run_script(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, **parts: Any) -> AgentState:
+    """Run a scripted model in virtual time."""
     loop = AgentLoop(
         ToolCallingDriver(ScriptedInference(*lines)),
         toy_tools(ledger or Ledger()),
@@ -47,82 +47,82 @@ def executed(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, 
     return run_in_virtual_time(loop.execute(AgentState.start("go", agent_id="clerk")))
 
 
-def reason(state: AgentState) -> tuple[str, str]:
-    """Return status and reason."""
-    return state.status.value, state.stop_signal.reason.value if state.stop_signal is not None else ""
+def status_and_reason(state: AgentState) -> tuple[str, str]:
+    """Return the status, and the reason of the stop signal."""
+    return state.status.value, state.stop_signal.status_and_reason.value if state.stop_signal is not None else ""
 
 
 def test_a_step_limit_keeps_the_work() -> None:
-    """At the limit the execution is stopped, with every step and its tokens kept."""
-    state = executed(*[[toy_call("echo", n)] for n in range(5)], max_steps=3)
-    assert reason(state) == ("stopped", "step_limit")
+    """At the limit the execution stops, and its state has every step with its tokens."""
+    state = run_script(*[[toy_call("echo", n)] for n in range(5)], max_steps=3)
+    assert status_and_reason(state) == ("stopped", "step_limit")
     assert state.step_count == 3
-    assert [one.value for step in state.steps for one in step.executions] == [0, 1, 2]
+    assert [execution.value for step in state.steps for execution in step.executions] == [0, 1, 2]
     assert state.usage.input_tokens == 30
 
 
 def test_a_limit_that_is_not_reached_does_nothing() -> None:
-    """An answer in the last step allowed is an answer."""
-    assert reason(executed([toy_call("echo", 1)], "done", max_steps=2)) == ("completed", "completed")
+    """An answer in the last allowed step completes the execution."""
+    assert status_and_reason(run_script([toy_call("echo", 1)], "done", max_steps=2)) == ("completed", "completed")
 
 
-def test_a_requested_continuation_does_not_defeat_a_limit() -> None:
-    """Whoever asks to go on is stopped by the limit all the same."""
+def test_a_requested_continuation_does_not_override_a_limit() -> None:
+    """An execution with a request for continuation after each step still stops at the limit."""
     insist = after_step(lambda point: point.request_continuation())
-    state = executed(*["not yet"] * 9, interceptors=[insist], max_steps=3)
-    assert reason(state) == ("stopped", "step_limit")
+    state = run_script(*["not yet"] * 9, interceptors=[insist], max_steps=3)
+    assert status_and_reason(state) == ("stopped", "step_limit")
     assert state.step_count == 3
 
 
 def test_a_tool_call_limit_holds_inside_a_batch() -> None:
-    """Twenty calls do not pass a limit of three: three run, the others are blocked and told why."""
+    """Of a batch that exceeds the limit, the calls up to the limit run, and the others are blocked."""
     ledger = Ledger()
-    state = executed(
+    state = run_script(
         [toy_call("echo", 1)], [toy_call("echo", n) for n in range(20)], interceptors=[ToolCallLimit(3)], ledger=ledger
     )
-    assert reason(state) == ("stopped", "tool_call_limit")
+    assert status_and_reason(state) == ("stopped", "tool_call_limit")
     assert len(ledger.calls) == 3
-    statuses = [one.status for one in state.steps[1].executions]
+    statuses = [execution.status for execution in state.steps[1].executions]
     assert statuses == [ToolStatus.SUCCEEDED] * 2 + [ToolStatus.BLOCKED] * 18
 
 
 def test_a_token_limit_counts_input_and_output() -> None:
-    """The limit is held against the sum."""
-    state = executed(*[[toy_call("echo", n)] for n in range(9)], interceptors=[TokenLimit(40)])
-    assert reason(state) == ("stopped", "token_limit")
+    """The limit applies to the sum of both."""
+    state = run_script(*[[toy_call("echo", n)] for n in range(9)], interceptors=[TokenLimit(40)])
+    assert status_and_reason(state) == ("stopped", "token_limit")
     assert state.usage.total_tokens == 45
 
 
-def test_unknown_tokens_are_estimated_and_not_zero() -> None:
-    """A provider that reports nothing cannot run past the limit for ever."""
+def test_unknown_tokens_are_estimated() -> None:
+    """With a provider that reports no usage, the limit takes effect on estimates."""
     unknown = InferenceResponse((Text("x" * 400), toy_call("echo", 1)), FinishReason.TOOL_CALLS, Usage())
-    state = executed(*[unknown] * 30, interceptors=[TokenLimit(2_000)])
-    assert reason(state) == ("stopped", "token_limit")
+    state = run_script(*[unknown] * 30, interceptors=[TokenLimit(2_000)])
+    assert status_and_reason(state) == ("stopped", "token_limit")
     assert 3 <= state.step_count <= 8
     assert state.usage.total_tokens is None
     assert state.stop_signal is not None
     assert state.stop_signal.context["estimated"] is True
 
 
-def test_a_time_limit_cuts_a_tool_call_and_keeps_its_siblings() -> None:
-    """Calls under way at the end are timed out, those that ended are kept."""
-    state = executed(
+def test_a_time_limit_cancels_running_calls_only() -> None:
+    """Calls that run at the limit end as timed out, and the others keep their outcomes."""
+    state = run_script(
         [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=50)], "never", interceptors=[TimeLimit(10)]
     )
-    assert reason(state) == ("stopped", "time_limit")
-    assert [one.status.value for one in state.steps[0].executions] == ["succeeded", "timed_out"]
+    assert status_and_reason(state) == ("stopped", "time_limit")
+    assert [execution.status.value for execution in state.steps[0].executions] == ["succeeded", "timed_out"]
 
 
 class Slow(CanInfer):
-    """A model that takes a hundred seconds."""
+    """A model that answers after a hundred seconds."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         await asyncio.sleep(100)
         return InferenceResponse((Text(str(len(request.messages))),))
 
 
-def test_a_time_limit_cuts_an_inference() -> None:
-    """A model that does not answer in time does not hold the execution."""
+def test_a_time_limit_cancels_a_running_inference() -> None:
+    """The execution stops at the limit even if the model has not answered."""
     loop = AgentLoop(ToolCallingDriver(Slow()), interceptors=[TimeLimit(10)], clock=LoopClock())
 
     async def timed() -> tuple[AgentState, float]:
@@ -130,16 +130,16 @@ def test_a_time_limit_cuts_an_inference() -> None:
         return state, asyncio.get_running_loop().time()
 
     state, seconds = run_in_virtual_time(timed())
-    assert reason(state) == ("stopped", "time_limit")
+    assert status_and_reason(state) == ("stopped", "time_limit")
     assert seconds == pytest.approx(10)
 
 
 def test_a_finish_reason_stops_softly() -> None:
-    """A truncated step stops the execution, unless somebody asks to go on."""
+    """A truncated response stops the execution, unless a continuation is requested."""
     truncated = InferenceResponse((Text("half an ans"),), FinishReason.LENGTH)
-    assert reason(executed(truncated, "more", interceptors=[StopOnFinishReason()])) == ("stopped", "finish_reason")
+    assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason()])) == ("stopped", "finish_reason")
     insist = after_step(lambda point: point.request_continuation() if point.state.step_count == 1 else point)
-    assert reason(executed(truncated, "more", interceptors=[StopOnFinishReason(), insist])) == (
+    assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason(), insist])) == (
         "completed",
         "completed",
     )
@@ -160,33 +160,34 @@ def test_a_finish_reason_stops_softly() -> None:
     ],
 )
 def test_permissions_by_tool_pattern_caller_and_predicate(permissions: Permissions, allowed: list[bool]) -> None:
-    """A denying rule wins, and where there are allowing rules all else is denied."""
-    state = executed(
+    """A denying rule takes precedence, and if there are allowing rules, all other calls are denied."""
+    state = run_script(
         [toy_call("echo", 1), toy_call("whoami", 2), toy_call("echo", 3)], "done", interceptors=[permissions]
     )
-    assert [one.succeeded for one in state.steps[0].executions] == allowed
-    assert all(one.was_blocked for one in state.steps[0].executions if not one.succeeded)
+    executions = state.steps[0].executions
+    assert [execution.succeeded for execution in executions] == allowed
+    assert all(execution.was_blocked for execution in executions if not execution.succeeded)
 
 
 def test_a_permission_that_raises_denies() -> None:
-    """A predicate that fails lets nothing run (law 11)."""
+    """When a predicate raises, the call does not run, and the execution fails (law 11)."""
     ledger = Ledger()
     broken = Permissions(deny=[lambda point: bool(point.arguments["missing"])])
-    state = executed([toy_call("echo", 1)], "done", interceptors=[broken], ledger=ledger)
+    state = run_script([toy_call("echo", 1)], "done", interceptors=[broken], ledger=ledger)
     assert state.status is ExecutionStatus.FAILED
     assert not ledger.calls
 
 
-def test_a_rule_of_another_kind_is_refused() -> None:
-    """What is not a rule is refused when the permissions are made."""
+def test_an_invalid_rule_is_refused() -> None:
+    """Construction raises an error that names the valid types."""
     with pytest.raises(TypeError, match="a permission is a Rule, a tool name or pattern"):
         Permissions(deny=[7])  # type: ignore[list-item]  # the mistake under test
 
 
 def test_the_audit_log_has_a_line_per_call(tmp_path: Path) -> None:
-    """Each settled call, run or not, is one JSON line that says what came of it."""
+    """Each settled call is one JSON line with its outcome, whether it ran or not."""
     path = tmp_path / "audit.jsonl"
-    executed(
+    run_script(
         [toy_call("echo", 1, seconds=1.5), toy_call("fail", 2), toy_call("ekko", 3), toy_call("whoami", 4)],
         "done",
         interceptors=[AuditLog(path), Permissions(deny=["whoami"])],
@@ -208,7 +209,7 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
     """Lines go where they are wanted."""
     file, entries = io.StringIO(), list[Any]()
     with caplog.at_level(logging.INFO, logger="agentloop.audit"):
-        executed([toy_call("echo", 1)], "done", interceptors=[AuditLog(file), AuditLog(entries.append), AuditLog()])
+        run_script([toy_call("echo", 1)], "done", interceptors=[AuditLog(file), AuditLog(entries.append), AuditLog()])
     assert json.loads(file.getvalue())["tool"] == "echo"
     assert [entry["tool"] for entry in entries] == ["echo"]
     assert [json.loads(record.message)["tool"] for record in caplog.records] == ["echo"]
@@ -217,7 +218,7 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
 @pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
 def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path) -> None:
     """What must be audited does not go on unaudited."""
-    state = executed(
+    state = run_script(
         [toy_call("echo", 1)], "done", interceptors=[AuditLog(tmp_path / "no such folder" / "audit.jsonl")]
     )
     assert state.status is ExecutionStatus.FAILED
@@ -228,8 +229,8 @@ def test_a_token_cancels_before_the_first_step() -> None:
     token = CancellationToken()
     token.cancel("changed my mind")
     token.cancel("and again")
-    state = executed("done", interceptors=[token])
-    assert reason(state) == ("stopped", "user_requested")
+    state = run_script("done", interceptors=[token])
+    assert status_and_reason(state) == ("stopped", "user_requested")
     assert state.stop_signal is not None
     assert state.stop_signal.message == "changed my mind"
     assert state.step_count == 0
@@ -244,13 +245,13 @@ def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
             asyncio.get_running_loop().call_later(2, token.cancel, "time to go")
             return point
 
-    state = executed(
+    state = run_script(
         [toy_call("echo", 1, seconds=1), toy_call("echo", 2, seconds=9), toy_call("alone", 3)],
         "never",
         interceptors=[token, CancelAfterAWhile()],
         ledger=ledger,
     )
-    assert reason(state) == ("stopped", "user_requested")
+    assert status_and_reason(state) == ("stopped", "user_requested")
     assert [one.status.value for one in state.steps[0].executions] == ["succeeded", "cancelled", "blocked"]
     assert state.steps[0].executions[1].may_have_run
     assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
@@ -267,7 +268,7 @@ def test_a_token_cancels_an_inference_under_way() -> None:
         return await loop.execute("go"), running.time()
 
     state, seconds = run_in_virtual_time(run())
-    assert reason(state) == ("stopped", "user_requested")
+    assert status_and_reason(state) == ("stopped", "user_requested")
     assert seconds == pytest.approx(3)
 
 
@@ -289,5 +290,5 @@ async def test_a_token_may_be_cancelled_from_any_thread() -> None:
     thread.start()
     state = await run
     thread.join()
-    assert reason(state) == ("stopped", "user_requested")
+    assert status_and_reason(state) == ("stopped", "user_requested")
     assert repr(token) == "CancellationToken(cancelled='from a thread')"

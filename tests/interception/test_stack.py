@@ -1,4 +1,4 @@
-"""The stack of interceptors: order, contexts, failures."""
+"""The stack of interceptors: order, contexts, failures, and the table of points."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ S = TypeVar("S", bound=StatePoint)
 T = TypeVar("T")
 
 
-def loop_with(*interceptors: CanIntercept, lines: Any = None) -> AgentLoop:
+def create_loop(*interceptors: CanIntercept, lines: Any = None) -> AgentLoop:
     script = lines or ([ToolCall("c", "echo", '{"value": 1}')], "done")
     return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toy_tools(Ledger()), interceptors=interceptors)
 
 
-def noting(notes: list[str], label: str) -> list[Callable[..., Any]]:
-    """Return one function per point that notes its passing."""
+def recording_functions(records: list[str], label: str) -> list[Callable[..., Any]]:
+    """Return for each point a function that records when it is called."""
 
     def plain(name: str) -> Callable[[Point], Point]:
-        def note(point: Point) -> Point:
-            notes.append(f"{label} {name}")
+        def record(point: Point) -> Point:
+            records.append(f"{label} {name}")
             return point
 
-        return note
+        return record
 
     def around(name: str) -> Callable[[Point, Any], Any]:
-        async def note(point: Point, proceed: Any) -> Any:  # the contract of the point
-            notes.append(f"{label} into {name}")
+        async def record(point: Point, proceed: Any) -> Any:
+            records.append(f"{label} into {name}")
             outcome = await proceed()
-            notes.append(f"{label} out of {name}")
+            records.append(f"{label} out of {name}")
             return outcome
 
-        return note
+        return record
 
     return [around(name) if name.startswith("around") else plain(name) for name in POINTS]
 
@@ -97,13 +97,17 @@ FORMS: tuple[Any, ...] = (
 )
 
 
-def test_points_are_passed_outside_in_and_left_inside_out() -> None:
-    """Higher priority goes first on the way in and last on the way out, at every point of a run."""
-    notes: list[str] = []
-    inner = [form(function, priority=1) for form, function in zip(FORMS, noting(notes, "inner"), strict=True)]
-    outer = [form(function, priority=9) for form, function in zip(FORMS, noting(notes, "outer"), strict=True)]
-    loop_with(*inner, *outer, lines=("done",)).execute_sync("go")
-    assert notes == [
+def test_higher_priority_is_outside() -> None:
+    """Higher priority runs first on the way in and last on the way out, at every point of a run."""
+    records: list[str] = []
+    inner = [
+        form(function, priority=1) for form, function in zip(FORMS, recording_functions(records, "inner"), strict=True)
+    ]
+    outer = [
+        form(function, priority=9) for form, function in zip(FORMS, recording_functions(records, "outer"), strict=True)
+    ]
+    create_loop(*inner, *outer, lines=("done",)).execute_sync("go")
+    assert records == [
         "outer before_execution",
         "inner before_execution",
         "outer before_step",
@@ -126,41 +130,43 @@ def test_points_are_passed_outside_in_and_left_inside_out() -> None:
 
 
 def test_equal_priorities_keep_the_order_of_registration() -> None:
-    """Interceptors of one priority are passed as they were given."""
-    notes: list[str] = []
-    made = [before_step(noting(notes, label)[list(POINTS).index("before_step")]) for label in "abc"]
-    loop_with(*made, lines=("done",)).execute_sync("go")
-    assert notes == ["a before_step", "b before_step", "c before_step"]
+    """Interceptors of one priority run in the order in which they were registered."""
+    records: list[str] = []
+    interceptors = [
+        before_step(recording_functions(records, label)[list(POINTS).index("before_step")]) for label in "abc"
+    ]
+    create_loop(*interceptors, lines=("done",)).execute_sync("go")
+    assert records == ["a before_step", "b before_step", "c before_step"]
 
 
 async def test_a_point_may_be_async() -> None:
-    """A point that is a coroutine is awaited."""
+    """The method of a point may be a coroutine function."""
 
     class Async(Interceptor):
         async def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(awaited=True))
 
-    state = await loop_with(Async(), lines=("done",)).execute("go")
+    state = await create_loop(Async(), lines=("done",)).execute("go")
     assert state.context.metadata["awaited"] is True
 
 
 @pytest.mark.parametrize("returned", [None, "text", 7])
-def test_a_point_that_returns_something_else_is_named(returned: object) -> None:
-    """What is not a context of the right type fails the execution by the interceptor's name."""
+def test_a_point_that_returns_no_context_fails_the_execution(returned: object) -> None:
+    """The error names the interceptor that returned something other than a context of the point."""
 
     class Odd(Interceptor):
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return returned  # type: ignore[return-value]  # the mistake under test
 
-    state = loop_with(Odd()).execute_sync("go")
+    state = create_loop(Odd()).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.errors[-1].type == "ContractViolation"
     assert "the interceptor Odd returned" in state.errors[-1].message
 
 
 @pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
-def test_an_interceptor_that_raises_fails_the_execution_by_name(name: str) -> None:
-    """Whatever point raises, the execution ends as failed, with the error, and with what was done before."""
+def test_an_interceptor_that_raises_fails_the_execution(name: str) -> None:
+    """At every point, the execution ends as failed, with an error that names the interceptor."""
 
     async def raise_around(point: Point, proceed: Any) -> Any:
         raise ValueError("no luck")
@@ -169,7 +175,7 @@ def test_an_interceptor_that_raises_fails_the_execution_by_name(name: str) -> No
         raise ValueError("no luck")
 
     form = FORMS[list(POINTS).index(name)]
-    state = loop_with(form(raise_around if name.startswith("around") else raise_plain)).execute_sync("go")
+    state = create_loop(form(raise_around if name.startswith("around") else raise_plain)).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.errors[-1].type == "InterceptorFailed"
     assert f"failed at {name}: ValueError: no luck" in state.errors[-1].message
@@ -179,7 +185,7 @@ def test_an_interceptor_that_raises_fails_the_execution_by_name(name: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
 def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
-    """AgentStop is a reason, named by the interceptor, not an error."""
+    """AgentStop becomes a stop signal with the interceptor's name, not an error."""
 
     async def stop_around(point: Point, proceed: Any) -> Any:
         raise AgentStop("enough")
@@ -188,7 +194,7 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
         raise AgentStop("enough")
 
     form = FORMS[list(POINTS).index(name)]
-    state = loop_with(form(stop_around if name.startswith("around") else stop_here)).execute_sync("go")
+    state = create_loop(form(stop_around if name.startswith("around") else stop_here)).execute_sync("go")
     assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.COMPLETED}
     signals = state.execution.continuation.signals if state.execution is not None else ()
     assert ("enough", "stop_around" if name.startswith("around") else "stop_here") in [
@@ -197,14 +203,14 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
     assert not state.errors
 
 
-def test_a_stop_signal_is_signed_with_the_name_of_its_interceptor() -> None:
+def test_the_source_of_a_stop_signal_is_its_interceptor() -> None:
     """A signal without a source gets the interceptor's name; one with a source keeps it."""
 
     class Stopping(Interceptor):
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.stop("first").stop("second", source="elsewhere")
 
-    state = loop_with(Stopping()).execute_sync("go")
+    state = create_loop(Stopping()).execute_sync("go")
     assert state.execution is not None
     assert state.execution.continuation.signals == (
         StopSignal(StopReason.STOP_REQUESTED, "first", "Stopping"),
@@ -213,13 +219,13 @@ def test_a_stop_signal_is_signed_with_the_name_of_its_interceptor() -> None:
 
 
 def test_before_inference_may_answer_in_place_of_the_model() -> None:
-    """An answer keeps the model from being asked, passes after_inference, and counts as it says."""
+    """With an answer no request is sent; the answer passes after_inference, and its usage counts."""
     inference = ScriptedInference("from the model")
-    given = InferenceResponse((Text("from the cache"),), usage=Usage.none())
+    response = InferenceResponse((Text("from the cache"),), usage=Usage.none())
     loop = AgentLoop(
         ToolCallingDriver(inference),
         interceptors=[
-            before_inference(lambda point: point.answer(given)),
+            before_inference(lambda point: point.answer(response)),
             after_inference(lambda point: point.with_response(point.response.with_text(point.response.text + "!"))),
         ],
     )
@@ -229,8 +235,8 @@ def test_before_inference_may_answer_in_place_of_the_model() -> None:
     assert state.usage == Usage.none()
 
 
-def test_before_inference_changes_what_is_asked_and_the_state() -> None:
-    """Request and state are the interceptor's to change."""
+def test_before_inference_changes_the_request_and_the_state() -> None:
+    """The model gets the changed request, and the run continues with the changed state."""
     inference = ScriptedInference("done")
     loop = AgentLoop(
         ToolCallingDriver(inference),
@@ -247,51 +253,53 @@ def test_before_inference_changes_what_is_asked_and_the_state() -> None:
     assert state.context.metadata == {"asked": True}
 
 
-def test_each_time_a_layer_proceeds_is_an_inference_and_counts() -> None:
-    """A layer that asks twice uses the tokens of both answers (law 6)."""
+def test_each_time_a_layer_proceeds_counts_as_an_inference() -> None:
+    """A layer that proceeds twice uses the tokens of both responses (law 6)."""
 
     async def twice(point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
         await proceed()
         return await proceed()
 
-    state = loop_with(around_inference(twice), lines=("first", "second")).execute_sync("go")
+    state = create_loop(around_inference(twice), lines=("first", "second")).execute_sync("go")
     assert state.final_text == "second"
     assert (state.usage.requests, state.usage.input_tokens) == (2, 20)
 
 
 def test_on_error_changes_the_error_or_recovers() -> None:
-    """A recovered error stays in its step, and the execution goes on."""
-    script = (RuntimeError("first try fails"), "done")
-    recovered = loop_with(on_error(lambda point: point.recover()), lines=script).execute_sync("go")
+    """A recovered error stays in its step, and the execution continues."""
+    script = (RuntimeError("the first request fails"), "done")
+    recovered = create_loop(on_error(lambda point: point.recover()), lines=script).execute_sync("go")
     assert recovered.status is ExecutionStatus.COMPLETED
     assert [step.kind.value for step in recovered.steps] == ["error", "final_response"]
-    renamed = loop_with(on_error(lambda point: point.with_error(ValueError("nicer"))), lines=script).execute_sync("go")
+    renamed = create_loop(on_error(lambda point: point.with_error(ValueError("nicer"))), lines=script).execute_sync(
+        "go"
+    )
     assert renamed.status is ExecutionStatus.FAILED
     assert [(error.type, error.message) for error in renamed.errors] == [("ValueError", "nicer")]
 
 
-def test_an_error_handler_that_fails_is_the_error() -> None:
-    """The failure of the handler is recorded."""
+def test_the_error_of_an_error_handler_is_recorded() -> None:
+    """When an `on_error` point raises, the execution fails with that error."""
 
     def fail(point: OnError) -> OnError:
         raise KeyError("handler")
 
-    state = loop_with(on_error(fail), lines=(RuntimeError("original"),)).execute_sync("go")
+    state = create_loop(on_error(fail), lines=(RuntimeError("original"),)).execute_sync("go")
     assert state.errors[-1].type == "InterceptorFailed"
     assert "fail failed at on_error" in state.errors[-1].message
 
 
-def test_every_pass_of_an_interceptor_is_an_event() -> None:
-    """InterceptorRan names interceptor and point, and says whether anything was changed."""
-    told: list[tuple[str, str, bool | None]] = []
-    loop = loop_with(before_step(lambda point: point.with_state(point.state.with_metadata(x=1))), lines=("done",))
-    loop.on(InterceptorRan, lambda event: told.append((event.interceptor, event.point, event.changed)))
+def test_every_call_of_an_interceptor_is_an_event() -> None:
+    """InterceptorRan has the interceptor, the point, and whether the interceptor changed anything."""
+    events: list[tuple[str, str, bool | None]] = []
+    loop = create_loop(before_step(lambda point: point.with_state(point.state.with_metadata(x=1))), lines=("done",))
+    loop.on(InterceptorRan, lambda event: events.append((event.interceptor, event.point, event.changed)))
     loop.execute_sync("go")
-    assert told == [("StepLimit", "before_step", False), ("<lambda>", "before_step", True)]
+    assert events == [("StepLimit", "before_step", False), ("<lambda>", "before_step", True)]
 
 
 def test_the_stack_shows_its_layers_in_order() -> None:
-    """A person can read which layer stands where."""
+    """`describe` lists the layers, outermost first, with their points."""
 
     class Outer(Interceptor):
         priority = 5
@@ -307,8 +315,8 @@ def test_the_stack_shows_its_layers_in_order() -> None:
     assert stack.points == {"before_step"}
 
 
-def test_what_is_not_an_interceptor_is_refused() -> None:
-    """A plain function in the list is refused with what to do."""
+def test_a_value_that_is_not_an_interceptor_is_refused() -> None:
+    """For a plain function in the list, the error names the function that makes an interceptor of it."""
     with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):
         AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[lambda point: point])  # type: ignore[list-item]  # the mistake under test
 
@@ -353,13 +361,13 @@ def test_an_interceptor_needs_only_the_contract() -> None:
             passed.append(point.point_name)
             return await proceed()
 
-    state = loop_with(Minimal(), lines=("done",)).execute_sync("go")
+    state = create_loop(Minimal(), lines=("done",)).execute_sync("go")
     assert state.final_text == "done"
     assert passed == ["before_step", "around_inference"]
 
 
 def test_contexts_offer_only_what_may_change() -> None:
-    """What must not be changed at a point has no method there."""
+    """A context has no method for a change that is not allowed at its point."""
     forbidden = {
         "AroundInference": {"with_state", "with_request", "stop"},
         "AroundToolUse": {"with_state", "with_call", "stop"},
@@ -371,9 +379,9 @@ def test_contexts_offer_only_what_may_change() -> None:
         assert not methods & set(dir(getattr(points, name))), name
 
 
-def test_a_state_that_an_interceptor_returns_is_what_goes_on() -> None:
-    """A message added before the execution is part of the conversation."""
-    loop = loop_with(
+def test_the_run_continues_with_the_state_that_an_interceptor_returns() -> None:
+    """A message that is added before the execution is part of the conversation."""
+    loop = create_loop(
         before_execution(lambda point: point.with_state(point.state.with_message("and be quick"))), lines=("done",)
     )
     state: AgentState = loop.execute_sync("go")

@@ -1,4 +1,4 @@
-"""A model that makes the same call again and again."""
+"""Stops for a model that makes the same call again and again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentloop import AgentState, ToolCall
 from agentloop.interception import Permissions, RepeatThresholds, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
-from tests.interception.resilience.at_work import Worker, seen, use
+from tests.interception.resilience.worker import Worker, run_loop, work
 
 
-def warned(execution: ToolExecution) -> bool:
+def has_warning(execution: ToolExecution) -> bool:
     return "[no progress: " in execution.text
 
 
@@ -24,10 +24,10 @@ def reason(state: AgentState) -> str:
 
 
 def test_the_third_time_warns_and_the_fourth_stops() -> None:
-    """The notice stands after the result; the value stays what it was; the reason names the tool and the times."""
-    run = seen(Worker(), [StopOnRepeatedCalls()], *[[use(7)]] * 9)
-    assert [warned(one) for one in run.outcomes] == [False, False, True, True]
-    assert [one.value for one in run.outcomes] == [7] * 4
+    """The notice follows the result, the value does not change, and the stop signal has the tool and the number of times."""
+    run = run_loop(Worker(), [StopOnRepeatedCalls()], *[[work(7)]] * 9)
+    assert [has_warning(outcome) for outcome in run.outcomes] == [False, False, True, True]
+    assert [outcome.value for outcome in run.outcomes] == [7] * 4
     assert run.outcomes[2].text.startswith("7")
     assert "3 times in a row" in run.outcomes[2].text
     assert reason(run.state) == "no_progress"
@@ -39,52 +39,52 @@ def test_the_third_time_warns_and_the_fourth_stops() -> None:
 @pytest.mark.parametrize(
     "turns",
     [
-        [[use(1)], [use(2)]] * 5,
-        [[use(1)], [use(1)], [use(2)]] * 3,
-        [[use(1)] * 8],
-        [[use(1)] * 2] * 2,
+        [[work(1)], [work(2)]] * 5,
+        [[work(1)], [work(1)], [work(2)]] * 3,
+        [[work(1)] * 8],
+        [[work(1)] * 2] * 2,
     ],
-    ids=["in turns", "interrupted", "in one step", "twice in two steps"],
+    ids=["alternating", "interrupted", "in one step", "twice in two steps"],
 )
-def test_what_is_not_a_row_of_steps_is_left_alone(turns: list[list[ToolCall]]) -> None:
-    """Other calls in between, or many at once before a result was seen, are no lack of progress."""
-    run = seen(Worker(), [StopOnRepeatedCalls()], *turns)
+def test_only_consecutive_steps_count(turns: list[list[ToolCall]]) -> None:
+    """A step without the call ends the count, and equal calls in one step count once."""
+    run = run_loop(Worker(), [StopOnRepeatedCalls()], *turns)
     assert reason(run.state) == "completed"
-    assert not any(map(warned, run.outcomes))
+    assert not any(map(has_warning, run.outcomes))
 
 
-def test_other_calls_beside_it_do_not_hide_it() -> None:
-    """In every step the same call among others that change: the same one is found, and only it is warned of."""
-    run = seen(Worker(), [StopOnRepeatedCalls()], *[[use("same"), use(n)] for n in range(9)])
+def test_other_calls_in_the_same_steps_do_not_matter() -> None:
+    """A call that every step repeats is counted even if the other calls of the steps differ; only it gets the notice."""
+    run = run_loop(Worker(), [StopOnRepeatedCalls()], *[[work("same"), work(n)] for n in range(9)])
     assert reason(run.state) == "no_progress"
-    assert [one.value for one in run.outcomes if warned(one)] == ["same", "same"]
+    assert [outcome.value for outcome in run.outcomes if has_warning(outcome)] == ["same", "same"]
     assert run.state.step_count == 4
 
 
 def test_a_result_that_changes_is_progress() -> None:
-    """A counter that is read again and again tells something new each time."""
+    """Reading a counter again and again is not stopped, because each result is new."""
     tool = Worker(lambda run: run.at)
     waiting = Worker(tool_name="wait", seconds=1)
-    run = seen([tool, waiting], [StopOnRepeatedCalls()], *[[use(1), use(n, "wait")] for n in range(9)])
+    run = run_loop([tool, waiting], [StopOnRepeatedCalls()], *[[work(1), work(n, "wait")] for n in range(9)])
     assert reason(run.state) == "completed"
 
 
-def test_what_only_the_model_is_shown_counts_as_the_result() -> None:
-    """Screenshots differ although their value is the same."""
+def test_content_for_the_model_is_part_of_the_result() -> None:
+    """Screenshots with the same value differ if their pictures do."""
     pictures = iter(range(99))
 
     def picture(_: Any) -> ToolResult:
         return ToolResult("taken", (Image(media_type="image/png", data=bytes([next(pictures)])),))
 
-    run = seen(Worker(picture), [StopOnRepeatedCalls()], *[[use(1)]] * 6)
+    run = run_loop(Worker(picture), [StopOnRepeatedCalls()], *[[work(1)]] * 6)
     assert reason(run.state) == "completed"
-    still = seen(
+    unchanged = run_loop(
         Worker(lambda _: ToolResult("taken", (Image(media_type="image/png", data=b"x"),))),
         [StopOnRepeatedCalls()],
-        *[[use(1)]] * 6,
+        *[[work(1)]] * 6,
     )
-    assert reason(still.state) == "no_progress"
-    assert [len(one.parts) for one in still.outcomes] == [1, 1, 2, 2]
+    assert reason(unchanged.state) == "no_progress"
+    assert [len(outcome.parts) for outcome in unchanged.outcomes] == [1, 1, 2, 2]
 
 
 def fail(_: Any) -> None:
@@ -94,31 +94,31 @@ def fail(_: Any) -> None:
 @pytest.mark.parametrize(
     ("tool", "call", "interceptors"),
     [
-        (Worker(fail), use(1), []),
-        (Worker(), use(1), [Permissions(deny="work")]),
-        (Worker(), use(1, "absent"), []),
+        (Worker(fail), work(1), []),
+        (Worker(), work(1), [Permissions(deny="work")]),
+        (Worker(), work(1, "absent"), []),
         (Worker(), ToolCall("", "work", '{"value": '), []),
         (Worker(), ToolCall("", "work", "[]"), []),
     ],
-    ids=["failed", "blocked", "unknown", "cut off", "no object"],
+    ids=["failed", "blocked", "unknown", "truncated arguments", "no object"],
 )
 def test_the_same_error_is_no_progress_either(tool: Worker, call: ToolCall, interceptors: list[Any]) -> None:
-    """However a call ends: the same end four times stops, and the model still sees the error before the notice."""
-    run = seen(tool, [StopOnRepeatedCalls(), *interceptors], *[[call]] * 9)
+    """The same error four times stops the execution, and the model sees the error before the notice."""
+    run = run_loop(tool, [StopOnRepeatedCalls(), *interceptors], *[[call]] * 9)
     assert reason(run.state) == "no_progress"
     assert len(run.outcomes) == 4
     third = run.outcomes[2]
     assert third.error is not None
     assert third.text.startswith(f"{third.error.type}: {third.error.message}")
-    assert warned(third)
+    assert has_warning(third)
 
 
-def test_spelling_does_not_matter() -> None:
-    """The same arguments in another order and spelling are the same; others are not."""
+def test_arguments_are_compared_by_value() -> None:
+    """Arguments in another order and spelling are the same."""
     spellings = ['{"value":{"a":1,"b":2}}', ' {"value": {"b": 2, "a": 1}}', '{ "value" : {"a":1 , "b":2}}', "{}"]
     calls = [[ToolCall("", "work", text)] for text in spellings]
-    run = seen(Worker(lambda _: "ok"), [StopOnRepeatedCalls()], *calls)
-    assert [warned(one) for one in run.outcomes] == [False, False, True, False]
+    run = run_loop(Worker(lambda _: "ok"), [StopOnRepeatedCalls()], *calls)
+    assert [has_warning(outcome) for outcome in run.outcomes] == [False, False, True, False]
 
 
 @given(
@@ -126,25 +126,25 @@ def test_spelling_does_not_matter() -> None:
     st.none() | st.integers(2, 6),
     st.none() | st.tuples(st.none() | st.integers(2, 6), st.none() | st.integers(2, 6)),
 )
-def test_both_numbers_can_be_set_and_per_tool(
-    warn_at: int | None, stop_at: int | None, own: tuple[int | None, int | None] | None
+def test_both_thresholds_can_be_set_for_all_and_for_single_tools(
+    warn_at: int | None, stop_at: int | None, per_tool: tuple[int | None, int | None] | None
 ) -> None:
-    """The warning comes at its number, the stop at its own, either not at all; a tool may have other numbers."""
-    tools = {"wo*": RepeatThresholds(*own)} if own is not None else {}
-    run = seen(Worker(), [StopOnRepeatedCalls(warn_at, stop_at, tools=tools)], *[[use(1)]] * 8)
-    warn_at, stop_at = own if own is not None else (warn_at, stop_at)
+    """The warning and the stop come at their thresholds, None disables either; a tool may have thresholds of its own."""
+    tools = {"wo*": RepeatThresholds(*per_tool)} if per_tool is not None else {}
+    run = run_loop(Worker(), [StopOnRepeatedCalls(warn_at, stop_at, tools=tools)], *[[work(1)]] * 8)
+    warn_at, stop_at = per_tool if per_tool is not None else (warn_at, stop_at)
     assert len(run.outcomes) == (stop_at or 8)
     expected = [warn_at is not None and time >= warn_at for time in range(1, len(run.outcomes) + 1)]
-    assert [warned(one) for one in run.outcomes] == expected
+    assert [has_warning(outcome) for outcome in run.outcomes] == expected
     assert reason(run.state) == ("no_progress" if stop_at is not None else "completed")
 
 
-def test_a_number_that_is_no_repetition_is_refused() -> None:
-    """To warn of the first call would be to warn of every call."""
+def test_a_threshold_below_two_is_refused() -> None:
+    """The first call is no repetition."""
     with pytest.raises(ValueError, match="second time"):
         StopOnRepeatedCalls(1)
 
 
 def test_it_keeps_the_laws_of_interceptors() -> None:
-    """It changes nothing it is given, is deterministic, and keeps executions apart."""
+    """It changes no context in place, is deterministic, and separates executions."""
     InterceptorKit(StopOnRepeatedCalls, examples=20).check_all()

@@ -1,4 +1,4 @@
-"""Leaving a tool alone that keeps failing."""
+"""Refusal of calls to tools that keep failing."""
 
 from __future__ import annotations
 
@@ -26,136 +26,136 @@ from agentloop.testing import ManualClock
 from agentloop.testing.clocks import VirtualTimeLoop
 from agentloop.testing.executor_bench import started_state
 from agentloop.values import CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
-from tests.interception.resilience.at_work import Run, Worker, seen, use
+from tests.interception.resilience.worker import Run, Worker, run_loop, work
 
 SPEC = ToolSpec("work", "Works.", {"type": "object"})
 STATE = started_state("agent", "run")
 
 
 @define(eq=False)
-class Call:
-    """A call that was let through and has not ended: what ends it, and the period of the model that it began in."""
+class OpenCall:
+    """A running call: its task, the future that ends it, and the period of the model in which it was admitted."""
 
     task: asyncio.Task[ToolExecution]
-    ending: asyncio.Future[ToolStatus]
+    outcome_status: asyncio.Future[ToolStatus]
     period: int
 
 
-class BreakerFollowsItsAutomaton(RuleBasedStateMachine):
-    """The layer, at work on calls that begin and end in any order, against a model of four variables."""
+class CircuitBreakerMachine(RuleBasedStateMachine):
+    """Compares the layer with a model, for calls that start and end in any order."""
 
     @initialize(failures=st.integers(1, 3), probes=st.integers(1, 3))
-    def begin(self, failures: int, probes: int) -> None:
+    def create(self, failures: int, probes: int) -> None:
         self.policy = CircuitPolicy(failures, 10.0, probes=probes)
         self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
         self.clock = ManualClock()
-        self.told: list[Event] = []
+        self.decisions: list[Event] = []
         bus = EventBus(clock=self.clock)
-        bus.wiretap(lambda event: self.told.append(event) if isinstance(event, ToolCallDecided) else None)
+        bus.wiretap(lambda event: self.decisions.append(event) if isinstance(event, ToolCallDecided) else None)
         stack = InterceptorStack.of([CircuitBreaker(self.policy)])
         self.stack = stack.bind(bus, ExecutionScope(clock=self.clock))
-        self.open_calls: list[Call] = []
-        self.status, self.streak, self.opened, self.probes, self.good, self.period = "closed", 0, 0.0, 0, 0, 0
+        self.open_calls: list[OpenCall] = []
+        self.status, self.streak, self.opened_at, self.probes, self.successes, self.period = "closed", 0, 0.0, 0, 0, 0
         self.expected: list[type[Event]] = []
 
-    def enter(self, status: str) -> None:
-        """Let the model change its status."""
+    def change_status(self, status: str) -> None:
+        """Change the status of the model."""
         self.status, self.period = status, self.period + 1
-        self.streak = self.probes = self.good = 0
+        self.streak = self.probes = self.successes = 0
         if status == "open":
-            self.opened = self.clock.monotonic()
+            self.opened_at = self.clock.monotonic()
         kinds: dict[str, type[Event]] = {"open": CircuitOpened, "half": CircuitHalfOpened, "closed": CircuitClosed}
         self.expected.append(kinds[status])
 
     @rule()
     def call(self) -> None:
-        """A call is let through exactly when the model says so."""
-        if self.status == "open" and self.clock.monotonic() - self.opened >= self.policy.seconds:
-            self.enter("half")
-        lets = self.status == "closed" or (self.status == "half" and self.probes < self.policy.probes)
-        if self.status == "half" and lets:
+        """A call is admitted if and only if the model admits it."""
+        if self.status == "open" and self.clock.monotonic() - self.opened_at >= self.policy.seconds:
+            self.change_status("half")
+        is_admitted = self.status == "closed" or (self.status == "half" and self.probes < self.policy.probes)
+        if self.status == "half" and is_admitted:
             self.probes += 1
-        if not lets:
+        if not is_admitted:
             self.expected.append(ToolCallShortCircuited)
-        made = self.runner.run(self._begin())
-        assert (made is not None) is lets
+        started = self.runner.run(self._start())
+        assert (started is not None) is is_admitted
         self.check()
 
-    async def _begin(self) -> Call | None:
-        ending: asyncio.Future[ToolStatus] = asyncio.get_running_loop().create_future()
-        begun: list[bool] = []
+    async def _start(self) -> OpenCall | None:
+        outcome_status: asyncio.Future[ToolStatus] = asyncio.get_running_loop().create_future()
+        has_started: list[bool] = []
         point = AroundToolUse(STATE, ToolCall("", "work", "{}"), SPEC, "run/1/0", "id", self.clock.now())
 
         async def proceed() -> ToolExecution:
-            begun.append(True)
-            status = await ending
+            has_started.append(True)
+            status = await outcome_status
             return point.succeed(1) if status is ToolStatus.SUCCEEDED else point.fail("no", status=status)
 
         task = asyncio.create_task(self.stack.around(point, proceed))
-        await asyncio.sleep(0.001)  # virtual: until nothing can go on
-        if not begun:
+        await asyncio.sleep(0.001)  # in virtual time: until every task waits
+        if not has_started:
             outcome = task.result()
             assert outcome.status is ToolStatus.BLOCKED
             assert outcome.error is not None
             assert outcome.error.type == "CircuitOpen"
             return None
-        made = Call(task, ending, self.period)
-        self.open_calls.append(made)
-        return made
+        started = OpenCall(task, outcome_status, self.period)
+        self.open_calls.append(started)
+        return started
 
     @precondition(lambda self: self.open_calls)
     @rule(data=st.data(), status=st.sampled_from(ToolStatus))
     def end(self, data: st.DataObject, status: ToolStatus) -> None:
-        """What comes of a call counts in the period in which it began."""
+        """The outcome of a call counts in the period in which it was admitted."""
         ended = self.open_calls.pop(data.draw(st.integers(0, len(self.open_calls) - 1)))
         self.runner.run(self._end(ended, status))
         if ended.period == self.period:
             self._count(status)
         self.check()
 
-    async def _end(self, ended: Call, status: ToolStatus) -> None:
-        ended.ending.set_result(status)
+    async def _end(self, ended: OpenCall, status: ToolStatus) -> None:
+        ended.outcome_status.set_result(status)
         assert (await ended.task).status is status
 
     @precondition(lambda self: self.open_calls)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """A cancelled call says nothing, and a cancelled probe gives its place back."""
+        """A cancelled call is neither a success nor a failure, and another probe may take the place of a cancelled one."""
         ended = self.open_calls.pop(data.draw(st.integers(0, len(self.open_calls) - 1)))
         ended.task.cancel()
-        self.runner.run(self._ended(ended.task))
+        self.runner.run(self._wait_until_cancelled(ended.task))
         if ended.period == self.period:
             self._count(ToolStatus.CANCELLED)
         self.check()
 
-    async def _ended(self, task: asyncio.Task[Any]) -> None:
+    async def _wait_until_cancelled(self, task: asyncio.Task[Any]) -> None:
         await asyncio.wait([task])
         assert task.cancelled()
 
     def _count(self, status: ToolStatus) -> None:
         failed = status in {ToolStatus.FAILED, ToolStatus.TIMED_OUT}
         if status is ToolStatus.SUCCEEDED:
-            self.streak, self.good = 0, self.good + 1
-            if self.status == "half" and self.good == self.policy.probes:
-                self.enter("closed")
+            self.streak, self.successes = 0, self.successes + 1
+            if self.status == "half" and self.successes == self.policy.probes:
+                self.change_status("closed")
         elif failed:
             self.streak += 1
             if self.status == "half" or self.streak >= self.policy.failures:
-                self.enter("open")
+                self.change_status("open")
         elif self.status == "half":
             self.probes -= 1
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 9.5, 10.0, 30.0]))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Advance the clock."""
         self.clock.advance(seconds)
 
     def check(self) -> None:
-        """Every change of status and every refusal was told, in order."""
-        assert [type(event) for event in self.told] == self.expected
+        """Every change of status and every refusal is an event, in order."""
+        assert [type(event) for event in self.decisions] == self.expected
 
     def teardown(self) -> None:
-        """End what is still open."""
+        """End the running calls."""
         if hasattr(self, "runner"):
             for call in self.open_calls:
                 call.task.cancel()
@@ -163,12 +163,12 @@ class BreakerFollowsItsAutomaton(RuleBasedStateMachine):
             self.runner.close()
 
 
-TestBreaker = BreakerFollowsItsAutomaton.TestCase
+TestBreaker = CircuitBreakerMachine.TestCase
 TestBreaker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 def test_tools_that_share_a_dependency_share_its_circuit() -> None:
-    """When one of them has failed often enough, the others are left alone too; another dependency goes on."""
+    """After failures of one tool, calls of the other tools of its dependency are refused; another dependency is not affected."""
 
     def fail(run: Run) -> None:
         raise ConnectionError(str(run.value))
@@ -176,30 +176,33 @@ def test_tools_that_share_a_dependency_share_its_circuit() -> None:
     crm = ToolPolicy(circuit=CircuitPolicy(2, 60, dependency="crm"))
     other = ToolPolicy(circuit=CircuitPolicy(2, 60))
     tools = [
-        Worker(fail, tool_name="read", wants=crm),
-        Worker(tool_name="write", wants=crm),
-        Worker(tool_name="mail", wants=other),
+        Worker(fail, tool_name="read", declared_policy=crm),
+        Worker(tool_name="write", declared_policy=crm),
+        Worker(tool_name="mail", declared_policy=other),
     ]
-    run = seen(tools, [CircuitBreaker()], [use(1, "read"), use(2, "read")], [use(3, "write"), use(4, "mail")])
+    run = run_loop(tools, [CircuitBreaker()], [work(1, "read"), work(2, "read")], [work(3, "write"), work(4, "mail")])
     assert run.statuses == ["failed", "failed", "blocked", "succeeded"]
     assert "(crm)" in run.outcomes[2].error_message
     assert "60.0 seconds" in run.outcomes[2].error_message
-    assert [type(event).__name__ for event in run.told(CircuitOpened, ToolCallShortCircuited)] == [
+    assert [type(event).__name__ for event in run.events_of(CircuitOpened, ToolCallShortCircuited)] == [
         "CircuitOpened",
         "ToolCallShortCircuited",
     ]
 
 
-def test_a_tool_that_recovers_is_used_again() -> None:
-    """After its time a probe goes through, and its success lets all calls through."""
+def test_a_tool_that_recovers_runs_again() -> None:
+    """After some time a probe is admitted, and after its success all calls are."""
 
-    def recovering(run: Run) -> Any:
+    def recover(run: Run) -> Any:
         if run.at < 5:
             raise ConnectionError("down")
         return run.value
 
-    tools = [Worker(recovering, wants=ToolPolicy(circuit=CircuitPolicy(1, 10))), Worker(tool_name="wait", seconds=10)]
-    run = seen(tools, [CircuitBreaker()], [use(1)], [use(2)], [use(0, "wait")], [use(3)], [use(4), use(5)])
+    tools = [
+        Worker(recover, declared_policy=ToolPolicy(circuit=CircuitPolicy(1, 10))),
+        Worker(tool_name="wait", seconds=10),
+    ]
+    run = run_loop(tools, [CircuitBreaker()], [work(1)], [work(2)], [work(0, "wait")], [work(3)], [work(4), work(5)])
     assert run.statuses == ["failed", "blocked", "succeeded", "succeeded", "succeeded", "succeeded"]
     kinds = (CircuitOpened, CircuitHalfOpened, CircuitClosed)
-    assert [type(event) for event in run.told(*kinds)] == list(kinds)
+    assert [type(event) for event in run.events_of(*kinds)] == list(kinds)

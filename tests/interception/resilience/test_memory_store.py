@@ -1,4 +1,4 @@
-"""States kept in the memory of this process."""
+"""The state of resilience layers, in memory."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ UPDATES = st.tuples(
 
 
 @given(st.lists(UPDATES, max_size=60), st.none() | st.integers(1, 4))
-def test_it_behaves_like_a_dictionary_that_forgets(
-    updates: list[tuple[str, str, int | None, float, float]], most: int | None
+def test_it_behaves_like_a_dictionary_with_expiry_and_eviction(
+    updates: list[tuple[str, str, int | None, float, float]], max_entries: int | None
 ) -> None:
-    """What is given out is what was left last: not too old, and not displaced by others that were used later."""
+    """A transition receives the last state of its key, unless that has expired or was evicted as least recently used."""
 
-    async def play() -> None:
+    async def run_all() -> None:
         store, now = MemoryStore(), 0.0
         model: dict[str, dict[str, tuple[int, float]]] = {"left": {}, "right": {}}
-        for shelf, key, number, seconds, pause in updates:
+        for name, key, number, seconds, pause in updates:
             now += pause
-            until = now + seconds
-            kept = model[shelf]
-            found = kept.pop(key, None)
-            expected = found[0] if found is not None and found[1] > now else None
+            expires_at = now + seconds
+            entries = model[name]
+            entry = entries.pop(key, None)
+            expected = entry[0] if entry is not None and entry[1] > now else None
 
-            def change(
-                state: Number | None, number: int | None = number, until: float = until
+            def transition(
+                state: Number | None, number: int | None = number, expires_at: float = expires_at
             ) -> Update[Number, int | None]:
-                left = Number(number) if number is not None else None
-                return Update(left, until, state.number if state is not None else None)
+                after = Number(number) if number is not None else None
+                return Update(after, expires_at, state.number if state is not None else None)
 
-            assert await store.update(Namespace(shelf, most), key, now, change) == expected
+            assert await store.update(Namespace(name, max_entries), key, now, transition) == expected
             if number is not None:
-                kept[key] = (number, until)
-            while most is not None and len(kept) > most:
-                kept.pop(next(iter(kept)))
+                entries[key] = (number, expires_at)
+            while max_entries is not None and len(entries) > max_entries:
+                entries.pop(next(iter(entries)))
 
-    asyncio.run(play())
+    asyncio.run(run_all())
 
 
-def test_updates_from_many_threads_are_one_at_a_time() -> None:
-    """No update is lost when several event loops, each in a thread of its own, share a store."""
-    store, shelf = MemoryStore(), Namespace("counts")
+def test_updates_from_several_threads_are_serialized() -> None:
+    """No update is lost when several event loops, each in its own thread, share a store."""
+    store, namespace = MemoryStore(), Namespace("counts")
 
     def count(state: Number | None) -> Update[Number, int]:
         number = state.number + 1 if state is not None else 1
-        time.sleep(0)  # lets another thread in, at the worst moment
+        time.sleep(0)  # lets another thread run between reading and writing
         return Update(Number(number), 1.0, number)
 
-    async def many() -> None:
+    async def count_many() -> None:
         for _ in range(2000):
-            await store.update(shelf, "one", 0.0, count)
+            await store.update(namespace, "key", 0.0, count)
 
-    threads = [threading.Thread(target=lambda: asyncio.run(many())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: asyncio.run(count_many())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert asyncio.run(store.update(shelf, "one", 0.0, count)) == 8001
+    assert asyncio.run(store.update(namespace, "key", 0.0, count)) == 8001

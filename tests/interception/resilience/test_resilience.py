@@ -1,4 +1,4 @@
-"""All layers around a tool, in their fixed order."""
+"""All layers around a tool as one interceptor, in a fixed order."""
 
 from __future__ import annotations
 
@@ -40,23 +40,22 @@ from agentloop.interception.resilience import (
 )
 from agentloop.testing import InterceptorKit, run_in_virtual_time
 from agentloop.values import CachePolicy, CallPolicy, CircuitPolicy, Effect, RateLimit, RetryPolicy
-from tests.interception.resilience.at_work import Run, Worker, failing, looped, seen, use, watched
+from tests.interception.resilience.worker import Run, Worker, create_loop, fail_first, observe, run_loop, work
 
 ORDER = [Deduplicate, Cache, Deadline, Retry, CircuitBreaker, RateLimiter, AttemptTimeout]
 
 
-def test_the_order_is_fixed_together_and_one_by_one() -> None:
-    """`Resilience` has its layers in the documented order, and layers given one by one are put into the same."""
+def test_the_order_of_the_layers_is_fixed() -> None:
+    """`Resilience` has its layers in the documented order, and single layers get the same order in a stack."""
     assert [type(layer) for layer in Resilience().layers] == ORDER
-    given_in_disorder = [kind() for kind in reversed(ORDER)]
-    stack = InterceptorStack.of(given_in_disorder)
+    stack = InterceptorStack.of([kind() for kind in reversed(ORDER)])
     assert [type(layer) for layer in stack.layers] == ORDER
     assert [type(layer) for layer in Resilience(cache=None, retry=None).layers] == [
         kind for kind in ORDER if kind not in {Cache, Retry}
     ]
 
 
-WISHES = ToolPolicy(
+FULL_POLICY = ToolPolicy(
     timeout=2,
     retry=RetryPolicy(3, initial_wait=1),
     cache=CachePolicy(1000),
@@ -66,65 +65,67 @@ WISHES = ToolPolicy(
 )
 
 
-def test_each_layer_does_its_part_in_its_place() -> None:
-    """Duplicates and cached calls take no token, every attempt takes one, and the wait for it is not the attempt's time."""
-    tool = Worker(failing(1), wants=WISHES)
-    run = seen(tool, [Resilience(retry=Retry(jitter=lambda: 1.0))], [use(1), use(1)], [use(1), use(1)])
+def test_each_layer_works_in_its_place() -> None:
+    """Duplicates and cached calls take no token, each attempt takes one, and waiting for it is not part of the attempt."""
+    worker = Worker(fail_first(1), declared_policy=FULL_POLICY)
+    run = run_loop(worker, [Resilience(retry=Retry(jitter=lambda: 1.0))], [work(1), work(1)], [work(1), work(1)])
     assert run.statuses == ["succeeded"] * 4
-    assert [one.at for one in tool.runs] == [0, 10]
-    told = Counter(type(event) for event in run.told(ToolCallDecided))
-    assert told == {ToolCallRetried: 1, ToolCallRateLimited: 1, ToolCallDeduplicated: 1, ToolCallCached: 2}
+    assert [attempt.at for attempt in worker.runs] == [0, 10]
+    decisions = Counter(type(event) for event in run.events_of(ToolCallDecided))
+    assert decisions == {ToolCallRetried: 1, ToolCallRateLimited: 1, ToolCallDeduplicated: 1, ToolCallCached: 2}
 
 
-def test_the_deadline_counts_every_wait() -> None:
-    """Waiting for a token counts; a call that never began has not run."""
-    tool = Worker(kind=Effect.EFFECT, wants=ToolPolicy(rate_limit=RateLimit(1, 50), deadline=30))
-    run = seen(tool, [Resilience()], [use(1), use(2)])
+def test_the_deadline_includes_every_wait() -> None:
+    """Waiting for a token counts; a call that never started has not run."""
+    worker = Worker(declared_effect=Effect.EFFECT, declared_policy=ToolPolicy(rate_limit=RateLimit(1, 50), deadline=30))
+    run = run_loop(worker, [Resilience()], [work(1), work(2)])
     assert run.statuses == ["succeeded", "timed_out"]
     assert not run.outcomes[1].may_have_run
     assert run.seconds == 30
-    (told,) = run.told(ToolCallDeadlineExceeded)
-    assert (told.key, told.seconds) == (run.outcomes[1].key, 30)
+    (event,) = run.events_of(ToolCallDeadlineExceeded)
+    assert (event.key, event.seconds) == (run.outcomes[1].key, 30)
     assert "30 seconds" in run.outcomes[1].error_message
 
 
-@pytest.mark.parametrize(("effect", "doubt"), [(Effect.PURE, False), (Effect.IDEMPOTENT, True), (Effect.EFFECT, True)])
+@pytest.mark.parametrize(
+    ("effect", "may_have_run"), [(Effect.PURE, False), (Effect.IDEMPOTENT, True), (Effect.EFFECT, True)]
+)
 @pytest.mark.parametrize("layer", [Deadline(5), AttemptTimeout(5)], ids=repr)
-def test_a_call_that_is_cut_off_may_have_run_as_its_effect_says(
+def test_whether_a_cancelled_call_may_have_run_depends_on_its_effect(
     effect: Effect,
-    doubt: bool,  # noqa: FBT001  # a row of the table
+    may_have_run: bool,  # noqa: FBT001  # a row of the table
     layer: CanIntercept,
 ) -> None:
-    """It ends as timed out at the very moment, and its siblings are kept."""
-    slow, quick = Worker(seconds=60, kind=effect), Worker(tool_name="quick")
-    run = seen([slow, quick], [layer], [use(1), use(2, "quick")])
+    """The call ends as timed out at its limit, and the other calls of its batch keep their outcomes."""
+    slow, quick = Worker(seconds=60, declared_effect=effect), Worker(tool_name="quick")
+    run = run_loop([slow, quick], [layer], [work(1), work(2, "quick")])
     assert run.statuses == ["timed_out", "succeeded"]
-    assert run.outcomes[0].may_have_run is doubt
+    assert run.outcomes[0].may_have_run is may_have_run
     assert run.outcomes[0].error is not None
     assert run.outcomes[0].error.type == "ToolTimedOut"
     assert run.seconds == 5
 
 
-def test_an_attempt_that_the_executor_cuts_off_is_told_too() -> None:
-    """The timeout that a tool declares is an attempt's: each of them is cut off, told, and repeated."""
-    tool = Worker(seconds=60, wants=ToolPolicy(timeout=2, retry=RetryPolicy(3)))
-    run = seen(tool, [Resilience()], [use(1)])
-    assert len(tool.runs) == 3
-    assert len(run.told(ToolAttemptTimedOut)) == 3
+def test_an_attempt_that_the_executor_cancels_is_an_event_too() -> None:
+    """The timeout that a tool declares applies to each attempt, which is cancelled, reported and retried."""
+    worker = Worker(seconds=60, declared_policy=ToolPolicy(timeout=2, retry=RetryPolicy(3)))
+    run = run_loop(worker, [Resilience()], [work(1)])
+    assert len(worker.runs) == 3
+    assert len(run.events_of(ToolAttemptTimedOut)) == 3
     assert run.statuses == ["timed_out"]
 
 
-def test_the_circuit_is_inside_of_the_repetitions() -> None:
-    """Failures of one call's attempts open the circuit, and other calls are refused at once, with a reason to act on."""
-    tool = Worker(failing(99), wants=ToolPolicy(retry=RetryPolicy(3), circuit=CircuitPolicy(3, 60)))
-    run = seen(tool, [Resilience()], [use(1)], [use(2)])
-    assert len(tool.runs) == 3
+def test_each_attempt_counts_for_the_circuit() -> None:
+    """Failed attempts of one call open the circuit, and other calls are refused at once."""
+    worker = Worker(fail_first(99), declared_policy=ToolPolicy(retry=RetryPolicy(3), circuit=CircuitPolicy(3, 60)))
+    run = run_loop(worker, [Resilience()], [work(1)], [work(2)])
+    assert len(worker.runs) == 3
     assert run.statuses == ["failed", "blocked"]
-    assert len(run.told(CircuitOpened)) == len(run.told(ToolCallShortCircuited)) == 1
+    assert len(run.events_of(CircuitOpened)) == len(run.events_of(ToolCallShortCircuited)) == 1
     assert "or do without it" in run.outcomes[1].error_message
 
 
-STACKS = st.builds(
+LAYER_STACKS = st.builds(
     Resilience,
     deduplicate=st.none()
     | st.builds(Deduplicate)
@@ -138,96 +139,105 @@ STACKS = st.builds(
 )
 
 
-@given(STACKS, st.lists(st.tuples(st.integers(0, 1), st.floats(0, 60), st.booleans()), min_size=1, max_size=8))
+@given(LAYER_STACKS, st.lists(st.tuples(st.integers(0, 1), st.floats(0, 60), st.booleans()), min_size=1, max_size=8))
 def test_an_effect_runs_exactly_once_whatever_the_stack(
     stack: Resilience, calls: list[tuple[int, float, bool]]
 ) -> None:
-    """Identical or not, failing, slow or fine: each call of a tool with an effect begins once and never again."""
+    """Each call of a tool with an effect starts exactly once, equal or not, and whether it fails, is slow or succeeds."""
 
-    def does(run: Run) -> Any:
+    def behavior(run: Run) -> Any:
         if run.value["fails"]:
             raise ConnectionError("down")
         return run.value["what"]
 
-    tool = Worker(does, lambda run: run.value["seconds"], kind=Effect.EFFECT)
-    wanted = [use({"what": what, "seconds": seconds, "fails": fails}) for what, seconds, fails in calls]
-    run = seen(tool, [stack], wanted, wanted)
-    assert sorted(one.key for one in tool.runs) == sorted(one.key for one in run.outcomes)
-    assert not run.told(ToolCallDeduplicated, ToolCallCached, ToolCallRetried)
+    worker = Worker(behavior, lambda run: run.value["seconds"], declared_effect=Effect.EFFECT)
+    batch = [work({"what": what, "seconds": seconds, "fails": fails}) for what, seconds, fails in calls]
+    run = run_loop(worker, [stack], batch, batch)
+    assert sorted(attempt.key for attempt in worker.runs) == sorted(outcome.key for outcome in run.outcomes)
+    assert not run.events_of(ToolCallDeduplicated, ToolCallCached, ToolCallRetried)
 
 
-@given(STACKS, st.lists(st.tuples(st.integers(0, 1), st.floats(0, 60), st.integers(0, 3)), min_size=1, max_size=8))
-def test_every_run_is_a_sentence_of_the_grammar(stack: Resilience, calls: list[tuple[int, float, int]]) -> None:
-    """Whatever the layers decide, the events are legal, and every decision belongs to a call of the run."""
-    tool = Worker(lambda run: failing(run.value["fails"])(run), lambda run: run.value["seconds"])
-    wanted = [use({"what": what, "seconds": seconds, "fails": fails}) for what, seconds, fails in calls]
-    run = seen(tool, [stack], wanted, wanted)
+@given(
+    LAYER_STACKS, st.lists(st.tuples(st.integers(0, 1), st.floats(0, 60), st.integers(0, 3)), min_size=1, max_size=8)
+)
+def test_the_events_of_every_run_follow_the_grammar(stack: Resilience, calls: list[tuple[int, float, int]]) -> None:
+    """Whatever the layers decide, the sequence of events is valid, and each decision belongs to a call of the run."""
+    worker = Worker(lambda run: fail_first(run.value["fails"])(run), lambda run: run.value["seconds"])
+    batch = [work({"what": what, "seconds": seconds, "fails": fails}) for what, seconds, fails in calls]
+    run = run_loop(worker, [stack], batch, batch)
     monitor = ProtocolMonitor()
     for event in run.events:
         monitor(event)
     monitor.check()
-    assert {event.key for event in run.told(ToolCallDecided)} <= {one.key for one in run.outcomes}
-    assert {(event.key, event.step_number) for event in run.told(ToolCallDecided)} <= {
-        (one.key, int(one.key.split("/")[1])) for one in run.outcomes
+    assert {(event.key, event.step_number) for event in run.events_of(ToolCallDecided)} <= {
+        (outcome.key, int(outcome.key.split("/")[1])) for outcome in run.outcomes
     }
 
 
-def test_a_decision_after_the_call_has_ended_is_against_the_grammar() -> None:
-    """The monitor knows the new words: one in the wrong place is found."""
-    tool = Worker(failing(1), wants=WISHES)
-    run = seen(tool, [Resilience()], [use(1)])
-    (told,) = run.told(ToolCallRetried)
-    late = ProtocolMonitor()
-    for event in [*run.events[:-3], told]:
-        late(event)
-    assert [one for one in late.violations if "ToolCallRetried" in one and "settled" in one]
+def test_a_decision_after_the_call_has_ended_violates_the_grammar() -> None:
+    """The monitor reports the event of a decision about a settled call."""
+    worker = Worker(fail_first(1), declared_policy=FULL_POLICY)
+    run = run_loop(worker, [Resilience()], [work(1)])
+    (retried,) = run.events_of(ToolCallRetried)
+    monitor = ProtocolMonitor()
+    for event in [*run.events[:-3], retried]:
+        monitor(event)
+    assert [text for text in monitor.violations if "ToolCallRetried" in text and "settled" in text]
 
 
-def test_what_tools_do_not_say_themselves_can_be_said_for_them() -> None:
-    """By name or pattern, and before what the tool declares."""
+def test_policies_can_be_set_by_the_names_of_tools() -> None:
+    """A policy for a name or pattern takes precedence over what the tool declares."""
     tools = [
-        Worker(failing(9), tool_name="crm_read", kind=Effect.EFFECT, wants=ToolPolicy(retry=RetryPolicy(5))),
-        Worker(failing(9), tool_name="mail", kind=Effect.EFFECT),
+        Worker(
+            fail_first(9),
+            tool_name="crm_read",
+            declared_effect=Effect.EFFECT,
+            declared_policy=ToolPolicy(retry=RetryPolicy(5)),
+        ),
+        Worker(fail_first(9), tool_name="mail", declared_effect=Effect.EFFECT),
     ]
     stack = Resilience(tools={"crm_*": CallPolicy(retry=RetryPolicy(2))})
-    seen(tools, [stack], [use(1, "crm_read"), use(1, "mail")])
-    assert [len(one.runs) for one in tools] == [2, 1]
+    run_loop(tools, [stack], [work(1, "crm_read"), work(1, "mail")])
+    assert [len(worker.runs) for worker in tools] == [2, 1]
 
 
-def test_one_store_serves_all_layers_and_all_loops_that_are_given_it() -> None:
-    """Two loops with stacks of their own share results, buckets and circuits through the store."""
-    store, tool = MemoryStore(), Worker(wants=ToolPolicy(cache=CachePolicy(1000), rate_limit=RateLimit(1, 10)))
+def test_one_store_can_serve_all_layers_and_several_loops() -> None:
+    """Two loops with different stacks share results, buckets and circuits through the store."""
+    store = MemoryStore()
+    worker = Worker(declared_policy=ToolPolicy(cache=CachePolicy(1000), rate_limit=RateLimit(1, 10)))
 
-    async def both() -> list[list[str]]:
-        runs = [await watched(looped(tool, [Resilience(store=store)], [use(1)], [use(n)])) for n in (2, 3)]
+    async def run_both() -> list[list[str]]:
+        runs = [await observe(create_loop(worker, [Resilience(store=store)], [work(1)], [work(n)])) for n in (2, 3)]
         return [run.statuses for run in runs]
 
-    assert run_in_virtual_time(both()) == [["succeeded"] * 2] * 2
-    assert [one.value for one in tool.runs] == [1, 2, 3]
-    assert [one.at for one in tool.runs] == [0, 10, 20]
+    assert run_in_virtual_time(run_both()) == [["succeeded"] * 2] * 2
+    assert [attempt.value for attempt in worker.runs] == [1, 2, 3]
+    assert [attempt.at for attempt in worker.runs] == [0, 10, 20]
 
 
-@pytest.mark.parametrize("cut_at", [1.0, 12.0, 25.0, 31.0])
-def test_cancelling_inside_of_any_wait_leaves_nothing_behind(cut_at: float) -> None:
-    """While calls wait for a token, a repetition or each other, a cancelled execution leaves no task (law 19)."""
-    tool = Worker(failing(2), seconds=3, wants=evolve(WISHES, timeout=5, retry=RetryPolicy(5, initial_wait=7)))
+@pytest.mark.parametrize("cancel_at", [1.0, 12.0, 25.0, 31.0])
+def test_cancelling_inside_of_any_wait_leaves_nothing_behind(cancel_at: float) -> None:
+    """A cancelled execution leaves no task, while calls wait for a token, a retry or each other (law 19)."""
+    worker = Worker(
+        fail_first(2), seconds=3, declared_policy=evolve(FULL_POLICY, timeout=5, retry=RetryPolicy(5, initial_wait=7))
+    )
 
-    async def cut() -> tuple[set[str], bool]:
-        loop = looped(tool, [Resilience(retry=Retry(jitter=lambda: 1.0))], [use(1), use(1), use(2), use(3)])
-        task = asyncio.create_task(watched(loop))
-        await asyncio.sleep(cut_at)
+    async def cancel() -> tuple[set[str], bool]:
+        loop = create_loop(worker, [Resilience(retry=Retry(jitter=lambda: 1.0))], [work(1), work(1), work(2), work(3)])
+        task = asyncio.create_task(observe(loop))
+        await asyncio.sleep(cancel_at)
         task.cancel()
         await asyncio.wait([task])
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        return {repr(one) for one in left}, task.cancelled()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        return {repr(task) for task in tasks}, task.cancelled()
 
-    left, cancelled = run_in_virtual_time(cut())
-    assert not left
+    tasks, cancelled = run_in_virtual_time(cancel())
+    assert not tasks
     assert cancelled
 
 
-def test_a_tool_declares_what_it_wants_with_the_decorator() -> None:
-    """`@tool` takes the policies, and `Resilience` does what they say."""
+def test_a_tool_declares_its_policies_with_the_decorator() -> None:
+    """`@tool` takes the policies, and `Resilience` enforces them."""
     runs: list[int] = []
 
     @tool(effect="idempotent", retry=RetryPolicy(2, initial_wait=3), cache=CachePolicy(60), rate_limit=RateLimit(5))
@@ -239,26 +249,27 @@ def test_a_tool_declares_what_it_wants_with_the_decorator() -> None:
         return number
 
     assert fetch.policy.retry == RetryPolicy(2, initial_wait=3)
-    call = evolve(use(1, "fetch"), arguments_json='{"number": 1}')
-    run = seen(fetch, [Resilience()], [call], [call])
+    call = evolve(work(1, "fetch"), arguments_json='{"number": 1}')
+    run = run_loop(fetch, [Resilience()], [call], [call])
     assert run.statuses == ["succeeded", "succeeded"]
     assert runs == [1, 1]
 
 
-def test_nobody_is_asked_to_listen() -> None:
-    """Without a listener nothing is told and the outcome is the same."""
-    worker = Worker(failing(1), wants=WISHES)
-    loop: AgentLoop = looped(worker, [Resilience()], [use(1), use(1)])
+def test_the_layers_work_without_listeners() -> None:
+    """Without a listener there are no events, and the outcome is the same."""
+    worker = Worker(fail_first(1), declared_policy=FULL_POLICY)
+    loop: AgentLoop = create_loop(worker, [Resilience()], [work(1), work(1)])
     state = run_in_virtual_time(loop.execute("go"))
-    assert [one.status.value for step in state.steps for one in step.executions] == ["succeeded"] * 2
+    statuses = [execution.status.value for step in state.steps for execution in step.executions]
+    assert statuses == ["succeeded"] * 2
 
 
 @pytest.mark.parametrize("kind", [*ORDER, Resilience], ids=lambda kind: kind.__name__)
-def test_each_keeps_the_laws_of_interceptors(kind: type[Any]) -> None:
-    """Alone and together the layers change nothing they are given, are deterministic, and keep executions apart."""
+def test_each_layer_keeps_the_laws_of_interceptors(kind: type[Any]) -> None:
+    """Alone and together the layers change no context in place, are deterministic, and separate executions."""
     InterceptorKit(kind, examples=15).check_all()
 
 
-def test_jitter_is_a_number_by_chance_unless_given() -> None:
-    """The default is the random module's, which a test replaces."""
+def test_jitter_is_random_by_default() -> None:
+    """The default is `random.random`; tests pass a function of their own."""
     assert Retry().jitter is random.random

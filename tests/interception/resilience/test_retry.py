@@ -1,4 +1,4 @@
-"""Another attempt for calls that failed."""
+"""Retries of failed calls."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallRetried
 from agentloop.interception.resilience import CircuitBreaker, Deadline, Retry
 from agentloop.values import CircuitPolicy, Effect, RetryPolicy
-from tests.interception.resilience.at_work import Run, Worker, failing, seen, use
+from tests.interception.resilience.worker import Run, Worker, fail_first, run_loop, work
 
 
 def retry(*args: Any, jitter: float = 1.0, **options: Any) -> Retry:
     return Retry(RetryPolicy(*args), jitter=lambda: jitter, **options)
 
 
-def test_a_call_that_fails_is_tried_again_until_it_succeeds() -> None:
-    """Waits double, each repetition is told with its reason, and the outcome is the success."""
-    tool = Worker(failing(2))
-    run = seen(tool, [retry(5)], [use(7)])
-    assert [one.at for one in tool.runs] == [0.0, 0.5, 1.5]
+def test_a_call_that_fails_is_retried_until_it_succeeds() -> None:
+    """Waits double, each retry is an event with the error, and the outcome is the success."""
+    worker = Worker(fail_first(2))
+    run = run_loop(worker, [retry(5)], [work(7)])
+    assert [attempt.at for attempt in worker.runs] == [0.0, 0.5, 1.5]
     assert run.outcomes[0].value == 7
-    told = run.told(ToolCallRetried)
-    assert [(one.attempt, one.delay, one.error.type) for one in told] == [
+    retries = run.events_of(ToolCallRetried)
+    assert [(event.attempt, event.delay, event.error.type) for event in retries] == [
         (1, 0.5, "ConnectionError"),
         (2, 1.0, "ConnectionError"),
     ]
-    assert told[0].key == run.outcomes[0].key
-    assert told[0].step_number == 1
+    assert retries[0].key == run.outcomes[0].key
+    assert retries[0].step_number == 1
 
 
 @given(st.integers(1, 6), st.floats(0.01, 2), st.floats(0.01, 5), st.floats(0, 1))
-def test_waits_grow_up_to_a_limit_and_are_spread_by_half(
-    attempts: int, first: float, longest: float, jitter: float
+def test_waits_grow_up_to_a_maximum_and_have_jitter(
+    attempts: int, initial: float, maximum: float, jitter: float
 ) -> None:
-    """The n-th wait is between half and all of first * 2**n, never beyond the longest; the last failure is the outcome."""
-    tool = Worker(failing(99))
-    layer = Retry(RetryPolicy(attempts, initial_wait=first, max_wait=longest), jitter=lambda: jitter)
-    run = seen(tool, [layer], [use()])
-    times = [one.at for one in tool.runs]
-    assert len(times) == attempts
-    for n, (before, after) in enumerate(pairwise(times)):
-        full = min(first * 2**n, longest)
-        assert after - before == pytest.approx(full * (0.5 + jitter / 2))
+    """The n-th wait is between half and all of initial * 2**n and at most the maximum; the last failure is the outcome."""
+    worker = Worker(fail_first(99))
+    layer = Retry(RetryPolicy(attempts, initial_wait=initial, max_wait=maximum), jitter=lambda: jitter)
+    run = run_loop(worker, [layer], [work()])
+    starts = [attempt.at for attempt in worker.runs]
+    assert len(starts) == attempts
+    for n, (earlier, later) in enumerate(pairwise(starts)):
+        full = min(initial * 2**n, maximum)
+        assert later - earlier == pytest.approx(full * (0.5 + jitter / 2))
     assert run.outcomes[0].error_message.startswith(f"attempt {attempts} of")
 
 
@@ -63,68 +63,73 @@ def test_waits_grow_up_to_a_limit_and_are_spread_by_half(
         (Effect.PURE, None, Retry(None), 1),
     ],
 )
-def test_an_effect_is_repeated_only_when_told(
+def test_a_tool_with_an_effect_is_retried_only_if_a_policy_says_so(
     effect: Effect, policy: RetryPolicy | None, layer: Retry, runs: int
 ) -> None:
-    """The tool's own declaration counts first; the layer's own policy speaks of effects only when it says so."""
-    tool = Worker(failing(99), kind=effect, wants=ToolPolicy(retry=policy))
-    seen(tool, [layer], [use()])
-    assert len(tool.runs) == runs
+    """The tool's declaration takes precedence; the layer's policy applies to effects only with `effects=True`."""
+    worker = Worker(fail_first(99), declared_effect=effect, declared_policy=ToolPolicy(retry=policy))
+    run_loop(worker, [layer], [work()])
+    assert len(worker.runs) == runs
 
 
-class FlakyNetwork(ConnectionError):
-    """A subclass."""
+class FlakyNetworkError(ConnectionError):
+    """A subclass of a class that a policy names."""
 
 
 @pytest.mark.parametrize(
     ("error", "policy", "runs"),
     [
-        (FlakyNetwork("down"), RetryPolicy(3, on=ConnectionError), 3),
-        (FlakyNetwork("down"), RetryPolicy(3, on="FlakyNetwork"), 3),
-        (FlakyNetwork("down"), RetryPolicy(3, on="ConnectionError"), 1),
-        (FlakyNetwork("down"), RetryPolicy(3, not_on=[OSError]), 1),
+        (FlakyNetworkError("down"), RetryPolicy(3, on=ConnectionError), 3),
+        (FlakyNetworkError("down"), RetryPolicy(3, on="FlakyNetworkError"), 3),
+        (FlakyNetworkError("down"), RetryPolicy(3, on="ConnectionError"), 1),
+        (FlakyNetworkError("down"), RetryPolicy(3, not_on=[OSError]), 1),
         (RuntimeError("odd"), RetryPolicy(3, on=[ConnectionError]), 1),
         (RuntimeError("odd"), RetryPolicy(3), 3),
         (KeyError("no such order"), RetryPolicy(3), 1),
         (KeyError("no such order"), RetryPolicy(3, not_on=()), 3),
     ],
 )
-def test_errors_are_told_apart_by_their_class(error: Exception, policy: RetryPolicy, runs: int) -> None:
-    """A class stands for its subclasses, a name for itself; wrong arguments and bugs are not tried again."""
+def test_a_policy_selects_errors_by_their_class(error: Exception, policy: RetryPolicy, runs: int) -> None:
+    """A class includes its subclasses, a name does not; errors of wrong arguments and bugs are not retried."""
 
-    def does(_: Run) -> None:
+    def behavior(_: Run) -> None:
         raise error
 
-    tool = Worker(does)
-    seen(tool, [Retry(policy)], [use()])
-    assert len(tool.runs) == runs
+    worker = Worker(behavior)
+    run_loop(worker, [Retry(policy)], [work()])
+    assert len(worker.runs) == runs
 
 
-def test_a_timeout_is_tried_again_and_its_doubt_is_kept() -> None:
-    """An idempotent call that timed out and then failed may have run, whatever the last attempt says."""
-    wants = ToolPolicy(timeout=1)
-    tool = Worker(failing(9), lambda run: 5.0 if run.attempt == 1 else 0.0, kind=Effect.IDEMPOTENT, wants=wants)
-    run = seen(tool, [retry(2)], [use()])
-    assert [one.at for one in tool.runs] == [0.0, 1.5]
+def test_an_attempt_that_timed_out_leaves_the_call_in_doubt() -> None:
+    """An idempotent call of which any attempt timed out may have run, whatever the last attempt says."""
+    policy = ToolPolicy(timeout=1)
+    worker = Worker(
+        fail_first(9),
+        lambda run: 5.0 if run.attempt == 1 else 0.0,
+        declared_effect=Effect.IDEMPOTENT,
+        declared_policy=policy,
+    )
+    run = run_loop(worker, [retry(2)], [work()])
+    assert [attempt.at for attempt in worker.runs] == [0.0, 1.5]
     assert run.statuses == ["failed"]
     assert run.outcomes[0].may_have_run
 
 
 @given(st.floats(0.1, 20))
-def test_no_attempt_begins_after_the_deadline(seconds: float) -> None:
-    """The last failure is told instead of waiting in vain for the deadline."""
-    tool = Worker(failing(99), wants=ToolPolicy(deadline=seconds))
-    run = seen(tool, [retry(30), Deadline()], [use()])
-    assert all(one.at < seconds for one in tool.runs)
+def test_no_attempt_starts_after_the_deadline(seconds: float) -> None:
+    """The call ends with its last failure instead of waiting for the deadline."""
+    worker = Worker(fail_first(99), declared_policy=ToolPolicy(deadline=seconds))
+    run = run_loop(worker, [retry(30), Deadline()], [work()])
+    assert all(attempt.at < seconds for attempt in worker.runs)
     assert run.statuses == ["failed"]
     assert run.seconds < seconds
 
 
-def test_a_repetition_that_is_refused_leaves_the_failure_standing() -> None:
-    """The model is told why the call failed and why it was not tried again, not that it never ran."""
-    tool = Worker(failing(99))
-    run = seen(tool, [retry(5), CircuitBreaker(CircuitPolicy(2, 60))], [use()])
-    assert len(tool.runs) == 2
+def test_a_retry_that_is_refused_leaves_the_failure_as_the_outcome() -> None:
+    """The error has the failure of the call and the reason why it was not retried."""
+    worker = Worker(fail_first(99))
+    run = run_loop(worker, [retry(5), CircuitBreaker(CircuitPolicy(2, 60))], [work()])
+    assert len(worker.runs) == 2
     assert run.statuses == ["failed"]
     message = run.outcomes[0].error_message
     assert message.startswith("attempt 2 of")

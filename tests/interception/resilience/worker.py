@@ -1,4 +1,4 @@
-"""A tool whose every run is noted, and loops in virtual time around it."""
+"""A tool that records each run, and loops in virtual time that call it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Behavior = Callable[["Run"], Any]
 
 @define
 class Run:
-    """One run of the tool: which call, with what, when, and the how many-th run of that call."""
+    """One run of the tool: the key of its call, its value, when it started, and its 1-based number among the call's runs."""
 
     key: str
     value: Any
@@ -30,13 +30,13 @@ class Run:
 
 @define
 class Worker(Tool, CanAccessToolContext):
-    """A tool that notes each run, waits some seconds, and then does as it is told."""
+    """A tool that records each run, waits some seconds, and then does what its behavior says."""
 
-    does: Behavior = lambda run: run.value
+    behavior: Behavior = lambda run: run.value
     seconds: float | Callable[[Run], float] = 0.0
     tool_name: str = "work"
-    kind: Effect = Effect.PURE
-    wants: ToolPolicy = field(factory=ToolPolicy)
+    declared_effect: Effect = Effect.PURE
+    declared_policy: ToolPolicy = field(factory=ToolPolicy)
     runs: list[Run] = field(factory=list)
     context: ToolContext | None = None
 
@@ -54,14 +54,22 @@ class Worker(Tool, CanAccessToolContext):
 
     @property
     def effect(self) -> Effect:
-        return self.kind
+        return self.declared_effect
 
     @property
     def policy(self) -> ToolPolicy:
-        return self.wants
+        return self.declared_policy
 
     def with_tool_context(self, context: ToolContext) -> Worker:
-        return Worker(self.does, self.seconds, self.tool_name, self.kind, self.wants, self.runs, context)
+        return Worker(
+            self.behavior,
+            self.seconds,
+            self.tool_name,
+            self.declared_effect,
+            self.declared_policy,
+            self.runs,
+            context,
+        )
 
     async def use(self, *_: Any, value: Any = None) -> Any:
         key = self.context.idempotency_key if self.context is not None else ""
@@ -69,27 +77,28 @@ class Worker(Tool, CanAccessToolContext):
         run = Run(key, value, asyncio.get_running_loop().time(), attempt)
         self.runs.append(run)
         await asyncio.sleep(self.seconds(run) if callable(self.seconds) else self.seconds)
-        return self.does(run)
+        return self.behavior(run)
 
 
-def failing(times: int) -> Behavior:
-    """Fail the first times that a call is run."""
+def fail_first(count: int) -> Behavior:
+    """Return a behavior that fails in the first runs of each call."""
 
-    def does(run: Run) -> Any:
-        if run.attempt <= times:
+    def behavior(run: Run) -> Any:
+        if run.attempt <= count:
             raise ConnectionError(f"attempt {run.attempt} of {run.key}")
         return run.value
 
-    return does
+    return behavior
 
 
-def use(value: Any = None, name: str = "work") -> ToolCall:
+def work(value: Any = None, name: str = "work") -> ToolCall:
+    """Return a call of the tool."""
     return ToolCall("", name, json.dumps({"value": value}))
 
 
 @define
-class Seen:
-    """What came of a run: the state, the events, and the seconds that it took."""
+class Observation:
+    """The result of an execution: its final state, its events, and the seconds that it took."""
 
     state: AgentState
     events: list[Event]
@@ -97,33 +106,35 @@ class Seen:
 
     @property
     def outcomes(self) -> list[ToolExecution]:
-        return [one for step in self.state.steps for one in step.executions]
+        return [execution for step in self.state.steps for execution in step.executions]
 
     @property
     def statuses(self) -> list[str]:
-        return [one.status.value for one in self.outcomes]
+        return [outcome.status.value for outcome in self.outcomes]
 
-    def told(self, *kinds: type[Event]) -> list[Any]:
+    def events_of(self, *kinds: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kinds)]
 
 
-def looped(tools: Tool | Iterable[Tool], interceptors: Iterable[CanIntercept], *turns: list[ToolCall]) -> AgentLoop:
-    """Make a loop whose model asks for these calls, batch by batch."""
+def create_loop(
+    tools: Tool | Iterable[Tool], interceptors: Iterable[CanIntercept], *turns: list[ToolCall]
+) -> AgentLoop:
+    """Return a loop whose model makes these calls, a batch in each step."""
     offered = [tools] if isinstance(tools, Tool) else list(tools)
     driver = ToolCallingDriver(ScriptedInference(*turns, "done"))
     return AgentLoop(driver, offered, interceptors=list(interceptors), clock=LoopClock(), max_steps=None)
 
 
-async def watched(loop: AgentLoop, *, agent: str = "agent") -> Seen:
-    """Run a loop."""
+async def observe(loop: AgentLoop, *, agent: str = "agent") -> Observation:
+    """Execute a loop and record its events."""
     events: list[Event] = []
-    listening = loop.wiretap(events.append)
-    began = asyncio.get_running_loop().time()
+    subscription = loop.wiretap(events.append)
+    started = asyncio.get_running_loop().time()
     state = await loop.execute(AgentState.start("go", agent_id=agent))
-    listening.cancel()
-    return Seen(state, events, asyncio.get_running_loop().time() - began)
+    subscription.cancel()
+    return Observation(state, events, asyncio.get_running_loop().time() - started)
 
 
-def seen(tools: Tool | Iterable[Tool], interceptors: Iterable[CanIntercept], *turns: list[ToolCall]) -> Seen:
-    """Run a loop in virtual time."""
-    return run_in_virtual_time(watched(looped(tools, interceptors, *turns)))
+def run_loop(tools: Tool | Iterable[Tool], interceptors: Iterable[CanIntercept], *turns: list[ToolCall]) -> Observation:
+    """Execute a loop in virtual time."""
+    return run_in_virtual_time(observe(create_loop(tools, interceptors, *turns)))
