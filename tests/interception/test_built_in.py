@@ -49,7 +49,7 @@ def run_script(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None
 
 def status_and_reason(state: AgentState) -> tuple[str, str]:
     """Return the status, and the reason of the stop signal."""
-    return state.status.value, state.stop_signal.status_and_reason.value if state.stop_signal is not None else ""
+    return state.status.value, state.stop_signal.reason.value if state.stop_signal is not None else ""
 
 
 def test_a_step_limit_keeps_the_work() -> None:
@@ -137,7 +137,10 @@ def test_a_time_limit_cancels_a_running_inference() -> None:
 def test_a_finish_reason_stops_softly() -> None:
     """A truncated response stops the execution, unless a continuation is requested."""
     truncated = InferenceResponse((Text("half an ans"),), FinishReason.LENGTH)
-    assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason()])) == ("stopped", "finish_reason")
+    assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason()])) == (
+        "stopped",
+        "finish_reason",
+    )
     insist = after_step(lambda point: point.request_continuation() if point.state.step_count == 1 else point)
     assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason(), insist])) == (
         "completed",
