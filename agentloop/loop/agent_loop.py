@@ -140,6 +140,7 @@ class AgentLoop:
 
     @_stack.default
     def _compile_stack(self) -> InterceptorStack:
+        # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
         return InterceptorStack.of((*limit, *self.interceptors, *of_groups))
@@ -216,7 +217,7 @@ class AgentLoop:
         run = self._start(input, execution_id, dependencies)
         async with aclosing(run.states()) as states:
             async for state in states:
-                if run.log is not None:
+                if run.log is not None:  # the caller can act on the state, so its records have to be durable
                     await run.log.flush()
                 yield state
 
@@ -263,7 +264,7 @@ class AgentLoop:
             resumed, log = await reopen_suspended(
                 self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
             )
-            if log is None:
+            if log is None:  # no call can run with these decisions
                 return resumed
         elif isinstance(state, str):
             raise ConfigurationError("resuming an execution by its id needs a journal: AgentLoop(…, journal=…)")
@@ -305,7 +306,9 @@ class AgentLoop:
         state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, answers=self._answers)
         if log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
-        return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, log=log))
+        # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
+        at_start = state.step_count == 0
+        return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=at_start, log=log))
 
     def execute_sync(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> AgentState:
         """Run an execution to its end from a program without an event loop; see `execute`.
@@ -451,6 +454,7 @@ class AgentLoop:
             context: the context of the tool call.
             *interceptors: interceptors in addition to those of this loop.
         """
+        # A replay decides about the journal: it may have none although this loop has one.
         log = context.scope.log
         copy = self._copy(
             journal=log.settings.journal if log is not None else self.journal,
@@ -531,19 +535,21 @@ class AgentLoop:
         log: ExecutionLog | None = None,
     ) -> Run:
         """Return a run of the state's execution with the parts of this loop."""
+        # Loaded with the first execution: programs that only define agents start twice as fast.
         from agentloop.loop.run import Run
 
         if log is None and self.journal is not None:
             from agentloop.loop.recovery import create_log
 
             log = create_log(self, state, self.journal, self.in_doubt, self.clock, answers=self._answers)
-        own, parent = Resources(), self._parent_scope
+        # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
+        local, parent = Resources(), self._parent_scope
         scope = ExecutionScope(
             clock=self.clock,
             ids=self.ids,
             dependencies=dependencies,
-            local_resources=own,
-            shared_resources=self._open_resources.current() or (own if parent is None else parent.shared_resources),
+            local_resources=local,
+            shared_resources=self._open_resources.current() or (local if parent is None else parent.shared_resources),
             depth=0 if parent is None else parent.depth + 1,
             log=log,
         )

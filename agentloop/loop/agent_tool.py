@@ -145,6 +145,7 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
     async def _execute(
         self, loop: SubAgentLoop, context: ToolContext, suspended: AgentState | None, arguments: Mapping[str, Any]
     ) -> AgentState:
+        # With a journal, the records are newer than the progress that the suspended call has stored.
         recovered = None if loop.journal is None else await _recover(loop, loop.journal, context, suspended)
         if recovered is not None:
             return recovered
@@ -169,6 +170,7 @@ async def _recover(
     state = await loop.recover(execution_id, dependencies=context.dependencies)
     if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None:
         return state
+    # The agent may have used some of the decisions before the interruption.
     pending = {call.key for call in state.pending}
     decisions = {key: decision for key, decision in _decisions_in(context.resumed).items() if key in pending}
     return await loop.resume(state, decisions, dependencies=context.dependencies) if decisions else state
@@ -183,6 +185,7 @@ def _suspended_state(context: ToolContext) -> AgentState | None:
     """Return the state in which the agent of this call was suspended; None if it was not."""
     if context.resumed is None:
         return None
+    # Loaded late: a program that only defines agents does not need cattrs.
     from agentloop.values.serialization import from_plain
 
     return from_plain(thaw(context.resumed.progress), AgentState)

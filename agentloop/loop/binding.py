@@ -73,6 +73,7 @@ class BoundParts:
         await hold_groups(self.tools.groups, scope.local_resources)
         if not has_discovery(self.tools):
             return self
+        # The driver was bound before its tools were known.
         return evolve(self, driver=self.bind_driver(await discover_tools(self.tools)))
 
 
@@ -129,6 +130,7 @@ def bind_driver(
 ) -> CanUseTools:
     """Return a copy of the driver for one execution, with each of the other arguments that it accepts."""
     bound = driver
+    # The executor is bound already: whatever the driver keeps of the tool runtime is of this execution.
     if isinstance(bound, CanAcceptToolRuntime):
         bound = bound.with_tool_runtime(tools, executor)
     if compiler is not None and isinstance(bound, CanAcceptMessageCompiler):
@@ -155,6 +157,7 @@ def composition_of(loop: LoopParts, state: AgentState) -> dict[str, Any]:
         state: the state at the beginning of the execution; shows whether its system prompt is the loop's.
     """
     driver = loop.driver
+    # Drivers of the package have their mode in one of these attributes; drivers of users may have neither.
     mode = getattr(driver, "mode", None) or getattr(driver, "output", None)
     mode_name = mode if isinstance(mode, str) else getattr(mode, "name", None)
     return {

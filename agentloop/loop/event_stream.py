@@ -71,6 +71,7 @@ class _EventReader:
 
     async def read(self) -> AsyncGenerator[Event, None]:
         subscription = self._bus.wiretap(self._put)
+        # The variable is set for all code of the execution, also in the tasks of its tools and sub-agents.
         context = copy_context()
         context.run(_readers.set, (*_readers.get(), self))
         task = asyncio.get_running_loop().create_task(self._execute(), context=context)
@@ -104,7 +105,7 @@ class _EventReader:
             self.state = interrupted_state(cancelled)
             raise
         finally:
-            await self._queue.put(None)
+            await self._queue.put(None)  # ends `read`
 
     def _clear_queue(self) -> None:
         # The execution may be waiting for a place in the queue, which the reader will not empty any more.

@@ -158,7 +158,7 @@ class Handoffs:
             ConfigurationError: the target of the handoff is not a loop.
         """
         step = state.last_step
-        if step is None or step.errors or step.message is None:
+        if step is None or step.errors or step.message is None:  # a failed or suspended step hands nothing over
             return None
         for execution in step.executions:
             handoff = _find_handoff(parts.tools, execution.name)
@@ -175,6 +175,7 @@ class Handoffs:
         outer = self.root.stack
         if loop is self.root:
             return outer
+        # A loop made with `with_…` from the executed one has the same interceptors, which must not act twice.
         known = {id(layer) for layer in outer.layers}
         return InterceptorStack.of((*outer.layers, *[layer for layer in loop.stack.layers if id(layer) not in known]))
 

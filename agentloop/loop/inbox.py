@@ -85,7 +85,7 @@ class Inboxes:
                 )
             self.waiting.setdefault(execution_id, []).append(message)
             listener = self._listeners.get(execution_id)
-        if listener is not None:
+        if listener is not None:  # called outside the lock, because it may use the inboxes
             listener(message)
 
     def take(self, execution_id: str) -> list[Message]:
@@ -101,7 +101,7 @@ class Inboxes:
             listener: called with each message from now on, in the thread that sends it.
         """
         with self._lock:
-            self._closed.pop(execution_id, None)
+            self._closed.pop(execution_id, None)  # an earlier state of an ended execution can be executed again
             if listener is not None:
                 self._listeners[execution_id] = listener
 

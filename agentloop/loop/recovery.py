@@ -70,6 +70,7 @@ async def reopen_interrupted(
         JournalConflict: another writer drives it.
         JournalCorrupt: its records are damaged.
     """
+    # Reopening claims the execution even if nothing has to run: its newest state is final only without another writer.
     log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
     state = log.state
     if state.status is ExecutionStatus.IN_PROGRESS:
@@ -116,6 +117,7 @@ async def reopen_suspended(
         if resumed.open_turn is None or not len(ready_calls(resumed.open_turn)):
             await log.aclose()
             return state, None
+        # Written in one group with the resumption: after a crash, either both are recorded or neither is.
         log.record_decisions(decisions, state.pending)
     except BaseException:
         await log.aclose()

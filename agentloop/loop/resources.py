@@ -21,6 +21,7 @@ class OpenResources:
     __slots__ = ("_depths", "_resources")
 
     def __init__(self) -> None:
+        # Weak: an event loop that was closed without leaving this loop must not be kept alive.
         self._resources: WeakKeyDictionary[asyncio.AbstractEventLoop, Resources] = WeakKeyDictionary()
         self._depths: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 

@@ -56,7 +56,7 @@ _GRACE_SECONDS = 5.0
 
 @define(eq=False)
 class Run:
-    """One execution on its way, driven by one task.
+    """One running execution, driven by one task.
 
     `states` is the loop: it opens the execution, takes steps until a stop signal is in effect, and ends the execution. All
     that happens is applied to `state` at once, so that the execution has a complete state whichever way it ends.
