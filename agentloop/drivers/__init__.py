@@ -1,4 +1,4 @@
-"""Drivers: what decides the next step."""
+"""Drivers take the steps of an execution."""
 
 from __future__ import annotations
 

@@ -148,6 +148,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
     interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, repr=False)
     events: CanHandleEvents = field(factory=EventBus, repr=False)
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False)
+    # Created anew for each copy, so that executions do not share what was announced.
     _epochs: EpochAnnouncer = field(factory=EpochAnnouncer, repr=False, init=False, eq=False)
 
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
@@ -231,9 +232,12 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     async def _settle_pending(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
         """Execute the calls of a suspended turn that are decided, and put their outcomes into the turn."""
+        # The calls without a decision stay pending in the turn.
         calls = ready_calls(turn)
         if not len(calls):
-            raise ContractViolation("the step waits for decisions and none was made; pass them to AgentLoop.resume")
+            raise ContractViolation(
+                "the step is suspended and no call of it is decided; pass decisions to AgentLoop.resume"
+            )
         try:
             outcome = await self.executor.execute_tools(calls, state)
         except asyncio.CancelledError as cancelled:

@@ -119,6 +119,7 @@ class ReActDriver(InferringDriver):
             DecisionValidationError: no parsed decision could be used.
         """
         request = self.request(draft, messages)
+        # The last rejection is emitted as well, because it ends the execution.
         response = await self.infer_until_valid(
             draft, request, self.inference, self._check_response, retry=_retry_as_written, check_last=True
         )
@@ -180,6 +181,7 @@ def fail_decision(
         error = DecisionValidationError(rejection.messages)
         calls = [{"tool": call.name, "args": call.arguments_json} for call in response.tool_calls]
         call = ToolCall("", VALIDATION, _json({"calls": calls, "text": response.text}))
+    # The step holds a call with its outcome, so that the conversation stays valid and can be continued.
     draft.parts = (*[part for part in response.parts if isinstance(part, Reasoning)], call)
     draft.calls = ToolCalls.of([call], draft.state)
     execution = ToolExecution.of(

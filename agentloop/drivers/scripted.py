@@ -101,6 +101,7 @@ class ScriptedDriver(Driver):
         step = self._step(draft)
         if step.failure is not None:
             raise step.failure
+        # A step without calls answers, if only with an empty text.
         text: list[ResponsePart] = [Text(step.text)] if step.text or not step.calls else []
         calls = [
             ToolCall(f"call_{index}", name, format_json(arguments).decode())

@@ -1,4 +1,4 @@
-"""Executors: what runs a batch of tool calls."""
+"""Executors run the tool calls of a step."""
 
 from __future__ import annotations
 

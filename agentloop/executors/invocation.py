@@ -267,7 +267,7 @@ class ToolInvocation:
             self.outcome = evolve(self.outcome, stop=stop.signal)
             status, error = ToolStatus.CANCELLED, ErrorInfo.of(stop)
         except CallSuspended as suspended:
-            self.outcome = evolve(self.outcome, pending=self._suspend(suspended))
+            self.outcome = evolve(self.outcome, pending=self._pending_call(suspended))
             status, error = ToolStatus.CANCELLED, ErrorInfo.of(suspended)
         except _TimedOut as timeout:
             status, error = ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(timeout))
@@ -294,7 +294,7 @@ class ToolInvocation:
             ended_at=self._settings.scope.clock.now(),
         )
 
-    def _suspend(self, suspended: CallSuspended) -> PendingCall:
+    def _pending_call(self, suspended: CallSuspended) -> PendingCall:
         call = self._call
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
         return PendingCall(
