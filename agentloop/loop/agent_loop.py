@@ -66,7 +66,7 @@ def _as_bus(events: CanHandleEvents | None) -> CanHandleEvents:
 
 @frozen(eq=False)
 class AgentLoop:
-    """Runs an agent: has a driver take step after step over an immutable state, and decides when to stop.
+    """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
 
     A loop is immutable; its `with_…` methods return changed copies. One loop can run any number of executions at the same
     time. An execution that ends returns a state with the reason, also when it failed; `state.raise_for_failure()` turns a
