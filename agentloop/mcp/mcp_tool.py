@@ -75,7 +75,7 @@ class McpTool(Tool, CanAccessToolContext):
         connection = self.connection()
         if connection is None:
             raise ToolUnavailable(
-                f"the tool {self.name!r} cannot be used now: its server {self.server!r} was not started; give the ensemble, "
+                f"the tool {self.name!r} cannot be used now: its server {self.server!r} was not started; pass the ensemble, "
                 "not its tools, to an AgentLoop"
             )
         return await connection.send(partial(self._send, arguments), self.name, self.effect)

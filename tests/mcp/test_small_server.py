@@ -218,7 +218,7 @@ async def test_a_tool_without_its_ensemble_fails() -> None:
     execution = await run_call([add], "add", a=1, b=1)
     assert execution.error is not None
     assert execution.error.type == "ToolUnavailable"
-    assert "give the ensemble" in execution.error_message
+    assert "pass the ensemble" in execution.error_message
 
 
 async def use(server: McpEnsemble, name: str, **arguments: object) -> ToolResult:

@@ -67,7 +67,7 @@ class Lifecycle:
         """Return why the resource cannot be used in the running event loop; empty when it can."""
         usage = self._usages.get(asyncio.get_running_loop())
         if usage is None or not usage.started:
-            return "it was not started: give the ensemble, not its tools, to an AgentLoop"
+            return "it was not started: pass the ensemble, not its tools, to an AgentLoop"
         return usage.failure
 
 

@@ -140,7 +140,7 @@ def _translate(error: Exception) -> ToolFailed:
     hints: Mapping[str, str] = {
         "not authorized": "this statement is not allowed here: one SELECT, or where rows may be changed one INSERT, UPDATE "
         "or DELETE; no ATTACH, no PRAGMA, no change of tables",
-        "interrupted": "the statement takes too long; ask for less",
+        "interrupted": "the statement takes too long; query less data",
         "one statement": "only one statement is run at a time",
     }
     return ToolFailed(next((hint for part, hint in hints.items() if part in message), f"the database says: {message}"))

@@ -356,7 +356,7 @@ async def test_a_tool_without_its_ensemble_fails() -> None:
     """A tool that is passed to a loop without its ensemble is not started, and its error says so."""
     group = HookLog().ensemble("g")
     execution = await run_call(group.offered, "add", a=1, b=2)
-    assert execution.error_message.endswith("it was not started: give the ensemble, not its tools, to an AgentLoop")
+    assert execution.error_message.endswith("it was not started: pass the ensemble, not its tools, to an AgentLoop")
 
 
 async def test_an_ensemble_diagnoses_itself() -> None:
