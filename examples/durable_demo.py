@@ -27,8 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 import agentloop
-from agentloop.cli.console import call_text, console, counted, one_line
-from agentloop.cli.journals import INTERRUPTED, CallAccount, calls_in, standing
+from agentloop.cli.console import as_one_line, create_console, format_call, format_count
+from agentloop.cli.journals import INTERRUPTED, CallAccount, account_for_calls, effective_status
 from agentloop.cli.main import replace_unencodable_output
 from agentloop.errors import AgentLoopError
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
@@ -59,7 +59,7 @@ class WorkerFailed(AgentLoopError):
 
 def main() -> None:
     """Play the demo, and exit with 0 when every effect happened once and is accounted for."""
-    out = console()
+    out = create_console()
     _print_heading(out, "A run that survives kill -9")
     out.print(_INTRODUCTION)
     with TemporaryDirectory(prefix="agentloop-durable-") as folder:
@@ -172,10 +172,10 @@ async def _read_interrupted(out: Console, folder: Path) -> Sequence[CallAccount]
     journal = SqliteJournal(journal_path(folder))
     try:
         head = await journal.head(EXECUTION_ID)
-        if head is None or await standing(journal, head) != INTERRUPTED:
+        if head is None or await effective_status(journal, head) != INTERRUPTED:
             raise WorkerFailed("the journal has no interrupted execution")
-        out.print(f"The journal has {counted(head.record_count, 'record')}; the execution is {INTERRUPTED}.\n")
-        return calls_in(await journal.read(EXECUTION_ID))
+        out.print(f"The journal has {format_count(head.record_count, 'record')}; the execution is {INTERRUPTED}.\n")
+        return account_for_calls(await journal.read(EXECUTION_ID))
     finally:
         await journal.aclose()
 
@@ -184,7 +184,7 @@ async def _read_finished(folder: Path) -> tuple[Sequence[CallAccount], int]:
     """Return the calls, and the number of problems with the records of the journal."""
     journal = SqliteJournal(journal_path(folder))
     try:
-        return calls_in(await journal.read(EXECUTION_ID)), len(await journal.verify())
+        return account_for_calls(await journal.read(EXECUTION_ID)), len(await journal.verify())
     finally:
         await journal.aclose()
 
@@ -196,9 +196,9 @@ def _calls_with_effects(calls: Sequence[CallAccount]) -> Sequence[CallAccount]:
 def _table(calls: Sequence[CallAccount], office: Office) -> Table:
     table = Table(box=None, pad_edge=False)
     columns: Sequence[tuple[str, Callable[[CallAccount], str]]] = (
-        ("call", lambda call: call_text(call.call)),
+        ("call", lambda call: format_call(call.call)),
         ("effect", lambda call: "" if call.effect is None else call.effect.value),
-        ("began", lambda call: f"{call.begun}x"),
+        ("began", lambda call: f"{call.start_count}x"),
         ("happened", lambda call: f"{len(office.entries(call.call.name, call.key))}x"),
         ("outcome", _outcome),
     )
@@ -211,7 +211,9 @@ def _table(calls: Sequence[CallAccount], office: Office) -> Table:
 
 def _outcome(call: CallAccount) -> str:
     execution = call.execution
-    return call.told if execution is None or execution.has_error else f"{call.told}: {one_line(execution.text)}"
+    return (
+        call.outcome if execution is None or execution.has_error else f"{call.outcome}: {as_one_line(execution.text)}"
+    )
 
 
 def _print_conclusion(out: Console, calls: Sequence[CallAccount], finding_count: int, office: Office) -> bool:
@@ -220,7 +222,7 @@ def _print_conclusion(out: Console, calls: Sequence[CallAccount], finding_count:
     have_outcomes = all(call.execution is not None for call in calls)
     out.print()
     out.print(
-        f"{counted(len(effects), 'effect')}: {'each' if happened_once else 'not each'} happened once, and "
+        f"{format_count(len(effects), 'effect')}: {'each' if happened_once else 'not each'} happened once, and "
         f"{'each' if have_outcomes else 'not each'} has an outcome. Recorded outcomes were reused. The idempotent call ran again with its "
         "key. The bank knew that the payment had arrived. Nobody could know whether the letter was sent, so its call is in doubt, "
         "and the model looked for itself."

@@ -25,11 +25,19 @@ from shop.database import Shop
 from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop.tools import TOOLS
 
-from agentloop.cli.console import call_text, console, exit_code, one_line, printable, shortcoming, summary
-from agentloop.cli.errors import BadUsage
-from agentloop.cli.execution import Decider, TerminalApprover, can_ask, concluded
+from agentloop.cli.console import (
+    as_one_line,
+    as_printable,
+    create_console,
+    describe_problem,
+    exit_code_of,
+    format_call,
+    summarize,
+)
+from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
 from agentloop.cli.main import replace_unencodable_output
-from agentloop.cli.options import Manner, manner_options
+from agentloop.cli.options import DriverOptions, driver_options
 from agentloop.cli.progress import Progress
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
@@ -58,25 +66,25 @@ _INTRODUCTION = (
 
 
 @click.command()
-@manner_options
+@driver_options
 @click.option("--ask", is_flag=True, help="Ask you, instead of a scripted person, about the calls that need approval.")
 @click.pass_context
-def main(context: click.Context, *, manner: Manner, ask: bool) -> None:
+def main(context: click.Context, *, driver: DriverOptions, ask: bool) -> None:
     """Watch a support agent answer two questions, without an API key and without a network."""
-    if ask and not can_ask():
-        raise BadUsage("--ask needs a terminal; without it, a scripted person decides")
-    out = console()
+    if ask and not can_prompt():
+        raise InvalidUsage("--ask needs a terminal; without it, a scripted person decides")
+    out = create_console()
     _print_heading(out, "A support agent")
     out.print(_INTRODUCTION)
-    out.print(f"It runs with --driver {manner.driver_name} --mode {manner.mode}.")
+    out.print(f"It runs with --driver {driver.name} --mode {driver.mode}.")
     with TemporaryDirectory(prefix="agentloop-shop-") as folder, Progress(out) as progress:
         shop = Shop.create(Path(folder) / "shop.db")
         demo = _Demo(out, progress, shop)
-        approver = TerminalApprover(console(stderr=True)) if ask else Person(out)
-        first = demo.play(complaint_loop(manner), COMPLAINT.question, approver)
+        approver = TerminalApprover(create_console(stderr=True)) if ask else Person(out)
+        first = demo.play(complaint_loop(driver), COMPLAINT.question, approver)
         out.print(f"in the database: {shop.summary()}")
-        last = demo.play(letters_loop(manner), STATUS_LETTERS.question, Person(out))
-    context.exit(exit_code(first) or (0 if last.final_text else exit_code(last)))
+        last = demo.play(letters_loop(driver), STATUS_LETTERS.question, Person(out))
+    context.exit(exit_code_of(first) or (0 if last.final_text else exit_code_of(last)))
 
 
 class _Demo:
@@ -94,13 +102,13 @@ class _Demo:
         _print_heading(self._out, "Progress")
         for listener in self._listeners:
             loop.wiretap(listener)
-        state = concluded(loop, question, decide, self._shop)
+        state = run_to_end(loop, question, decide, self._shop)
         _print_heading(self._out, "Answer")
-        self._out.print(printable(state.final_text) or shortcoming(state))
+        self._out.print(as_printable(state.final_text) or describe_problem(state))
         _print_heading(self._out, "Summary")
-        if state.final_text and shortcoming(state):
-            self._out.print(shortcoming(state))
-        self._out.print(summary(state))
+        if state.final_text and describe_problem(state):
+            self._out.print(describe_problem(state))
+        self._out.print(summarize(state))
         return state
 
 
@@ -143,19 +151,19 @@ def scripted_inference() -> CanInfer:
     return HttpInference(CONFIG, client=in_process_client(scripted_model.respond))
 
 
-def complaint_loop(manner: Manner) -> AgentLoop:
+def complaint_loop(driver: DriverOptions) -> AgentLoop:
     """Return the loop for the first question, in which calls that change something wait for approval."""
-    return _loop(manner, [RequireApproval(reason="it changes the shop's books")])
+    return _loop(driver, [RequireApproval(reason="it changes the shop's books")])
 
 
-def letters_loop(manner: Manner) -> AgentLoop:
+def letters_loop(driver: DriverOptions) -> AgentLoop:
     """Return the loop for the second question, whose budget reserves its last step for an answer without tools."""
-    return _loop(manner, [Budget(steps=LETTERS_MAX_STEPS)])
+    return _loop(driver, [Budget(steps=LETTERS_MAX_STEPS)])
 
 
-def _loop(manner: Manner, interceptors: Sequence[CanIntercept]) -> AgentLoop:
+def _loop(driver: DriverOptions, interceptors: Sequence[CanIntercept]) -> AgentLoop:
     return AgentLoop(
-        manner.driver(scripted_inference(), CAPABILITIES),
+        driver.build(scripted_inference(), CAPABILITIES),
         TOOLS,
         system_prompt=SYSTEM_PROMPT,
         interceptors=[PERMISSIONS, Resilience(), *interceptors],
@@ -180,7 +188,7 @@ class Person:
 
     def __call__(self, call: PendingCall) -> Decision:
         """Decide about one call."""
-        self._console.print(Text(f"  ?  {call_text(call.call)}  waits: {one_line(call.reason)}", "yellow"))
+        self._console.print(Text(f"  ?  {format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"))
         if call.call.name == "open_ticket":
             return self._announce("yes", approve(call.digest))
         if call.call.name == "give_voucher":

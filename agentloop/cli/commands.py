@@ -1,4 +1,4 @@
-"""The commands, each loaded when it is first used."""
+"""The group of commands, each of which is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 from attrs import frozen
 
 from agentloop import __version__
-from agentloop.cli.errors import Interrupted
+from agentloop.cli.errors import CommandInterrupted
 
 _INTERRUPTED = 130
-"""What a shell expects of a program that Ctrl-C ended: 128 and the number of SIGINT."""
+"""The exit code that a shell expects after Ctrl-C: 128 plus the number of SIGINT."""
 
 
 @frozen
@@ -20,7 +20,7 @@ class CommandEntry:
     """A command that is not loaded yet.
 
     Attributes:
-        module: the module that it stands in; there it has the name of the command.
+        module: its module, in which the command has its own name.
         summary: its line in the list of commands.
     """
 
@@ -29,24 +29,24 @@ class CommandEntry:
 
 
 ENTRIES: Mapping[str, CommandEntry] = {
-    "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no key, no network, a scripted model."),
-    "mcp": CommandEntry("agentloop.cli.mcp", "Offer tools, or an agent, as an MCP server."),
-    "run": CommandEntry("agentloop.cli.run", "Let a model answer a question with your tools."),
-    "runs": CommandEntry("agentloop.cli.runs", "Look at recorded executions, go on with them, check them."),
-    "tools": CommandEntry("agentloop.cli.tools", "List tools and ensembles, or check how they are defined."),
+    "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no API key, no network."),
+    "mcp": CommandEntry("agentloop.cli.mcp", "Serve tools, or an agent, over MCP."),
+    "run": CommandEntry("agentloop.cli.run", "Answer a question with a model and your tools."),
+    "runs": CommandEntry("agentloop.cli.runs", "Inspect, resume and verify recorded executions."),
+    "tools": CommandEntry("agentloop.cli.tools", "List tools and ensembles, or check their definitions."),
 }
-"""The commands by name, in the order in which they are listed."""
+"""The commands by name, in the order of the list."""
 
 
 class Commands(click.Group):
-    """A group whose commands are loaded when they are first used, so that `--help` is quick."""
+    """A group that loads its commands on first use, so that `--help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the commands."""
         return list(ENTRIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
-        """Load a command; None when there is none of this name."""
+        """Load a command; return None for an unknown name."""
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
@@ -59,18 +59,18 @@ class Commands(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in ENTRIES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; Ctrl-C ends it with what was done until then."""
+        """Run a command. Ctrl-C ends it with the account of what was done until then."""
         try:
             return super().invoke(ctx)
-        except (Interrupted, KeyboardInterrupt) as stop:
-            click.echo("\n".join(["Interrupted.", *filter(None, [str(stop)])]), err=True)
+        except (CommandInterrupted, KeyboardInterrupt) as interruption:
+            click.echo("\n".join(["Interrupted.", *filter(None, [str(interruption)])]), err=True)
             ctx.exit(_INTERRUPTED)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="agentloop", message="%(prog)s %(version)s")
 def agentloop() -> None:
-    """Run the loop of an LLM agent: ask a model, run the tools it calls, until it answers.
+    """Run the loop of an LLM agent: call a model, run the tools that it asks for, repeat until it answers.
 
     Start with `agentloop demo`.
     """

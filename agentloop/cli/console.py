@@ -1,4 +1,4 @@
-"""Consoles: where the command line writes."""
+"""What the commands print: consoles, safe text, formatting, and the outcome of an execution."""
 
 from __future__ import annotations
 
@@ -15,124 +15,142 @@ from rich.status import Status
 from rich.text import Text
 
 from agentloop.errors import MalformedArguments
+from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
 from agentloop.values.json import format_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.tool_calls import ToolCall
+from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
-_WIDTH_OF_A_FILE = 120
+# --- consoles -------------------------------------------------------------------------------------------------------
+
+_WIDTH_WITHOUT_TERMINAL = 120
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Make a console that writes text as it is: no markup, no emoji codes, colors only where a terminal shows them.
+def create_console(*, stderr: bool = False) -> Console:
+    """Create a console that prints text as it is: no markup, no emoji codes, and colors on terminals only.
 
     Args:
         stderr: write to stderr instead of stdout.
     """
-    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=_WIDTH_OF_A_FILE)
-    return made
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        # Rich falls back to 80 columns, in which tables in files and pipes wrap for no reason.
+        console = Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    return console
 
 
-def on_one_terminal(one: TextIO, other: TextIO) -> bool:
-    """Say whether two streams go to the same terminal, so that a person sees both."""
-    if not (one.isatty() and other.isatty()):
+def is_same_terminal(first: TextIO, second: TextIO) -> bool:
+    """Return whether two streams write to the same terminal, where a person sees both."""
+    if not (first.isatty() and second.isatty()):
         return False
     try:
-        return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
-    except OSError:  # a stream that is no file
+        return os.path.samestat(os.fstat(first.fileno()), os.fstat(second.fileno()))
+    except OSError:  # a stream without a file descriptor
         return False
 
 
-_LONGEST_LINE = 2_000
-_ACTED_ON = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed, among them those that begin a sequence
-    "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # separators of lines, and what turns the direction of writing around
-    "\ud800-\udfff]"  # halves of characters, which no encoding can write
+# --- safe text ------------------------------------------------------------------------------------------------------
+
+_MAX_LINE = 2_000
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed, among them the start of escape sequences
+    "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line separators, and controls of the writing direction
+    "\ud800-\udfff]"  # lone surrogates, which no encoding can write
 )
 
 
-def printable(text: str) -> str:
-    """Return the text with every character that a terminal would act on spelled out; tabs and line feeds stay."""
-    return _ACTED_ON.sub(_spelled, text.replace("\r\n", "\n"))
+def as_printable(text: str) -> str:
+    """Escape every character that a terminal would interpret; tabs and line feeds stay."""
+    return _UNSAFE.sub(_escape, text.replace("\r\n", "\n"))
 
 
-def one_line(text: str) -> str:
-    """Return the text on one line, printable, and cut where it is far longer than any line."""
-    return printable(" ".join(text[:_LONGEST_LINE].split()))
+def as_one_line(text: str) -> str:
+    """Return the text printable and on one line, cut if it is far longer than any line."""
+    return as_printable(" ".join(text[:_MAX_LINE].split()))
 
 
-def call_text(call: ToolCall) -> str:
-    """Return a call as a person would write it: `find(name="Ada", limit=3)`."""
+def _escape(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode()
+
+
+# --- formatting -----------------------------------------------------------------------------------------------------
+
+_MILLISECOND = 0.001
+_MINUTE = 60.0
+
+
+def format_call(call: ToolCall) -> str:
+    """Format a call as one would write it by hand: `find(name="Ada", limit=3)`."""
     try:
         arguments = call.arguments
     except MalformedArguments:
-        return one_line(f"{call.name}({call.arguments_json})")
+        return as_one_line(f"{call.name}({call.arguments_json})")
     listed = ", ".join([f"{name}={format_json(value).decode()}" for name, value in arguments.items()])
-    return one_line(f"{call.name}({listed})")
+    return as_one_line(f"{call.name}({listed})")
 
 
-def _spelled(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape").decode()
+def format_settled_call(execution: ToolExecution, *, has_run: bool) -> str:
+    """Format a settled call: its name and duration, or its arguments if no line has shown them before."""
+    if has_run:
+        return f"{as_one_line(execution.name)}  {format_duration(execution.duration_ms / 1000)}"
+    return format_call(execution.call)
 
 
-_INDENT = " " * 5
+def format_outcome(execution: ToolExecution) -> str:
+    """Format the result of a call, or its status and error."""
+    if execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}:
+        return execution.text
+    return f"{execution.status.value.replace('_', ' ')}: {execution.error_message}"
 
 
-class WrittenText:
-    """Shows pieces of text as they come, dim and indented, one after the other.
+def format_call_number(key: str) -> str:
+    """Format the number of a call: its step and its place in the step, both from 1, such as `2.1`."""
+    place = parse_key(key)
+    return "" if place is None else f"{place[0]}.{place[1] + 1}"
 
-    Args:
-        console: where they are shown.
-        symbol: the sign at the beginning.
-    """
 
-    def __init__(self, console: Console, symbol: str) -> None:
-        self._console = console
-        self._begin = f"  {set_cell_size(symbol, 2)} "
-        self._is_open = False
-        self._pieces: list[str] = []
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things: `1 step`, `1,200 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
-    @property
-    def last(self) -> str:
-        """The text that was shown last, without the white space around it."""
-        return "".join(self._pieces).strip()
 
-    def add(self, piece: str) -> None:
-        """Show one more piece."""
-        if not self._is_open:
-            piece = piece.lstrip()
-            if not piece:
-                return
-            self._is_open = True
-            self._pieces.clear()
-            self._show(self._begin)
-        self._pieces.append(piece)
-        self._show(printable(piece).replace("\n", f"\n{_INDENT}"))
+def format_duration(seconds: float) -> str:
+    """Format a duration in a suitable unit: `3 ms`, `1.2 s`, `2 min 5 s`."""
+    if seconds < _MILLISECOND:
+        return "<1 ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), int(_MINUTE))
+    return f"{minutes} min {rest} s"
 
-    def end(self) -> bool:
-        """End the text, if there is any, and say whether there was."""
-        was_open, self._is_open = self._is_open, False
-        if was_open:
-            self._console.print()
-        return was_open
 
-    def _show(self, piece: str) -> None:
-        self._console.print(Text(piece, "dim"), end="", soft_wrap=True)
+def format_tokens(usage: Usage) -> str:
+    """Format the input and output tokens; unknown counts are named as such."""
+    if usage.input_tokens is None and usage.output_tokens is None:
+        return "tokens unknown"
+    return f"{_format_token_count(usage.input_tokens)} tokens in, {_format_token_count(usage.output_tokens)} out"
+
+
+def _format_token_count(tokens: int | None) -> str:
+    return "unknown" if tokens is None else f"{tokens:,}"
+
+
+# --- progress elements ----------------------------------------------------------------------------------------------
 
 
 @frozen
 class Symbols:
-    """Signs for what happens in an execution; each fits into two columns.
+    """Signs before the lines of an execution; each fits into two columns.
 
     Attributes:
-        call: a tool begins to run.
-        success: it returned.
-        failure: it did not.
-        block: it was kept from running.
-        retry: the model is asked again.
+        call: a tool starts.
+        success: a call succeeded.
+        failure: a call failed.
+        block: a call was blocked.
+        retry: something is repeated.
         note: anything else worth a line.
     """
 
@@ -144,49 +162,68 @@ class Symbols:
     note: str
 
     @classmethod
-    def of(cls, encoding: str) -> Symbols:
-        """Return the signs that an encoding can write."""
-        return _PICTURES if encoding.lower().startswith("utf") else _LETTERS
+    def for_encoding(cls, encoding: str) -> Symbols:
+        """Return signs that an encoding can write."""
+        return _UNICODE_SYMBOLS if encoding.lower().startswith("utf") else _ASCII_SYMBOLS
+
+    def sign_of(self, status: ToolStatus) -> tuple[str, str]:
+        """Return the sign of a settled call, and its style."""
+        if status is ToolStatus.SUCCEEDED:
+            return self.success, "green"
+        return (self.block, "yellow") if status is ToolStatus.BLOCKED else (self.failure, "red")
 
 
-_PICTURES = Symbols(call="→", success="✓", failure="✗", block="⛔", retry="↻", note="·")
-_LETTERS = Symbols(call="->", success="ok", failure="x", block="#", retry="~", note="-")
+_UNICODE_SYMBOLS = Symbols(call="→", success="✓", failure="✗", block="⛔", retry="↻", note="·")
+_ASCII_SYMBOLS = Symbols(call="->", success="ok", failure="x", block="#", retry="~", note="-")
 
 
-_MILLISECOND = 0.001
-_MINUTE = 60.0
+class StreamedText:
+    """Prints the chunks of a text as they arrive, dimmed and indented.
+
+    Args:
+        console: where the text is printed.
+        symbol: the sign before the text.
+    """
+
+    def __init__(self, console: Console, symbol: str) -> None:
+        self._console = console
+        self._prefix = f"  {set_cell_size(symbol, 2)} "
+        self._is_open = False
+        self._chunks: list[str] = []
+
+    @property
+    def last(self) -> str:
+        """The text that was printed last, without surrounding white space."""
+        return "".join(self._chunks).strip()
+
+    def add(self, chunk: str) -> None:
+        """Print the next chunk."""
+        if not self._is_open:
+            chunk = chunk.lstrip()
+            if not chunk:
+                return
+            self._is_open = True
+            self._chunks.clear()
+            self._print(self._prefix)
+        self._chunks.append(chunk)
+        self._print(as_printable(chunk).replace("\n", f"\n{_STREAM_INDENT}"))
+
+    def end(self) -> bool:
+        """End the line of the text, if one is open; return whether one was."""
+        was_open, self._is_open = self._is_open, False
+        if was_open:
+            self._console.print()
+        return was_open
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text, "dim"), end="", soft_wrap=True)
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number of things: `1 step`, `1,200 steps`."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+_STREAM_INDENT = " " * 5
 
 
-def duration(seconds: float) -> str:
-    """Return a length of time, in the unit that suits it: `3 ms`, `1.2 s`, `2 min 5 s`."""
-    if seconds < _MILLISECOND:
-        return "<1 ms"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), int(_MINUTE))
-    return f"{minutes} min {rest} s"
-
-
-def tokens(usage: Usage) -> str:
-    """Return the tokens in and out; what is unknown is called so."""
-    if usage.input_tokens is None and usage.output_tokens is None:
-        return "tokens unknown"
-    return f"{_number(usage.input_tokens)} tokens in, {_number(usage.output_tokens)} out"
-
-
-def _number(tokens: int | None) -> str:
-    return "unknown" if tokens is None else f"{tokens:,}"
-
-
-class Waiting:
-    """A line that moves below the others on a terminal; nothing where the output is not one.
+class Spinner:
+    """A moving line below the others that shows what is awaited; it is silent where the output is not a terminal.
 
     Args:
         console: where the line is shown.
@@ -196,71 +233,76 @@ class Waiting:
         self._status: Status | None = None
         self._console = console
 
-    def show(self, what: str) -> None:
-        """Say what is being waited for."""
+    def show(self, text: str) -> None:
+        """Show the line with this text."""
         if not self._console.is_interactive:
             return
         if self._status is None:
             self._status = self._console.status("")
             self._status.start()
-        self._status.update(what)
+        self._status.update(text)
 
     def hide(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
 
-_CODES: Mapping[ExecutionStatus, int] = {ExecutionStatus.COMPLETED: 0, ExecutionStatus.FAILED: 1}
-_CUT_SHORT = 3
+# --- the outcome of an execution ------------------------------------------------------------------------------------
+
+_EXIT_CODES: Mapping[ExecutionStatus, int] = {ExecutionStatus.COMPLETED: 0, ExecutionStatus.FAILED: 1}
+_STOPPED_OR_SUSPENDED = 3
 _ADVICE: Mapping[str, str] = {
-    "AuthenticationError": "Is the key in the provider's environment variable the right one, and may it use this model?",
-    "InvalidResponse": "Is this the address of an API of the provider's kind? A proxy or a login page may have answered.",
+    "AuthenticationError": "Check the key in the provider's environment variable, and whether it may use this model.",
+    "InvalidResponse": "Check that the address belongs to an API of this provider; a proxy or a login page may have responded.",
     "ContextLengthExceeded": "Shorten the question, or have the tools return less.",
 }
 
 
-def exit_code(state: AgentState) -> int:
-    """Return what the process ends with: 0 for an answer, 1 for a failure, 3 for an execution that was cut short or waits."""
-    return _CODES.get(state.status, _CUT_SHORT)
+def exit_code_of(state: AgentState) -> int:
+    """Return the exit code of a command: 0 for an answer, 1 for a failure, 3 for a stopped or suspended execution."""
+    return _EXIT_CODES.get(state.status, _STOPPED_OR_SUSPENDED)
 
 
-def shortcoming(state: AgentState) -> str:
-    """Say in a line or two why there is no answer; empty when there is one."""
-    after = f"after {counted(state.step_count, 'step')}"
+def describe_problem(state: AgentState) -> str:
+    """Describe in a line or two why there is no answer; return an empty text when there is one."""
+    after = f"after {format_count(state.step_count, 'step')}"
     if state.status is ExecutionStatus.FAILED:
-        return _failure(state, after)
+        return _describe_failure(state, after)
     if state.status is ExecutionStatus.SUSPENDED:
-        waiting = [f"{call_text(call.call)} waits for a decision: {one_line(call.reason)}" for call in state.pending]
-        total = counted(len(waiting), "call")
-        return "\n".join([f"Suspended {after}: {total} {'waits' if len(waiting) == 1 else 'wait'}.", *waiting])
+        calls = [f"{format_call(call.call)} waits for a decision: {as_one_line(call.reason)}" for call in state.pending]
+        total = format_count(len(calls), "call")
+        return "\n".join([f"Suspended {after}: {total} {'waits' if len(calls) == 1 else 'wait'}.", *calls])
     if state.status is ExecutionStatus.COMPLETED:
-        return "" if state.final_text else f"Completed {after}, but the model gave no text as its answer."
+        return "" if state.final_text else f"Completed {after}, but the model's answer has no text."
     signal = state.stop_signal
-    return f"Stopped {after}: {one_line(signal.message or signal.reason.value)}." if signal is not None else "Stopped."
+    return (
+        f"Stopped {after}: {as_one_line(signal.message or signal.reason.value)}." if signal is not None else "Stopped."
+    )
 
 
-def summary(state: AgentState) -> str:
-    """Return steps, calls by outcome, tokens and time, on one line."""
-    parts = [f"{state.status.value} in {counted(state.step_count, 'step')}", _calls(state), tokens(state.usage)]
+def summarize(state: AgentState) -> str:
+    """Summarize status, steps, calls by outcome, tokens and time on one line."""
+    parts = [f"{state.status.value} in {format_count(state.step_count, 'step')}", _summarize_calls(state)]
+    parts.append(format_tokens(state.usage))
     execution = state.execution
     if execution is not None and execution.ended_at is not None:
-        parts.append(duration((execution.ended_at - execution.started_at).total_seconds()))
+        parts.append(format_duration((execution.ended_at - execution.started_at).total_seconds()))
     return " · ".join(parts)
 
 
-def _calls(state: AgentState) -> str:
-    total = counted(state.tool_call_count, "tool call")
-    found = Counter(execution.status.value for step in state.steps for execution in step.executions)
-    found.update({"waiting": len(state.pending)} if state.pending else {})
-    listed = ", ".join([f"{number:,} {status.replace('_', ' ')}" for status, number in found.items()])
+def _summarize_calls(state: AgentState) -> str:
+    total = format_count(state.tool_call_count, "tool call")
+    counts = Counter(execution.status.value for step in state.steps for execution in step.executions)
+    counts.update({"waiting": len(state.pending)} if state.pending else {})
+    listed = ", ".join([f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()])
     return f"{total} ({listed})" if listed else total
 
 
-def _failure(state: AgentState, after: str) -> str:
+def _describe_failure(state: AgentState, after: str) -> str:
     if not state.errors:
         return f"Failed {after}."
     error = state.errors[-1]
-    lines = [f"Failed {after}: {error.type}: {one_line(error.message)}"]
+    lines = [f"Failed {after}: {error.type}: {as_one_line(error.message)}"]
     return "\n".join([*lines, *filter(None, [_ADVICE.get(error.type)])])

@@ -13,8 +13,16 @@ from attrs import define, evolve, field, frozen
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.console import call_text, console, exit_code, one_line, printable, shortcoming, summary
-from agentloop.cli.execution import Decider, TerminalApprover, can_ask, concluded
+from agentloop.cli.console import (
+    as_one_line,
+    as_printable,
+    create_console,
+    describe_problem,
+    exit_code_of,
+    format_call,
+    summarize,
+)
+from agentloop.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
 from agentloop.cli.progress import Progress
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tool import ToolContext
@@ -63,7 +71,7 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
 
     Without a terminal to ask on, the call is approved as with --yes.
     """
-    out = console()
+    out = create_console()
     _heading(out, "agentloop demo")
     out.print(_INTRODUCTION)
     _heading(out, "Question")
@@ -80,23 +88,23 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
     with Progress(out) as progress:
         loop.wiretap(progress)
         loop.wiretap(captions)
-        state = concluded(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
+        state = run_to_end(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
     _heading(out, "Answer")
-    out.print(printable(state.final_text) or shortcoming(state))
+    out.print(as_printable(state.final_text) or describe_problem(state))
     _heading(out, "Account of the run")
-    out.print(printable(state.explain()), soft_wrap=True)
-    out.print(summary(state))
+    out.print(as_printable(state.explain()), soft_wrap=True)
+    out.print(summarize(state))
     out.print(f"\n{_NEXT_STEPS}")
-    context.exit(exit_code(state))
+    context.exit(exit_code_of(state))
 
 
 def _approver(out: Console, *, approve_all: bool) -> Decider:
-    if not approve_all and can_ask():
-        return TerminalApprover(console(stderr=True))
+    if not approve_all and can_prompt():
+        return TerminalApprover(create_console(stderr=True))
     source = "--yes" if approve_all else "no terminal to ask on"
 
     def approve_call(call: PendingCall) -> Decision:
-        out.print(Text(f"  ?  {call_text(call.call)}  waits: {one_line(call.reason)}", "yellow"))
+        out.print(Text(f"  ?  {format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"))
         out.print(Text(f"     approved ({source})", "yellow"))
         return approve(call.digest)
 

@@ -1,4 +1,4 @@
-"""Errors of the one who typed the command."""
+"""Errors that end a command with a message and an exit code instead of a traceback."""
 
 from __future__ import annotations
 
@@ -12,58 +12,60 @@ import click
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 
 
-class BadUsage(click.ClickException):
-    """What was asked for cannot be done; the message says what to change. Ends with exit code 2."""
+class InvalidUsage(click.ClickException):
+    """The command cannot run as it was called. The message says what to change; the exit code is 2."""
 
     exit_code = 2
 
 
-@contextmanager
-def told_as_bad_usage() -> Iterator[None]:
-    """Tell what cannot work as it is set up: models, keys, tools, and certificates that cannot be read.
+class CommandInterrupted(Exception):
+    """Ctrl-C stopped an execution. The message is the account of what was done until then."""
 
-    What goes wrong in an execution itself is in its state and does not pass here.
+
+@contextmanager
+def as_usage_errors() -> Iterator[None]:
+    """Convert errors of the setup into usage errors: models, keys, tools, and certificates that cannot be read.
+
+    An error of the execution itself is recorded in its state and does not pass through here.
 
     Raises:
-        BadUsage: for what was raised inside.
+        InvalidUsage: for an error raised inside.
     """
     try:
         yield
     except (ConfigurationError, ToolDefinitionError) as error:
-        raise BadUsage(str(error)) from error
+        raise InvalidUsage(str(error)) from error
     except OSError as error:
-        raise BadUsage(f"the execution cannot begin: {type(error).__name__}: {error}") from error
+        raise InvalidUsage(f"the execution cannot start: {type(error).__name__}: {error}") from error
 
 
-class Interrupted(Exception):
-    """A person stopped the execution; the message is the account of what was done until then."""
-
-
-def import_failure(path: Path, error: BaseException) -> str:
-    """Say what was raised while importing a file, and where: the innermost line of the file or of one beside it.
+def describe_import_failure(path: Path, error: BaseException) -> str:
+    """Return a message about a file that cannot be imported, with the innermost line of that file or its neighbors.
 
     Args:
         path: the file.
-        error: what was raised.
+        error: the error that the import raised.
     """
-    where, line, told = failure_place(path, error)
-    at = f"{where}, line {line}" if line else str(where)
-    return f"the tools file {path} cannot be imported: {told} ({at})"
+    file, line, description = locate_failure(path, error)
+    place = f"{file}, line {line}" if line else str(file)
+    return f"the tools file {path} cannot be imported: {description} ({place})"
 
 
-def failure_place(path: Path, error: BaseException) -> tuple[Path, int, str]:
-    """Return the file, the line (0 when it is not known) and what was raised there.
+def locate_failure(path: Path, error: BaseException) -> tuple[Path, int, str]:
+    """Return where an import failed and why: the file, the line (0 when unknown) and a description.
 
     Args:
         path: the file that was imported.
-        error: what was raised.
+        error: the error that the import raised.
     """
-    where, line = path, 0
+    file, line = path, 0
     if isinstance(error, SyntaxError) and error.filename is not None:
-        where, line, what = Path(error.filename), error.lineno or 0, error.msg
+        file, line, message = Path(error.filename), error.lineno or 0, error.msg
     else:
-        what = str(error)
+        message = str(error)
+        # Frames of installed packages say little to the author of the file, so the last frame in its folder wins.
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename).parent == path.parent:
-                where, line = Path(frame.filename), frame.lineno or 0
-    return where, line, f"{type(error).__name__}: {what}" if what else type(error).__name__
+                file, line = Path(frame.filename), frame.lineno or 0
+    name = type(error).__name__
+    return file, line, f"{name}: {message}" if message else name

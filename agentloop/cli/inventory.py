@@ -1,4 +1,4 @@
-"""What a file or module offers as tools, and what is wrong with it."""
+"""The tools that a file, a module or an MCP server offers, and the problems of their definitions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import click
 from attrs import asdict, evolve, field, frozen
 
-from agentloop.cli.errors import failure_place
-from agentloop.cli.sources import importable, imported_file
+from agentloop.cli.errors import locate_failure
+from agentloop.cli.sources import import_file, on_import_path
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolDefinitionError
@@ -27,16 +27,16 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, thaw
 
 
 @frozen
-class Row:
-    """A tool.
+class ToolRow:
+    """One row of the list of tools.
 
     Attributes:
-        name: its name; empty for an ensemble that is switched off and was not imported.
-        ensemble: the ensemble that it belongs to; may be empty.
-        description: what a model is told.
-        effect: what calling it does to the world; empty where that is not known.
-        parameters: the JSON Schema of its parameters.
-        enabled: whether it is offered.
+        name: the name; empty for a disabled ensemble that was not imported.
+        ensemble: the name of its ensemble; may be empty.
+        description: the description for the model.
+        effect: the declared effect; empty when unknown.
+        parameters: the JSON Schema of the parameters.
+        enabled: whether the tool is offered to models.
     """
 
     name: str
@@ -47,24 +47,24 @@ class Row:
     enabled: bool
 
     @classmethod
-    def of(cls, tool: Tool, ensemble: str = "", *, enabled: bool = True) -> Row:
-        """Describe a tool."""
+    def of(cls, tool: Tool, ensemble: str = "", *, enabled: bool = True) -> ToolRow:
+        """Return the row of a tool."""
         return cls(tool.name, ensemble, tool.description, tool.effect.value, tool.spec.parameters, enabled)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
+        """Return the row as plain JSON data."""
         return {**asdict(self, recurse=False), "parameters": thaw(self.parameters)}
 
 
 @frozen
 class Problem:
-    """Something that is wrong with a definition.
+    """A problem of a definition.
 
     Attributes:
-        file: where.
+        file: the file.
         key: the key in a descriptor, or the name in a module; may be empty.
-        line: the line, 0 where it is not known.
-        message: what is wrong.
+        line: the line; 0 when unknown.
+        message: the description of the problem.
     """
 
     file: str
@@ -75,164 +75,174 @@ class Problem:
 
 @frozen
 class Inventory:
-    """What was found.
+    """The tools of a source and the problems of their definitions.
 
     Attributes:
         rows: the tools.
-        problems: what is wrong.
-        sound: the tools and tool classes that are offered and in which nothing is wrong, with their places.
+        problems: the problems.
+        valid: the offered tools and tool classes without problems, each with its place (a `Problem` without a message).
     """
 
-    rows: list[Row] = field(factory=list)
+    rows: list[ToolRow] = field(factory=list)
     problems: list[Problem] = field(factory=list)
-    sound: list[tuple[object, Problem]] = field(factory=list)
+    valid: list[tuple[object, Problem]] = field(factory=list)
 
     @property
     def warnings(self) -> list[Problem]:
-        """What makes the tools hard to choose by their descriptions, each thing once."""
-        told: dict[str, Problem] = {}
-        found = warnings_by_tool(tool for tool, _ in self.sound)
-        for (_, place), warnings in zip(self.sound, found, strict=True):
+        """Descriptions that make it hard to choose between the tools, each warning once."""
+        placed: dict[str, Problem] = {}
+        warnings_by_tool = warnings_by_tool(tool for tool, _ in self.valid)
+        for (_, place), warnings in zip(self.valid, warnings_by_tool, strict=True):
             for warning in warnings:
-                told.setdefault(warning, evolve(place, message=warning))
-        return list(told.values())
+                placed.setdefault(warning, evolve(place, message=warning))
+        return list(placed.values())
 
 
-def inventory(place: str, allow: Iterable[str] = ()) -> Inventory:
-    """Look at a Python file, a module or a TOML file of descriptors.
+def inspect_source(source: str, allow: Iterable[str] = ()) -> Inventory:
+    """Inspect a Python file, a module or a TOML file of descriptors.
 
     Args:
-        place: a path that ends in `.py` or `.toml`, or the dotted name of a module.
+        source: a path that ends in `.py` or `.toml`, or the dotted name of a module.
         allow: the modules that a TOML file may name.
 
     Raises:
-        ConfigurationError: when there is no such file or module.
+        ConfigurationError: there is no such file or module.
     """
-    path = Path(place)
+    path = Path(source)
     if path.suffix in {".toml", ".py"} and not path.is_file():
-        raise ConfigurationError(f"there is no file {place}")
-    with importable(Path.cwd()):
+        raise ConfigurationError(f"there is no file {source}")
+    with on_import_path(Path.cwd()):
         if path.suffix == ".toml":
-            return _of_toml(path, allow)
+            return _inspect_toml(path, allow)
         if path.is_file():
-            return _of_file(path.resolve())
-        return _of_module(place)
+            return _inspect_file(path.resolve())
+        return _inspect_module(source)
 
 
-def _of_file(path: Path) -> Inventory:
+# --- Python ---------------------------------------------------------------------------------------------------------
+
+
+def _inspect_file(path: Path) -> Inventory:
     try:
-        return _members(imported_file(path), str(path))
+        return _inspect_members(import_file(path), str(path))
     except ConfigurationError as error:
         if error.__cause__ is None:
             raise
-        where, line, told = failure_place(path, error.__cause__)
-        return Inventory(problems=[Problem(str(where), "", line, told)])
+        file, line, description = locate_failure(path, error.__cause__)
+        return Inventory(problems=[Problem(str(file), "", line, description)])
 
 
-def _of_module(name: str) -> Inventory:
+def _inspect_module(name: str) -> Inventory:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigurationError(f"{name!r} is neither a file that is there nor the name of a module")
+        raise ConfigurationError(f"{name!r} is neither an existing file nor the name of a module")
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
+        # Only a missing part of the name itself is a usage error; a missing import inside the module is its problem.
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(f"there is no module {error.name!r} and no file {name}") from None
         return Inventory(problems=[_import_problem(name, error)])
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a module raises is what is wrong with it
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of the module is a problem of its definition
         return Inventory(problems=[_import_problem(name, error)])
-    return _members(module, str(getattr(module, "__file__", None) or name))
+    return _inspect_members(module, str(getattr(module, "__file__", None) or name))
 
 
 def _import_problem(name: str, error: BaseException) -> Problem:
-    """Tell the innermost line of the module's own that raised."""
+    """Return a problem at the innermost line of the module that raised."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    own = [frame for frame in frames if frame.frame.f_globals.get("__name__") == name]
-    file, line = (own[-1].filename, own[-1].lineno) if own else (name, 0)
+    module_frames = [frame for frame in frames if frame.frame.f_globals.get("__name__") == name]
+    file, line = (module_frames[-1].filename, module_frames[-1].lineno) if module_frames else (name, 0)
     return Problem(file, "", line, f"{type(error).__name__}: {error}")
 
 
-def _members(module: ModuleType, file: str) -> Inventory:
-    """Look at the tools, tool classes and ensembles that a module defines or holds."""
-    found = Inventory()
+def _inspect_members(module: ModuleType, file: str) -> Inventory:
+    """Inspect the tools and tool classes that a module defines, and its ensembles."""
+    inventory = Inventory()
     for name, value in vars(module).items():
         if isinstance(value, Ensemble):
-            _add_ensemble(found, value, Problem(file, name, 0, ""))
+            _add_ensemble(inventory, value, Problem(file, name, 0, ""))
         elif isinstance(value, Tool):
-            if _is_from(module, value):
-                found.rows.append(Row.of(value))
-                _add_problems(found, value, Problem(file, name, _line(value), ""))
+            if _is_defined_in(module, value):
+                inventory.rows.append(ToolRow.of(value))
+                _check_definition(inventory, value, Problem(file, name, _line_of(value), ""))
         elif isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module.__name__:
-            _add_problems(found, value, Problem(file, name, _line(value), ""))
-    return found
+            _check_definition(inventory, value, Problem(file, name, _line_of(value), ""))
+    return inventory
 
 
-def _is_from(module: ModuleType, tool: Tool) -> bool:
-    """Say whether a tool was made in a module and not imported into it."""
-    made_in = getattr(getattr(tool, "function", None), "__module__", module.__name__)
-    return made_in == module.__name__
+def _is_defined_in(module: ModuleType, tool: Tool) -> bool:
+    """Return whether a tool was defined in a module rather than imported into it."""
+    defining_module = getattr(getattr(tool, "function", None), "__module__", module.__name__)
+    return defining_module == module.__name__
 
 
-def _line(value: object) -> int:
+def _line_of(value: object) -> int:
     try:
-        return inspect.getsourcelines(getattr(value, "function", value))[1]  # type: ignore[arg-type]  # what has no source raises
+        return inspect.getsourcelines(getattr(value, "function", value))[1]  # type: ignore[arg-type]  # raises without a source
     except (OSError, TypeError):
         return 0
 
 
-def _of_toml(path: Path, allow: Iterable[str]) -> Inventory:
-    found, builder = Inventory(), EnsembleBuilder(Ensemble)
+# --- TOML -----------------------------------------------------------------------------------------------------------
+
+
+def _inspect_toml(path: Path, allow: Iterable[str]) -> Inventory:
+    inventory, builder = Inventory(), EnsembleBuilder(Ensemble)
     try:
         descriptors = read_descriptors(path, allow=allow)
     except InvalidDescriptor as error:
         return Inventory(problems=[Problem(*mistake) for mistake in error.mistakes])
-    made = [(descriptor, builder.build(descriptor)) for descriptor in descriptors]
-    for descriptor, ensemble in made:
+    built = [(descriptor, builder.build(descriptor)) for descriptor in descriptors]
+    for descriptor, ensemble in built:
         use = descriptor.values.get("use", descriptor.place)
         file, key, line, _ = use.mistake("")
-        _add_ensemble(found, ensemble, Problem(file, key, line, ""))
-        found.rows.extend(_not_imported(descriptor, ensemble))
-    found.problems.extend(Problem(*mistake) for mistake in builder.mistakes)
+        _add_ensemble(inventory, ensemble, Problem(file, key, line, ""))
+        inventory.rows.extend(_disabled_rows(descriptor, ensemble))
+    inventory.problems.extend(Problem(*mistake) for mistake in builder.mistakes)
     try:
-        Tools.of([ensemble for _, ensemble in made])
+        Tools.of([ensemble for _, ensemble in built])
     except ToolDefinitionError as error:
-        found.problems.append(Problem(str(path), "", 0, str(error)))
-    return found
+        inventory.problems.append(Problem(str(path), "", 0, str(error)))
+    return inventory
 
 
-def _not_imported(descriptor: Descriptor, ensemble: Ensemble) -> Iterator[Row]:
-    """Yield what is switched off and was not looked at."""
-    known = {tool.name for tool in ensemble.tools}
+def _disabled_rows(descriptor: Descriptor, ensemble: Ensemble) -> Iterator[ToolRow]:
+    """Yield the disabled tools of a descriptor, which are listed but not imported."""
+    imported = {tool.name for tool in ensemble.tools}
     for name, entry in descriptor.tools.items():
-        if name not in known:
-            told = entry.value("description", "")
-            yield Row(name, descriptor.name, told, entry.value("effect", ""), EMPTY_OBJECT, enabled=False)
+        if name not in imported:
+            description, effect = entry.value("description", ""), entry.value("effect", "")
+            yield ToolRow(name, descriptor.name, description, effect, EMPTY_OBJECT, enabled=False)
     if not ensemble.enabled and not descriptor.tools:
-        yield Row("", descriptor.name, ensemble.description, "", EMPTY_OBJECT, enabled=False)
+        yield ToolRow("", descriptor.name, ensemble.description, "", EMPTY_OBJECT, enabled=False)
 
 
-def _add_ensemble(found: Inventory, ensemble: Ensemble, place: Problem) -> None:
+def _add_ensemble(inventory: Inventory, ensemble: Ensemble, place: Problem) -> None:
     if ensemble.failure:
-        found.problems.append(Problem(place.file, place.key, place.line, ensemble.failure))
+        inventory.problems.append(evolve(place, message=ensemble.failure))
     for tool, enabled in ensemble.all_tools:
-        found.rows.append(Row.of(tool, ensemble.name, enabled=enabled))
-        _add_problems(found, tool, place, enabled=enabled)
+        inventory.rows.append(ToolRow.of(tool, ensemble.name, enabled=enabled))
+        _check_definition(inventory, tool, place, enabled=enabled)
 
 
-def _add_problems(found: Inventory, subject: object, place: Problem, *, enabled: bool = True) -> None:
-    problems = [evolve(place, message=told) for told in check_tools([subject])]
-    found.problems.extend(problems)
+def _check_definition(inventory: Inventory, subject: object, place: Problem, *, enabled: bool = True) -> None:
+    problems = [evolve(place, message=problem) for problem in check_tools([subject])]
+    inventory.problems.extend(problems)
     if enabled and not problems:
-        found.sound.append((subject, place))
+        inventory.valid.append((subject, place))
 
 
-def parameters_text(schema: Mapping[str, Any]) -> str:
-    """Return parameters as a person would list them: those that may be left out have a question mark."""
+# --- formatting -----------------------------------------------------------------------------------------------------
+
+
+def format_parameters(schema: Mapping[str, Any]) -> str:
+    """Format parameters as `name: type`; optional ones have a question mark after their name."""
     required = schema.get("required", ())
-    listed = schema.get("properties", {}).items()
-    return ", ".join(f"{name}{'' if name in required else '?'}: {_type(one)}" for name, one in listed)
+    properties = schema.get("properties", {}).items()
+    return ", ".join(f"{name}{'' if name in required else '?'}: {_format_type(entry)}" for name, entry in properties)
 
 
-def _type(schema: Any) -> str:
+def _format_type(schema: Any) -> str:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if isinstance(kind, str):
         return kind
@@ -241,33 +251,35 @@ def _type(schema: Any) -> str:
     return "enum" if isinstance(schema, Mapping) and "enum" in schema else "any"
 
 
+# --- MCP servers ----------------------------------------------------------------------------------------------------
+
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 mcp_option: Callable[[FC], FC] = click.option(
     "--mcp",
     multiple=True,
     metavar="CONFIG",
-    help='A JSON file with "mcpServers", whose tools are added. May be repeated.',
+    help='A JSON file with "mcpServers" whose tools to add. May be repeated.',
 )
-"""`--mcp`, which `servers_from` understands."""
+"""The option `--mcp`, whose values `load_servers` takes."""
 
 
-def servers_from(paths: Iterable[str]) -> list[McpEnsemble]:
-    """Return the servers that files name.
+def load_servers(paths: Iterable[str]) -> list[McpEnsemble]:
+    """Return the servers of configuration files, not started yet.
 
     Raises:
-        ConfigurationError: when a file has mistakes, or cannot be read.
+        ConfigurationError: a file cannot be read, or has mistakes.
     """
     return [server for path in paths for server in _servers_of(path)]
 
 
-def mcp_inventory(paths: Iterable[str]) -> Inventory:
-    """Start the servers that files name, or connect with them, and look at their tools.
+def inspect_servers(paths: Iterable[str]) -> Inventory:
+    """Start the servers of configuration files, or connect to them, and list their tools.
 
     Raises:
-        ConfigurationError: when a file has mistakes, or cannot be read.
+        ConfigurationError: a file cannot be read, or has mistakes.
     """
-    return asyncio.run(_looked_at([(path, server) for path in paths for server in _servers_of(path)]))
+    return asyncio.run(_inspect_running([(path, server) for path in paths for server in _servers_of(path)]))
 
 
 def _servers_of(path: str) -> list[McpEnsemble]:
@@ -277,8 +289,8 @@ def _servers_of(path: str) -> list[McpEnsemble]:
         raise ConfigurationError(f"--mcp {path} cannot be read: {error.strerror or error}") from error
 
 
-async def _looked_at(servers: list[tuple[str, McpEnsemble]]) -> Inventory:
-    found = Inventory()
+async def _inspect_running(servers: list[tuple[str, McpEnsemble]]) -> Inventory:
+    inventory = Inventory()
     async with AsyncExitStack() as stack:
         for _, server in servers:
             await server.hold()
@@ -287,6 +299,6 @@ async def _looked_at(servers: list[tuple[str, McpEnsemble]]) -> Inventory:
         for path, server in servers:
             problem = server.diagnose()
             if problem:
-                found.problems.append(Problem(path, f"mcpServers.{server.name}", 0, problem))
-            found.rows.extend(Row.of(tool, server.name) for tool in server.offered)
-    return found
+                inventory.problems.append(Problem(path, f"mcpServers.{server.name}", 0, problem))
+            inventory.rows.extend(ToolRow.of(tool, server.name) for tool in server.offered)
+    return inventory

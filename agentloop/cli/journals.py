@@ -1,4 +1,4 @@
-"""The journal that a command speaks of, and the executions in it."""
+"""The journal of a command, its executions, and an account of their calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 import click
 from attrs import asdict, define, field, frozen
 
-from agentloop.cli.console import one_line
-from agentloop.cli.errors import BadUsage
+from agentloop.cli.console import as_one_line
+from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import DecisionError, JournalConflict, JournalError, UnknownExecution
 from agentloop.journal.fold import FoldedExecution
@@ -31,63 +31,66 @@ from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution
 T = TypeVar("T")
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
-VARIABLE: Final = "AGENTLOOP_JOURNAL"
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+JOURNAL_VARIABLE: Final = "AGENTLOOP_JOURNAL"
 """The environment variable that names the journal."""
-DEFAULT_FILE: Final = "agentloop.db"
-"""The journal in the working directory that is taken when none is named."""
-INTERRUPTED: Final = "interrupted"
-"""What an execution in progress is called when nobody alive drives it."""
-_SHOWN_IDS = 5
+DEFAULT_JOURNAL: Final = "agentloop.db"
+"""The default journal, in the working directory."""
 
 journal_option: Callable[[FC], FC] = click.option(
     "--journal",
     "journal_file",
     metavar="FILE",
-    help=f"The journal, a SQLite file; when left out, the one that {VARIABLE} names, or {DEFAULT_FILE} in this directory.",
+    help=f"The journal, a SQLite file.  [default: the file in {JOURNAL_VARIABLE}, or {DEFAULT_JOURNAL}]",
 )
-"""`--journal`, which `journal_path` understands."""
+"""The option `--journal`, whose value `journal_path` takes."""
 
 
-class JournalTrouble(click.ClickException):
-    """The journal does not let something be done, or is damaged. Ends with exit code 1."""
+class JournalFailure(click.ClickException):
+    """The journal is damaged, or refuses an operation. The exit code is 1."""
 
     exit_code = 1
 
 
-def journal_path(given: str | None) -> Path:
+def journal_path(option: str | None) -> Path:
     """Return the file of the journal.
 
     Args:
-        given: what the option says; None when it was left out.
+        option: the value of `--journal`; None when it was omitted.
 
     Raises:
-        BadUsage: when there is no such file.
+        InvalidUsage: there is no such file.
     """
-    named = given or os.environ.get(VARIABLE) or DEFAULT_FILE
-    path = Path(named)
+    name = option or os.environ.get(JOURNAL_VARIABLE) or DEFAULT_JOURNAL
+    path = Path(name)
     if path.is_file():
         return path
-    if given or os.environ.get(VARIABLE):
-        origin = "" if given else f", which {VARIABLE} names"
-        raise BadUsage(f"there is no journal {named}{origin}; `agentloop run … --journal {named}` begins one")
-    raise BadUsage(
-        f"there is no {DEFAULT_FILE} in this directory; name the journal with --journal FILE, or in {VARIABLE}"
+    if option or os.environ.get(JOURNAL_VARIABLE):
+        origin = "" if option else f" (from {JOURNAL_VARIABLE})"
+        raise InvalidUsage(f"there is no journal {name}{origin}; `agentloop run … --journal {name}` creates one")
+    raise InvalidUsage(
+        f"there is no {DEFAULT_JOURNAL} in this directory; name the journal with --journal FILE or {JOURNAL_VARIABLE}"
     )
 
 
-def with_journal(given: str | None, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
-    """Open the journal, do something with it and close it.
+def with_journal(option: str | None, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
+    """Open the journal, await `work` with it, and close it.
+
+    Args:
+        option: the value of `--journal`; None when it was omitted.
+        work: uses the journal.
 
     Raises:
-        BadUsage: when there is none, or no such execution in it.
-        JournalTrouble: when it cannot be read or written.
+        InvalidUsage: there is no such journal, or no such execution in it.
+        JournalFailure: the journal cannot be read or written.
     """
-    journal = SqliteJournal(journal_path(given))
-    with told_of_journals():
-        return asyncio.run(_closing(journal, work))
+    journal = SqliteJournal(journal_path(option))
+    with as_journal_errors():
+        return asyncio.run(_run_and_close(journal, work))
 
 
-async def _closing(journal: SqliteJournal, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
+async def _run_and_close(journal: SqliteJournal, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
     try:
         return await work(journal)
     finally:
@@ -95,162 +98,187 @@ async def _closing(journal: SqliteJournal, work: Callable[[SqliteJournal], Await
 
 
 @contextmanager
-def told_of_journals() -> Iterator[None]:
-    """Tell what a journal refuses, as the error of a command.
+def as_journal_errors() -> Iterator[None]:
+    """Convert errors of a journal into errors of the command.
 
     Raises:
-        BadUsage: when something was asked for that is not there, or cannot be decided.
-        JournalTrouble: for any other error of a journal.
+        InvalidUsage: the execution does not exist, or a decision does not apply.
+        JournalFailure: any other error of a journal.
     """
     try:
         yield
     except (UnknownExecution, DecisionError) as error:
-        raise BadUsage(str(error)) from error
+        raise InvalidUsage(str(error)) from error
     except JournalError as error:
-        raise JournalTrouble(str(error)) from error
+        raise JournalFailure(str(error)) from error
 
 
-async def found(journal: CanJournal, beginning: str) -> ExecutionHead:
-    """Return the execution with this id, or the one whose id begins like this.
+def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
+    """Return the loop with its own journal if it has one, else with the journal of the command.
 
-    An execution is told from those of its sub-agents: of ids that begin with each other, the shortest is meant.
+    The loop's own journal may mask secrets, so `--journal` never replaces it.
+
+    Args:
+        loop: the loop.
+        option: the value of `--journal`; None when it was omitted.
 
     Raises:
-        BadUsage: when there is none, or more than one.
+        InvalidUsage: the loop has a journal other than the named one, or there is no journal.
     """
-    exact = await journal.head(beginning)
+    journal = loop.journal
+    if journal is None:
+        return loop.with_journal(SqliteJournal(journal_path(option)))
+    if option is not None and not is_journal_file(journal, option):
+        raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {option}")
+    return loop
+
+
+def is_journal_file(journal: CanJournal | None, path: str | Path) -> bool:
+    """Return whether a journal is stored in this SQLite file."""
+    return isinstance(journal, SqliteJournal) and journal.path.resolve() == Path(path).resolve()
+
+
+# --- executions -----------------------------------------------------------------------------------------------------
+
+INTERRUPTED: Final = "interrupted"
+"""The effective status of an execution in progress that no live process runs."""
+STATUS_STYLES = {
+    "completed": "green",
+    "failed": "red",
+    INTERRUPTED: "yellow",
+    "suspended": "yellow",
+    "in_progress": "cyan",
+}
+_MAX_LISTED_IDS = 5
+
+
+async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
+    """Return the execution with this id, or the only one whose id starts with it.
+
+    The id of a sub-agent's execution starts with that of its caller; such a group counts as one, and its shortest id wins.
+
+    Raises:
+        InvalidUsage: no execution matches, or several do.
+    """
+    exact = await journal.head(prefix)
     if exact is not None:
         return exact
     heads = {head.execution_id: head for head in await journal.list()}
-    likely = sorted([name for name in heads if name.startswith(beginning)], key=len)
-    if not likely:
-        close = get_close_matches(beginning, heads, n=1)
-        hint = f", did you mean {one_line(close[0])}?" if close else "; `agentloop runs list` shows those that are"
-        raise BadUsage(f"there is no execution {one_line(beginning)}{hint}")
-    others = [name for name in likely if name != likely[0] and not name.startswith(f"{likely[0]}/")]
+    matches = sorted([execution_id for execution_id in heads if execution_id.startswith(prefix)], key=len)
+    if not matches:
+        close = get_close_matches(prefix, heads, n=1)
+        hint = f", did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
+        raise InvalidUsage(f"there is no execution {as_one_line(prefix)}{hint}")
+    shortest = matches[0]
+    others = [match for match in matches if match != shortest and not match.startswith(f"{shortest}/")]
     if others:
-        shown = ", ".join(map(one_line, [likely[0], *others][:_SHOWN_IDS]))
-        raise BadUsage(f"{len(others) + 1} executions begin with {one_line(beginning)!r}: {shown}; give more of the id")
-    return heads[likely[0]]
+        listed = ", ".join(map(as_one_line, [shortest, *others][:_MAX_LISTED_IDS]))
+        raise InvalidUsage(
+            f"{len(others) + 1} executions start with {as_one_line(prefix)!r}: {listed}; write more of the id"
+        )
+    return heads[shortest]
 
 
-async def standing(journal: CanJournal, head: ExecutionHead) -> str:
-    """Return the status of an execution, told apart when nobody alive drives it: `interrupted`."""
+async def effective_status(journal: CanJournal, head: ExecutionHead) -> str:
+    """Return the status of an execution; `interrupted` instead of `in_progress` when no live process runs it."""
     if head.status is not ExecutionStatus.IN_PROGRESS:
         return head.status.value
+    # The lease of a live writer cannot be claimed, and the system releases the lease of a dead one.
     try:
         claim = await journal.claim(head.execution_id)
     except JournalConflict:
         return head.status.value
     await claim.release()
-    now = await journal.head(head.execution_id)  # it may have ended meanwhile
-    return INTERRUPTED if now is None or now.status is ExecutionStatus.IN_PROGRESS else now.status.value
+    current = await journal.head(head.execution_id)  # it may have ended between the two reads
+    if current is None or current.status is ExecutionStatus.IN_PROGRESS:
+        return INTERRUPTED
+    return current.status.value
 
 
-def journaled(loop: AgentLoop, given: str | None) -> AgentLoop:
-    """Return a loop with the journal that the command speaks of: its own where it has one, else the named one.
+def head_as_json(head: ExecutionHead, status: str) -> dict[str, object]:
+    """Return the head of an execution as JSON data, with its effective status."""
+    data = asdict(
+        head, value_serializer=lambda _, __, value: value.isoformat() if isinstance(value, datetime) else value
+    )
+    return {**data, "status": status}
 
-    Its own may keep secrets out of what is written; so it is never replaced.
 
-    Args:
-        loop: the loop.
-        given: what `--journal` says; None when it was left out.
-
-    Raises:
-        BadUsage: when it has another journal than the one that is named, or there is none.
-    """
-    own = loop.journal
-    if own is None:
-        return loop.with_journal(SqliteJournal(journal_path(given)))
-    if given is not None and not (isinstance(own, SqliteJournal) and own.path.resolve() == Path(given).resolve()):
-        raise BadUsage(f"the loop has a journal of its own, {own!r}, and --journal names {given}; leave --journal out")
-    return loop
+# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class CallAccount:
-    """One call.
+    """What the journal records of one call.
 
     Attributes:
-        key: its idempotency key.
+        key: the idempotency key.
         call: the call.
-        effect: what it does to the world, as its tool said; None for a call that never began.
-        begun: how often it was written down that it begins.
-        execution: its outcome; None when there is none.
-        pending: how it waits; None when it does not.
+        effect: the effect that its tool declares; None for a call that never started.
+        start_count: how often the journal records that the call started.
+        execution: the outcome; None without one.
+        pending: the pending call; None if it does not wait.
     """
 
     key: str
     call: ToolCall
     effect: Effect | None = None
-    begun: int = 0
+    start_count: int = 0
     execution: ToolExecution | None = None
     pending: PendingCall | None = None
 
     @property
-    def told(self) -> str:
-        """What the journal says of its end, in a word or two."""
-        if self.execution is not None:
-            doubt = (
-                ", may have run" if self.execution.may_have_run and self.execution.status.value != "in_doubt" else ""
-            )
-            return self.execution.status.value.replace("_", " ") + doubt
-        return "waits" if self.pending is not None else "no outcome"
+    def outcome(self) -> str:
+        """The outcome in a word or two."""
+        if self.execution is None:
+            return "waits" if self.pending is not None else "no outcome"
+        status = self.execution.status.value.replace("_", " ")
+        is_uncertain = self.execution.may_have_run and self.execution.status.value != "in_doubt"
+        return f"{status}, may have run" if is_uncertain else status
 
 
 @define(eq=False)
-class _Begun:
+class _StartedCalls:
     effects: dict[str, Effect] = field(factory=dict)
     counts: dict[str, int] = field(factory=dict)
     calls: dict[str, ToolCall] = field(factory=dict)
 
 
-def calls_in(records: Iterable[JournalRecord]) -> Sequence[CallAccount]:
-    """Return the calls of an execution in the order of their steps.
+def account_for_calls(records: Iterable[JournalRecord]) -> Sequence[CallAccount]:
+    """Return an account of each call of an execution: those with an outcome, those that wait, then all others.
 
     Raises:
-        JournalCorrupt: when a record cannot be read.
+        JournalCorrupt: a record cannot be read.
     """
-    known, begun = FoldedExecution(), _Begun()
+    folded, started = FoldedExecution(), _StartedCalls()
     for record in records:
-        known.apply(record)
+        folded.apply(record)
         if record.kind is RecordKind.CALL_INTENT:
             key = parse_json(record.body)["intent"]["key"]
-            intent = known.calls[key].intent
-            begun.effects[key], begun.calls[key] = intent.effect, intent.call
-            begun.counts[key] = begun.counts.get(key, 0) + 1
-    settled = {key: call.execution for key, call in known.calls.items() if call.execution is not None}
-    waiting: dict[str, PendingCall] = {}
-    if known.state is not None:
-        settled = {**_settled(known.state), **settled}
-        waiting = {call.key: call for step in known.state.steps for call in step.pending if call.key not in settled}
-    accounts = []
-    for key in dict.fromkeys([*settled, *waiting, *begun.calls]):
-        execution, pending = settled.get(key), waiting.get(key)
-        call = execution.call if execution is not None else pending.call if pending is not None else begun.calls[key]
-        accounts.append(
-            CallAccount(
-                key=key,
-                call=call,
-                effect=begun.effects.get(key),
-                begun=begun.counts.get(key, 0),
-                execution=execution,
-                pending=pending,
-            )
-        )
-    return accounts
+            intent = folded.calls[key].intent
+            started.effects[key], started.calls[key] = intent.effect, intent.call
+            started.counts[key] = started.counts.get(key, 0) + 1
+    settled = {key: call.execution for key, call in folded.calls.items() if call.execution is not None}
+    pending: dict[str, PendingCall] = {}
+    if folded.state is not None:
+        settled = {**_executions_in(folded.state), **settled}
+        pending = {call.key: call for step in folded.state.steps for call in step.pending if call.key not in settled}
+    keys = dict.fromkeys([*settled, *pending, *started.calls])
+    return [_account(key, started, settled.get(key), pending.get(key)) for key in keys]
 
 
-def _settled(state: AgentState) -> dict[str, ToolExecution]:
+def _executions_in(state: AgentState) -> dict[str, ToolExecution]:
     return {execution.key: execution for step in state.steps for execution in step.executions}
 
 
-def as_data(head: ExecutionHead, status: str) -> dict[str, object]:
-    """Return what is known of an execution as JSON data."""
-    told = asdict(
-        head, value_serializer=lambda _, __, value: value.isoformat() if isinstance(value, datetime) else value
+def _account(
+    key: str, started: _StartedCalls, execution: ToolExecution | None, pending: PendingCall | None
+) -> CallAccount:
+    call = execution.call if execution is not None else pending.call if pending is not None else started.calls[key]
+    return CallAccount(
+        key=key,
+        call=call,
+        effect=started.effects.get(key),
+        start_count=started.counts.get(key, 0),
+        execution=execution,
+        pending=pending,
     )
-    return {**told, "status": status}
-
-
-STYLES = {"completed": "green", "failed": "red", INTERRUPTED: "yellow", "suspended": "yellow", "in_progress": "cyan"}

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from importlib import import_module
 
 _PACKAGES = ("click", "rich")
-_BAD_USAGE = 2
+_USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, and end the process with its exit code.
+    """Run the command line and end the process with its exit code.
 
     Args:
-        arguments: the arguments after the program's name; those of the process when left out.
+        arguments: the arguments after the program's name; those of the process by default.
 
     Raises:
-        SystemExit: always; 2 when click or rich, the extra `cli`, are not installed.
+        SystemExit: always; with 2 when click or rich, the extra `cli`, are not installed.
     """
+    # This module imports neither package itself, so that a missing extra is one line instead of a traceback.
     try:
         for package in _PACKAGES:
             import_module(package)
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.name not in _PACKAGES:
             raise
         sys.stderr.write("the command line needs the extra `cli`: pip install 'agentloop[cli]'\n")
-        sys.exit(_BAD_USAGE)
+        sys.exit(_USAGE_ERROR)
     replace_unencodable_output()
     import_module("agentloop.cli.commands").agentloop(arguments, prog_name="agentloop")
 

@@ -1,4 +1,4 @@
-"""`agentloop mcp`."""
+"""`agentloop mcp`: serve tools, or an agent, over the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from agentloop.cli.console import shortcoming
-from agentloop.cli.errors import BadUsage, told_as_bad_usage
-from agentloop.cli.inventory import mcp_option, servers_from
-from agentloop.cli.sources import loop_of, tools_from
+from agentloop.cli.console import describe_problem
+from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.inventory import load_servers, mcp_option
+from agentloop.cli.sources import load_loop, load_tools
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
@@ -24,96 +24,6 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.mcp.session import ProgressCallback, ServedTool
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
-
-_TASK = {
-    "type": "object",
-    "properties": {
-        "task": {"type": "string", "description": "What the agent has to do, with all that it needs to know."}
-    },
-    "required": ["task"],
-}
-
-
-@asynccontextmanager
-async def offers_of(tools: Tools) -> AsyncIterator[list[ServedTool]]:
-    """Hold the groups of tools, and return an offer for each tool."""
-    async with AgentLoop(ScriptedDriver(), tools, max_steps=1) as loop:
-        asked = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
-        found = await asyncio.gather(*[group.discover() for group in asked])
-        known = tools.with_discovered(zip(asked, found, strict=True))
-        yield [_of_tool(loop, tool) for tool in known]
-
-
-@asynccontextmanager
-async def offer_of_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
-    """Enter a loop, and return an offer to let it do a task."""
-    async with loop:
-        yield ServedTool(name, description, _TASK, Effect.EFFECT, partial(_done, loop))
-
-
-def _of_tool(loop: AgentLoop, tool: Tool) -> ServedTool:
-    spec = tool.spec
-    return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, partial(_called, loop, spec.name))
-
-
-async def _called(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
-    """Call one tool, through all that stands around it in a loop."""
-    tell = _counting(report)
-    scripted = loop.with_driver(ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
-    async with scripted.stream(f"call {name}") as events:
-        async for event in events:
-            if isinstance(event, ToolCallProgressed):
-                tell(event.update)
-    state = events.state
-    step = None if state is None else state.last_step
-    if state is None or step is None or not step.executions:
-        raise ToolFailed(
-            "the call waits for a decision that nobody can make here" if step else "the call came to nothing"
-        )
-    execution = step.executions[0]
-    if execution.error is not None:
-        raise ToolFailed(f"{execution.error.type}: {execution.error.message}", path=execution.error.path)
-    return ToolResult(execution.value, execution.content)
-
-
-async def _done(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
-    """Have an agent do a task; its steps and calls are the progress."""
-    task = arguments.get("task")
-    if not isinstance(task, str) or not task.strip():
-        raise ToolFailed("the argument task is missing: a text that says what to do")
-    tell = _counting(report)
-    async with loop.stream(task) as events:
-        async for event in events:
-            if isinstance(event, AgentStepStarted):
-                tell("thinks")
-            elif isinstance(event, ToolCallStarted):
-                tell(f"calls {event.call.name}")
-    state = events.state
-    if state is None or state.status is not ExecutionStatus.COMPLETED:
-        raise ToolFailed("the agent was cut off" if state is None else shortcoming(state) or str(state.status))
-    return ToolResult(state.final_text)
-
-
-def _counting(report: ProgressCallback) -> Callable[[object], None]:
-    """Return what tells updates of any form: those of the protocol's as they are, others as messages that are counted."""
-    told = 0
-
-    def tell(update: object) -> None:
-        nonlocal told
-        told += 1
-        match update:
-            case {"progress": int() | float()}:
-                assert isinstance(update, Mapping)  # noqa: S101  # as matched
-                report(update)
-            case bool():
-                report({"progress": told, "message": str(update)})
-            case int() | float():
-                report({"progress": update})
-            case _:
-                report({"progress": told, "message": str(update)})
-
-    return tell
-
 
 _DESCRIPTION = "Let an agent do a task; returns its answer."
 _EPILOG = """\
@@ -127,7 +37,7 @@ Examples:
 
 @click.group()
 def mcp() -> None:
-    """ServedTool tools, or an agent, as a server of the Model Context Protocol."""
+    """Serve tools, or an agent, over the Model Context Protocol."""
 
 
 @mcp.command(epilog=_EPILOG)
@@ -135,14 +45,12 @@ def mcp() -> None:
 @click.option(
     "--agent",
     metavar="MODULE:LOOP",
-    help="A loop, or a function that makes one, to offer as one tool, which takes a task.",
+    help="A loop, or a function that returns one, to serve as one tool that takes a task.",
 )
-@click.option(
-    "--description", default=_DESCRIPTION, show_default=True, help="What the agent does, for those who call it."
-)
+@click.option("--description", default=_DESCRIPTION, show_default=True, help="The description of the agent's tool.")
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
-@click.option("--name", default="agentloop", show_default=True, help="What the server calls itself.")
+@click.option("--name", default="agentloop", show_default=True, help="The name of the server.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, with --http.")
 @click.option(
@@ -150,7 +58,7 @@ def mcp() -> None:
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="The port to listen on, with --http; 0 for any that is free.",
+    help="The port to listen on, with --http; 0 for any free port.",
 )
 def serve(  # an option each
     *,
@@ -164,28 +72,128 @@ def serve(  # an option each
     host: str,
     port: int,
 ) -> None:
-    """ServedTool the tools of FILEs, Python or TOML, until the client goes away or Ctrl-C."""
-    with told_as_bad_usage():
-        tools = tools_from(places, allow).plus(*servers_from(mcp))
-        loop = None if agent is None else loop_of(agent)
+    """Serve the tools of FILEs, Python or TOML, until the client disconnects or Ctrl-C is pressed."""
+    with as_usage_errors():
+        tools = load_tools(places, allow).plus(*load_servers(mcp))
+        loop = None if agent is None else load_loop(agent)
         if loop is None and not len(tools) and not tools.groups:
-            raise BadUsage("there is nothing to offer: name files of tools, or an agent with --agent")
+            raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
         agent_name = "" if agent is None else agent.rpartition(":")[2]
-        asyncio.run(_served(tools, loop, (agent_name, description), name, (host, port) if http else None))
+        asyncio.run(_serve(tools, loop, (agent_name, description), name, (host, port) if http else None))
 
 
-async def _served(
-    tools: Tools, loop: AgentLoop | None, told: tuple[str, str], name: str, address: tuple[str, int] | None
+async def _serve(
+    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], name: str, address: tuple[str, int] | None
 ) -> None:
+    """Serve the tools, and the loop under the name and the description in `agent`."""
     try:
         from agentloop.mcp.sdk.server import serve_http, serve_stdio
     except ModuleNotFoundError as error:
         raise ConfigurationError("serving needs the extra `mcp`: pip install 'agentloop[mcp]'") from error
     async with AsyncExitStack() as stack:
-        offers = await stack.enter_async_context(offers_of(tools))
+        served = await stack.enter_async_context(open_tools(tools))
         if loop is not None:
-            offers.append(await stack.enter_async_context(offer_of_agent(loop, *told)))
+            served.append(await stack.enter_async_context(open_agent(loop, *agent)))
         if address is None:
-            await serve_stdio(name, offers)
+            await serve_stdio(name, served)
         else:
-            await serve_http(name, offers, *address, on_ready=lambda url: click.echo(f"serving at {url}", err=True))
+            await serve_http(name, served, *address, on_ready=lambda url: click.echo(f"serving at {url}", err=True))
+
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_tools(tools: Tools) -> AsyncIterator[list[ServedTool]]:
+    """Hold the groups of tools open, and return each tool to serve."""
+    async with AgentLoop(ScriptedDriver(), tools, max_steps=1) as loop:
+        groups = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
+        discovered = await asyncio.gather(*[group.discover() for group in groups])
+        all_tools = tools.with_discovered(zip(groups, discovered, strict=True))
+        yield [_served_tool(loop, tool) for tool in all_tools]
+
+
+def _served_tool(loop: AgentLoop, tool: Tool) -> ServedTool:
+    spec = tool.spec
+    return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, partial(_call_tool, loop, spec.name))
+
+
+async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
+    """Call one tool inside a loop, so that its interceptors, timeout and policies apply."""
+    report_update = _numbered(report)
+    scripted = loop.with_driver(ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
+    async with scripted.stream(f"call {name}") as events:
+        async for event in events:
+            if isinstance(event, ToolCallProgressed):
+                report_update(event.update)
+    state = events.state
+    step = None if state is None else state.last_step
+    if state is None or step is None or not step.executions:
+        raise ToolFailed(
+            "the call waits for a decision, which cannot be made here" if step else "the call has no outcome"
+        )
+    execution = step.executions[0]
+    if execution.error is not None:
+        raise ToolFailed(f"{execution.error.type}: {execution.error.message}", path=execution.error.path)
+    return ToolResult(execution.value, execution.content)
+
+
+# --- an agent -------------------------------------------------------------------------------------------------------
+
+_TASK_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "task": {"type": "string", "description": "What the agent has to do, with everything that it needs to know."}
+    },
+    "required": ["task"],
+}
+
+
+@asynccontextmanager
+async def open_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
+    """Hold a loop open, and return it as one tool that takes a task."""
+    async with loop:
+        yield ServedTool(name, description, _TASK_SCHEMA, Effect.EFFECT, partial(_do_task, loop))
+
+
+async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
+    """Let an agent do a task, and report its steps and calls as progress."""
+    task = arguments.get("task")
+    if not isinstance(task, str) or not task.strip():
+        raise ToolFailed("the argument `task` is missing: a text that says what to do")
+    report_update = _numbered(report)
+    async with loop.stream(task) as events:
+        async for event in events:
+            if isinstance(event, AgentStepStarted):
+                report_update("thinks")
+            elif isinstance(event, ToolCallStarted):
+                report_update(f"calls {event.call.name}")
+    state = events.state
+    if state is None or state.status is not ExecutionStatus.COMPLETED:
+        raise ToolFailed("the agent was interrupted" if state is None else describe_problem(state) or str(state.status))
+    return ToolResult(state.final_text)
+
+
+def _numbered(report: ProgressCallback) -> Callable[[object], None]:
+    """Return a function that reports updates of any form.
+
+    Updates in the protocol's form pass unchanged, and numbers become progress values. Anything else becomes a message whose
+    progress value is the number of updates so far, because the protocol requires values that increase.
+    """
+    count = 0
+
+    def report_update(update: object) -> None:
+        nonlocal count
+        count += 1
+        match update:
+            case {"progress": int() | float()}:
+                assert isinstance(update, Mapping)  # noqa: S101  # as matched
+                report(update)
+            case bool():
+                report({"progress": count, "message": str(update)})
+            case int() | float():
+                report({"progress": update})
+            case _:
+                report({"progress": count, "message": str(update)})
+
+    return report_update

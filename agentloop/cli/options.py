@@ -1,4 +1,4 @@
-"""In which manner a model is asked: the driver, its mode, and whether its answers are shown while they come."""
+"""The options that choose how a model is called: the driver, its mode, and streaming."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 from attrs import frozen
 
-from agentloop.cli.errors import BadUsage
+from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.react import ReActDriver
@@ -25,60 +25,60 @@ _ALL_MODES = tuple(dict.fromkeys(mode for modes in MODES.values() for mode in mo
 
 
 @frozen
-class Manner:
-    """A driver by name, with its mode.
+class DriverOptions:
+    """The driver that a command line chooses.
 
     Attributes:
-        driver_name: `tools` or `react`.
+        name: `tools` or `react`.
         mode: how the model is offered tools and writes its calls.
-        streaming: whether answers are taken while they are written.
+        streaming: whether responses are streamed.
 
     Raises:
-        BadUsage: when the driver has no such mode.
+        InvalidUsage: the driver has no such mode.
     """
 
-    driver_name: str = "tools"
+    name: str = "tools"
     mode: str = "auto"
     streaming: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a mode of another driver."""
-        known = MODES[self.driver_name]
-        if self.mode not in known:
+        """Reject a mode of another driver."""
+        modes = MODES[self.name]
+        if self.mode not in modes:
             others = [f"--driver {name}" for name, modes in MODES.items() if self.mode in modes]
-            raise BadUsage(
-                f"--driver {self.driver_name} has no mode {self.mode!r}, only {', '.join(known)}; {self.mode!r} is a mode of "
+            raise InvalidUsage(
+                f"--driver {self.name} has no mode {self.mode!r}, only {', '.join(modes)}; {self.mode!r} is a mode of "
                 f"{' and '.join(others)}"
             )
 
-    def driver(self, inference: CanInfer, models: Sequence[CapabilityRow] = ()) -> InferringDriver:
-        """Make the driver.
+    def build(self, inference: CanInfer, capabilities: Sequence[CapabilityRow] = ()) -> InferringDriver:
+        """Build the driver.
 
         Args:
             inference: the model.
-            models: what models are able to do, before what is known of the published ones.
+            capabilities: capability rows that precede the published ones.
         """
-        if self.driver_name == "react":
-            return ReActDriver(inference, streaming=self.streaming, output=self.mode, models=models)  # type: ignore[arg-type]  # checked against MODES
-        return ToolCallingDriver(inference, streaming=self.streaming, mode=self.mode, models=models)  # type: ignore[arg-type]  # checked against MODES
+        if self.name == "react":
+            return ReActDriver(inference, streaming=self.streaming, output=self.mode, models=capabilities)  # type: ignore[arg-type]  # checked against MODES
+        return ToolCallingDriver(inference, streaming=self.streaming, mode=self.mode, models=capabilities)  # type: ignore[arg-type]  # checked against MODES
 
 
-def manner_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--driver`, `--mode` and `--stream` to a command, which gets them as its argument `manner`."""
+def driver_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--driver`, `--mode` and `--stream` to a command, which receives them as its argument `driver`."""
 
     @wraps(command)
-    def with_manner(*given: Any, driver_name: str, mode: str, stream: bool, **options: Any) -> None:
-        command(*given, manner=Manner(driver_name, mode, stream), **options)
+    def with_driver(*arguments: Any, driver_name: str, mode: str, stream: bool, **options: Any) -> None:
+        command(*arguments, driver=DriverOptions(driver_name, mode, stream), **options)
 
     modes = " ".join(f"With --driver {name}: {', '.join(modes)}." for name, modes in MODES.items())
     for option in (
-        click.option("--stream", is_flag=True, help="Show what the model writes while it writes it."),
+        click.option("--stream", is_flag=True, help="Show the model's text while it is generated."),
         click.option(
             "--mode",
             type=click.Choice(_ALL_MODES),
             default="auto",
             show_default=True,
-            help=f"How the model is offered tools and writes its calls; auto picks what suits the model. {modes}",
+            help=f"How the model is offered tools and writes its calls; auto picks what the model supports. {modes}",
         ),
         click.option(
             "--driver",
@@ -86,8 +86,8 @@ def manner_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(list(MODES)),
             default="tools",
             show_default=True,
-            help="tools: the model calls tools until it answers. react: it writes a thought before each action.",
+            help="tools: the model calls tools until it answers. react: the model writes a thought before each action.",
         ),
     ):
-        option(with_manner)
-    return with_manner
+        option(with_driver)
+    return with_driver

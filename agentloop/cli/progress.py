@@ -11,7 +11,18 @@ from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.console import Symbols, Waiting, WrittenText, call_text, duration, one_line, tokens
+from agentloop.cli.console import (
+    Spinner,
+    StreamedText,
+    Symbols,
+    as_one_line,
+    format_call,
+    format_call_number,
+    format_duration,
+    format_outcome,
+    format_settled_call,
+    format_tokens,
+)
 from agentloop.events.execution import AgentStepStarted, ExecutionEnded
 from agentloop.events.inference import (
     DecisionExtractionFailed,
@@ -32,200 +43,185 @@ from agentloop.events.tool_calls import (
     ToolCallSettled,
     ToolCallStarted,
 )
-from agentloop.values.batches import parse_key
 from agentloop.values.event import Event
 from agentloop.values.json import format_json
 from agentloop.values.parts import Reasoning
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 _RECOVERIES: Mapping[Recovery, str] = {
-    Recovery.REUSED: "had ended: the recorded outcome is used",
-    Recovery.REPEATED: "was interrupted: it runs again, with the same key",
-    Recovery.CONTINUED: "was interrupted: it goes on from its own record",
-    Recovery.RECONCILED: "was interrupted: its tool says that it has run, and what came of it",
-    Recovery.IN_DOUBT: "was interrupted: it may have run, and is not run again",
+    Recovery.REUSED: "was complete: its recorded outcome is reused",
+    Recovery.REPEATED: "was interrupted: it runs again with the same key",
+    Recovery.CONTINUED: "was interrupted: it continues from its own record",
+    Recovery.RECONCILED: "was interrupted: its tool reports that it ran, with this outcome",
+    Recovery.IN_DOUBT: "was interrupted: it may have run, and does not run again",
 }
 
 
 class Progress:
-    """A wiretap that writes what happens, one line per event, each cut to the width of the console.
+    """A wiretap that prints one line per event, cut to the width of the console.
 
         with Progress(console) as progress:
             loop.wiretap(progress)
 
-    Calls are numbered by step and place, so that a result can be told from that of a sibling of the same name.
+    Calls are numbered by step and place, so that results of parallel calls of one tool can be told apart.
 
     Args:
-        console: where the lines go.
+        console: where the lines are printed.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._symbols = Symbols.of(console.encoding)
-        self._waiting = Waiting(console)
-        self._asked_at: dict[str, datetime] = {}
+        self._symbols = Symbols.for_encoding(console.encoding)
+        self._spinner = Spinner(console)
+        self._requested_at: dict[str, datetime] = {}
         self._reused: set[str] = set()
         self._running: dict[str, str] = {}
         self._last_step: dict[str, int] = {}
-        self._written = WrittenText(console, self._symbols.note)
+        self._streamed = StreamedText(console, self._symbols.note)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._waiting.hide()
-        self._written.end()
+        self._spinner.hide()
+        self._streamed.end()
 
     @property
-    def written(self) -> str:
-        """The last text of the model that was shown while it was written, without the white space around it."""
-        return self._written.last
+    def streamed_text(self) -> str:
+        """The last text of the model that was printed while it was generated, without surrounding white space."""
+        return self._streamed.last
 
     def __call__(self, event: Event) -> None:
-        """Take one event."""
-        self._tell(event)
+        """Print the line of an event, if it has one."""
+        self._show(event)
 
     @singledispatchmethod
-    def _tell(self, event: Event) -> None:
-        """Say nothing of events that no method below is registered for."""
+    def _show(self, event: Event) -> None:
+        """Ignore events that no method below is registered for."""
 
-    @_tell.register
+    @_show.register
     def _step_started(self, event: AgentStepStarted) -> None:
-        again = self._last_step.get(event.execution_id) == event.step_number
+        # A step starts a second time when its pending calls have been decided.
+        is_resumed = self._last_step.get(event.execution_id) == event.step_number
         self._last_step[event.execution_id] = event.step_number
-        self._print(event, Text(f"step {event.step_number}{', going on' if again else ''}", "bold"))
+        self._print(event, Text(f"step {event.step_number}{', resumed' if is_resumed else ''}", "bold"))
 
-    @_tell.register
-    def _asked(self, event: InferenceRequestStarted) -> None:
-        self._asked_at[event.execution_id] = event.time
-        self._waiting.show("asking the model")
+    # --- the model --------------------------------------------------------------------------------------------------
 
-    @_tell.register
+    @_show.register
+    def _request_started(self, event: InferenceRequestStarted) -> None:
+        self._requested_at[event.execution_id] = event.time
+        self._spinner.show("waiting for the model")
+
+    @_show.register
     def _retried(self, event: InferenceRetried) -> None:
-        why = f"{event.error.type}: {event.error.message}"
-        said = f"attempt {event.attempt} failed, again in {duration(event.delay)}"
-        self._line(event, self._symbols.retry, "yellow", said, why)
+        text = f"attempt {event.attempt} failed, retrying in {format_duration(event.delay)}"
+        self._line(event, self._symbols.retry, "yellow", text, f"{event.error.type}: {event.error.message}")
 
-    @_tell.register
-    def _written_on(self, event: InferenceDeltaReceived) -> None:
+    @_show.register
+    def _delta_received(self, event: InferenceDeltaReceived) -> None:
+        # Text of sub-agents is left out: their streams would interleave.
         if event.delta.kind == "text" and event.parent_agent_id is None:
-            self._waiting.hide()
-            self._written.add(event.delta.text)
+            self._spinner.hide()
+            self._streamed.add(event.delta.text)
 
-    @_tell.register
-    def _answered(self, event: InferenceResponseReceived) -> None:
-        self._waiting.hide()
-        was_shown = event.parent_agent_id is None and self._written.end()
-        reused = event.execution_id in self._reused
+    @_show.register
+    def _response_received(self, event: InferenceResponseReceived) -> None:
+        self._spinner.hide()
+        was_streamed = event.parent_agent_id is None and self._streamed.end()
+        is_reused = event.execution_id in self._reused
         self._reused.discard(event.execution_id)
-        took = "the recorded answer is used" if reused else self._thought(event)
-        self._line(event, self._symbols.note, "dim", f"model  {took}", tokens(event.response.usage))
-        thoughts = " ".join([part.text for part in event.response.parts if isinstance(part, Reasoning)])
-        if thoughts.strip():
-            self._line(event, self._symbols.note, "dim", "thinks", thoughts)
-        if event.response.tool_calls and event.response.text.strip() and not was_shown:
+        source = "recorded response reused" if is_reused else self._format_elapsed(event)
+        self._line(event, self._symbols.note, "dim", f"model  {source}", format_tokens(event.response.usage))
+        reasoning = " ".join([part.text for part in event.response.parts if isinstance(part, Reasoning)])
+        if reasoning.strip():
+            self._line(event, self._symbols.note, "dim", "thinks", reasoning)
+        if event.response.tool_calls and event.response.text.strip() and not was_streamed:
             self._line(event, self._symbols.note, "dim", "says", event.response.text)
 
-    @_tell.register
-    def _answer_reused(self, event: InferenceReused) -> None:
+    @_show.register
+    def _response_reused(self, event: InferenceReused) -> None:
         self._reused.add(event.execution_id)
 
-    @_tell.register
-    def _not_answered(self, event: InferenceFailed) -> None:
-        self._waiting.hide()
-        self._line(event, self._symbols.failure, "red", f"model  {self._thought(event)}", event.error.type)
+    @_show.register
+    def _request_failed(self, event: InferenceFailed) -> None:
+        self._spinner.hide()
+        self._line(event, self._symbols.failure, "red", f"model  {self._format_elapsed(event)}", event.error.type)
 
-    @_tell.register
-    def _unreadable(self, event: DecisionExtractionFailed) -> None:
-        self._line(event, self._symbols.retry, "yellow", "the answer cannot be read", event.problem)
+    @_show.register
+    def _response_unreadable(self, event: DecisionExtractionFailed) -> None:
+        self._line(event, self._symbols.retry, "yellow", "unreadable response", event.problem)
 
-    @_tell.register
-    def _unusable(self, event: ValidationFailed) -> None:
-        self._line(event, self._symbols.retry, "yellow", "the answer cannot be used", "; ".join(event.problems))
+    @_show.register
+    def _response_invalid(self, event: ValidationFailed) -> None:
+        self._line(event, self._symbols.retry, "yellow", "invalid response", "; ".join(event.problems))
 
-    @_tell.register
+    # --- tool calls -------------------------------------------------------------------------------------------------
+
+    @_show.register
     def _call_started(self, event: ToolCallStarted) -> None:
         self._running[event.key] = event.call.name
-        self._line(event, self._symbols.call, "cyan", f"{_place(event.key)} {call_text(event.call)}")
+        self._line(event, self._symbols.call, "cyan", f"{format_call_number(event.key)} {format_call(event.call)}")
         self._show_running()
 
-    @_tell.register
+    @_show.register
     def _call_recovered(self, event: ToolCallRecovered) -> None:
-        said = f"{_place(event.key)} {event.name}  {_RECOVERIES[event.recovery]}"
-        self._line(event, self._symbols.retry, "yellow", said, event.reason)
+        text = f"{format_call_number(event.key)} {event.name}  {_RECOVERIES[event.recovery]}"
+        self._line(event, self._symbols.retry, "yellow", text, event.reason)
 
-    @_tell.register
+    @_show.register
     def _call_progressed(self, event: ToolCallProgressed) -> None:
         update = event.update if isinstance(event.update, str) else format_json(event.update).decode()
-        self._line(event, self._symbols.note, "dim", f"{_place(event.key)} {event.name}", update)
+        self._line(event, self._symbols.note, "dim", f"{format_call_number(event.key)} {event.name}", update)
 
-    @_tell.register
+    @_show.register
     def _call_retried(self, event: ToolCallRetried) -> None:
-        said = f"{_place(event.key)} {event.name}  attempt {event.attempt} failed, again in {duration(event.delay)}"
-        self._line(event, self._symbols.retry, "yellow", said, f"{event.error.type}: {event.error.message}")
+        delay = format_duration(event.delay)
+        text = f"{format_call_number(event.key)} {event.name}  attempt {event.attempt} failed, retrying in {delay}"
+        self._line(event, self._symbols.retry, "yellow", text, f"{event.error.type}: {event.error.message}")
 
-    @_tell.register
+    @_show.register
     def _call_cached(self, event: ToolCallCached) -> None:
-        said = f"{_place(event.key)} {event.name}"
-        self._line(event, self._symbols.note, "dim", said, f"from the cache, {duration(event.age)} old")
+        text = f"{format_call_number(event.key)} {event.name}"
+        self._line(event, self._symbols.note, "dim", text, f"from the cache, {format_duration(event.age)} old")
 
-    @_tell.register
+    @_show.register
     def _call_abandoned(self, event: ToolCallAbandoned) -> None:
-        told = "goes on in its thread; what it returns is dropped"
-        self._line(event, self._symbols.note, "yellow", f"{_place(event.key)} {event.call.name}", told)
+        text = f"{format_call_number(event.key)} {event.call.name}"
+        self._line(event, self._symbols.note, "yellow", text, "still runs in its thread; its result is discarded")
 
-    @_tell.register
+    @_show.register
     def _call_settled(self, event: ToolCallSettled) -> None:
         execution = event.execution
-        ran = self._running.pop(event.key, None) is not None
-        symbol, style = self._sign(execution.status)
-        name = (
-            f"{one_line(execution.name)}  {duration(execution.duration_ms / 1000)}"
-            if ran
-            else call_text(execution.call)
-        )
-        self._line(event, symbol, style, f"{_place(event.key)} {name}", _outcome(execution))
+        has_run = self._running.pop(event.key, None) is not None
+        symbol, style = self._symbols.sign_of(execution.status)
+        text = f"{format_call_number(event.key)} {format_settled_call(execution, has_run=has_run)}"
+        self._line(event, symbol, style, text, format_outcome(execution))
         self._show_running()
 
-    @_tell.register
+    @_show.register
     def _ended(self, _: ExecutionEnded) -> None:
-        self._waiting.hide()
+        self._spinner.hide()
 
-    def _sign(self, status: ToolStatus) -> tuple[str, str]:
-        if status is ToolStatus.SUCCEEDED:
-            return self._symbols.success, "green"
-        return (self._symbols.block, "yellow") if status is ToolStatus.BLOCKED else (self._symbols.failure, "red")
+    # --- lines ------------------------------------------------------------------------------------------------------
 
-    def _thought(self, event: Event) -> str:
-        """Return how long the model took; an answer that nobody asked for took no time."""
-        asked_at = self._asked_at.pop(event.execution_id, event.time)
-        return duration((event.time - asked_at).total_seconds())
+    def _format_elapsed(self, event: Event) -> str:
+        """Return the time since the request; a response without a request took no time."""
+        requested_at = self._requested_at.pop(event.execution_id, event.time)
+        return format_duration((event.time - requested_at).total_seconds())
 
     def _show_running(self) -> None:
         if self._running:
-            self._waiting.show(f"running {one_line(', '.join(self._running.values()))}")
+            self._spinner.show(f"running {as_one_line(', '.join(self._running.values()))}")
         else:
-            self._waiting.hide()
+            self._spinner.hide()
 
-    def _line(self, event: Event, symbol: str, style: str, what: str, told: str = "") -> None:
-        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(what, "dim" if style == "dim" else "")
-        if told:
-            line.append(f"  {one_line(told)}", "dim")
+    def _line(self, event: Event, symbol: str, style: str, text: str, detail: str = "") -> None:
+        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(text, "dim" if style == "dim" else "")
+        if detail:
+            line.append(f"  {as_one_line(detail)}", "dim")
         self._print(event, line)
 
     def _print(self, event: Event, line: Text) -> None:
-        self._written.end()
+        self._streamed.end()
         indent = "" if event.parent_agent_id is None else "    "
         self._console.print(Text(indent) + line, no_wrap=True, overflow="ellipsis", crop=True)
-
-
-def _place(key: str) -> str:
-    """Return the number of a call for a person: step and place in it, both from 1."""
-    place = parse_key(key)
-    return "" if place is None else f"{place[0]}.{place[1] + 1}"
-
-
-def _outcome(execution: ToolExecution) -> str:
-    if execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}:
-        return execution.text
-    return f"{execution.status.value.replace('_', ' ')}: {execution.error_message}"

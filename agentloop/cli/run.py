@@ -1,4 +1,4 @@
-"""`agentloop run`."""
+"""`agentloop run`: answer a question with a model and tools."""
 
 from __future__ import annotations
 
@@ -13,15 +13,30 @@ import click
 from attrs import frozen
 
 from agentloop.cli import demo
-from agentloop.cli.console import console, exit_code, on_one_terminal, printable, shortcoming, summary
-from agentloop.cli.errors import BadUsage, Interrupted, told_as_bad_usage
-from agentloop.cli.execution import Decider, TerminalApprover, approved, can_ask, concluded, denied, undecided
-from agentloop.cli.inventory import mcp_option, servers_from
-from agentloop.cli.journals import VARIABLE, found, told_of_journals, with_journal
-from agentloop.cli.options import Manner, manner_options
+from agentloop.cli.console import (
+    as_printable,
+    create_console,
+    describe_problem,
+    exit_code_of,
+    is_same_terminal,
+    summarize,
+)
+from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
+from agentloop.cli.execution import (
+    Decider,
+    TerminalApprover,
+    approve_call,
+    can_prompt,
+    deny_call,
+    leave_pending,
+    run_to_end,
+)
+from agentloop.cli.inventory import load_servers, mcp_option
+from agentloop.cli.journals import JOURNAL_VARIABLE, as_journal_errors, find_execution, with_journal
+from agentloop.cli.options import DriverOptions, driver_options
 from agentloop.cli.progress import Progress
-from agentloop.cli.runs_resume import how_to_go_on
-from agentloop.cli.sources import tools_from
+from agentloop.cli.runs_resume import describe_next_commands
+from agentloop.cli.sources import load_tools
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tools import Tools
 from agentloop.inference.config import LLMConfig
@@ -38,16 +53,18 @@ from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import RandomIds
 
+# --- limits ---------------------------------------------------------------------------------------------------------
+
 
 @frozen(kw_only=True)
 class RunLimits:
-    """What an execution may use up.
+    """The limits of an execution.
 
     Attributes:
-        max_steps: the most steps.
-        timeout: the most seconds; None for no limit.
-        max_tokens: the most tokens, read and written; None for no limit.
-        max_cost: the most dollars; None for no limit.
+        max_steps: the maximum number of steps.
+        timeout: the maximum time, in seconds; None for no limit.
+        max_tokens: the maximum number of tokens, input and output; None for no limit.
+        max_cost: the maximum cost, in dollars; None for no limit.
     """
 
     max_steps: int
@@ -56,32 +73,32 @@ class RunLimits:
     max_cost: float | None = None
 
     def interceptors(self, model: str) -> list[Interceptor]:
-        """Return what keeps the limits other than that of steps.
+        """Return interceptors that enforce all limits except that of steps.
 
         Args:
-            model: the model that is asked, by whose price money is counted.
+            model: the name of the model, whose price the cost is computed from.
 
         Raises:
-            BadUsage: when the time is none.
-            ConfigurationError: when prices are needed and not installed.
+            InvalidUsage: the timeout is not a positive number.
+            ConfigurationError: prices are needed and not installed.
         """
-        made: list[Interceptor] = []
+        interceptors: list[Interceptor] = []
         if self.timeout is not None:
             try:
-                made.append(TimeLimit(self.timeout))
+                interceptors.append(TimeLimit(self.timeout))
             except ValueError as error:
-                raise BadUsage(f"--timeout is a number of seconds above 0, not {self.timeout:g}") from error
+                raise InvalidUsage(f"--timeout must be a number of seconds above 0, not {self.timeout:g}") from error
         if self.max_tokens is not None or self.max_cost is not None:
-            made.append(Budget(tokens=self.max_tokens, cost=self.max_cost, model=model))
-        return made
+            interceptors.append(Budget(tokens=self.max_tokens, cost=self.max_cost, model=model))
+        return interceptors
 
 
 def limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add options for limits to a command, which gets them as its argument `limits`."""
+    """Add options for limits to a command, which receives them as its argument `limits`."""
 
     @wraps(command)
     def with_limits(
-        *given: Any,
+        *arguments: Any,
         max_steps: int,
         timeout: float | None,
         max_tokens: int | None,
@@ -89,101 +106,114 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
         **options: Any,
     ) -> None:
         limits = RunLimits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
-        command(*given, limits=limits, **options)
+        command(*arguments, limits=limits, **options)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed(_LIMIT_OPTIONS):
         option(with_limits)
     return with_limits
 
 
-_OPTIONS = (
+_LIMIT_OPTIONS = (
     click.option(
         "--max-steps", default=50, show_default=True, type=click.IntRange(min=1), help="Stop after this many steps."
     ),
-    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this long. No limit when left out."),
+    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this time.  [default: no limit]"),
     click.option(
         "--max-tokens",
         type=click.IntRange(min=1),
         metavar="TOKENS",
-        help="Use no more tokens than this in all, read and written; a part is kept back for a last answer.",
+        help="Use at most this many tokens, input and output; some are reserved for a last answer.  [default: no limit]",
     ),
     click.option(
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="DOLLARS",
-        help="Spend no more than this, by the prices that providers publish (needs the extra prices). A model whose price is "
-        "not known is taken for a dear one.",
+        help="Spend at most this much, at published prices (requires the extra `prices`). Models without a known price are "
+        "assumed expensive.  [default: no limit]",
     ),
 )
 
 
-_SHORTEST_SECRET = 4
-"""What is shorter, as the keys that local servers do not look at, would be found everywhere."""
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+_MIN_MASKED_SECRET = 4
+"""The minimum length of a secret that is masked: placeholder keys of local servers, such as `-`, would match everywhere."""
 
 
 @frozen
 class JournalTarget:
-    """Where an execution is written down.
+    """Where an execution is recorded.
 
     Attributes:
-        file: the journal.
+        file: the file of the journal.
         execution_id: the id of the execution.
-        goes_on: whether the execution is in the journal already.
+        is_resumed: whether the execution is in the journal already.
     """
 
     file: str
     execution_id: str
-    goes_on: bool = False
+    is_resumed: bool = False
 
     @classmethod
     def of(cls, file: str | None, resumed: str | None, question: str | None) -> JournalTarget | None:
-        """Return what the options of a command say; None when nothing is written down.
+        """Return the target that the options name; None when nothing is recorded.
+
+        Args:
+            file: the value of `--journal`.
+            resumed: the value of `--resume`.
+            question: the question.
 
         Raises:
-            BadUsage: when they contradict each other, or there is no such execution.
+            InvalidUsage: the options contradict each other, or there is no such execution.
         """
         if resumed is None:
             return None if file is None else cls(file, RandomIds().new_id("execution"))
         if file is None:
-            raise BadUsage(
-                f"--resume needs the journal that the execution is in: --journal FILE ({VARIABLE} is not looked at)"
+            raise InvalidUsage(
+                f"--resume requires the journal of the execution: --journal FILE ({JOURNAL_VARIABLE} is not used here)"
             )
         if question is not None:
-            raise BadUsage("--resume goes on with what was asked; leave the question out")
-        head = with_journal(file, lambda journal: found(journal, resumed))
-        return cls(file, head.execution_id, goes_on=True)
+            raise InvalidUsage("--resume continues with the recorded question; omit the question")
+        head = with_journal(file, lambda journal: find_execution(journal, resumed))
+        return cls(file, head.execution_id, is_resumed=True)
 
-    def journal(self, secrets: Iterable[Secret]) -> SqliteJournal:
-        """Return the journal, in which these secrets are masked."""
-        return SqliteJournal(self.file, secrets=[one for one in secrets if len(one.reveal()) >= _SHORTEST_SECRET])
+    def open(self, secrets: Iterable[Secret]) -> SqliteJournal:
+        """Return the journal, which masks these secrets."""
+        return SqliteJournal(
+            self.file, secrets=[secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
+        )
 
     @property
-    def way_on(self) -> str:
-        """How the execution is gone on with when it is interrupted, in words."""
+    def resume_command(self) -> str:
+        """How to resume the execution."""
         options = f"--journal {shlex.quote(self.file)} --resume {shlex.quote(self.execution_id)}"
-        return f"to go on with it, run the same command with {options} and without the question"
+        return f"run the same command with {options} instead of the question"
 
-    def tell(self) -> None:
-        """Say under which id it is written down, before anything happens."""
-        what = "goes on with" if self.goes_on else "recorded as"
-        click.echo(f"{what} {self.execution_id} in {self.file}\nshould it be interrupted: {self.way_on}", err=True)
+    def announce(self) -> None:
+        """Print the id of the execution and how to resume it, before anything happens."""
+        verb = "resuming" if self.is_resumed else "recorded as"
+        click.echo(f"{verb} {self.execution_id} in {self.file}", err=True)
+        click.echo(f"to resume after an interruption: {self.resume_command}", err=True)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Say at Ctrl-C what can be done; tell what the journal refuses as an error of the command.
+    def converting_errors(self) -> Iterator[None]:
+        """Convert errors of the journal into errors of the command, and add the next commands to an interruption.
 
         Raises:
-            Interrupted: by Ctrl-C.
-            BadUsage: when something cannot be decided.
-            JournalTrouble: for any other error of the journal.
+            CommandInterrupted: Ctrl-C was pressed.
+            InvalidUsage: a decision does not apply.
+            JournalFailure: any other error of the journal.
         """
         try:
-            with told_of_journals():
+            with as_journal_errors():
                 yield
-        except Interrupted as stop:
-            journal = f" --journal {shlex.quote(self.file)}"
-            raise Interrupted(f"{stop}\n{how_to_go_on(self.execution_id, journal)}") from None
+        except CommandInterrupted as interruption:
+            journal_argument = f" --journal {shlex.quote(self.file)}"
+            next_commands = describe_next_commands(self.execution_id, journal_argument)
+            raise CommandInterrupted(f"{interruption}\n{next_commands}") from None
 
+
+# --- the subject ----------------------------------------------------------------------------------------------------
 
 DEMO_MODEL = "demo"
 """The model that needs no API key and no network."""
@@ -204,7 +234,7 @@ class Subject:
         secrets: values that the journal masks.
         capabilities: capability rows that precede the published ones.
         dependencies: what the tools receive as `ToolContext.dependencies`.
-        notice: a line about the model, shown before the progress; may be empty.
+        notice: a line about the model, printed before the progress; may be empty.
     """
 
     question: str
@@ -218,7 +248,7 @@ class Subject:
     notice: str = ""
 
 
-def subject_of(
+def build_subject(
     model: str,
     question: str | None,
     places: Sequence[str],
@@ -227,7 +257,7 @@ def subject_of(
     base_url: str | None,
     system: str,
 ) -> Subject:
-    """Return what the arguments of the command name.
+    """Build the subject from the arguments of the command.
 
     Args:
         model: the model string, or `demo`.
@@ -238,17 +268,17 @@ def subject_of(
         system: the system prompt.
 
     Raises:
-        BadUsage: the arguments contradict each other.
+        InvalidUsage: the arguments contradict each other.
         ConfigurationError: there is no such model or tool.
     """
     if model == DEMO_MODEL:
         if base_url is not None:
-            raise BadUsage("the model demo runs in this process and has no address; omit --base-url")
-        text = demo.QUESTION if question is None else _read(question)
-        return _demo_subject(text, tools_from(places, allow) if places else None, system)
+            raise InvalidUsage("the model demo runs in this process and has no address; omit --base-url")
+        text = demo.QUESTION if question is None else _read_question(question)
+        return _demo_subject(text, load_tools(places, allow) if places else None, system)
     if question is None:
         raise click.UsageError("Missing argument 'QUESTION'; only the model demo has a question of its own")
-    text, tools = _read(question), tools_from(places, allow)
+    text, tools = _read_question(question), load_tools(places, allow)
     config = LLMConfig.parse(model, base_url=base_url)
     return Subject(
         question=text,
@@ -273,16 +303,18 @@ def _demo_subject(question: str, tools: Tools | None, system: str) -> Subject:
     )
 
 
-def _read(question: str) -> str:
+def _read_question(question: str) -> str:
     if question == "-":
         try:
             question = sys.stdin.read()
         except UnicodeDecodeError as error:
-            raise BadUsage(f"the question on stdin is not text: {error}") from error
+            raise InvalidUsage(f"the question on stdin is not text: {error}") from error
     if not question.strip():
         raise click.UsageError("the question is empty")
     return question
 
+
+# --- the command ----------------------------------------------------------------------------------------------------
 
 _EPILOG = """\
 \b
@@ -298,8 +330,8 @@ Examples:
 Exit codes:
   0    answered
   1    failed
-  2    asked for in a wrong way: options, tools, a missing key
-  3    stopped by a limit, or calls wait for a decision and nobody could be asked
+  2    usage error: options, tools, or a missing API key
+  3    stopped by a limit, or calls wait for a decision and there is no terminal to ask on
   130  interrupted by Ctrl-C
 """
 
@@ -310,10 +342,10 @@ Exit codes:
     "--model",
     required=True,
     metavar="PROVIDER:MODEL",
-    help="The model, such as openai:gpt-5; or demo, a scripted one that needs no key and no network, with a question and "
-    f"tools of its own. Providers: {', '.join(PRESETS)}.",
+    help="The model, such as openai:gpt-5; or demo, a scripted model with its own question and tools, without an API key or a "
+    f"network. Providers: {', '.join(PRESETS)}.",
 )
-@click.option("--base-url", metavar="URL", help="Another address than the provider's own, as of a server of yours.")
+@click.option("--base-url", metavar="URL", help="The address of the API.  [default: the provider's]")
 @click.option(
     "--tools",
     "places",
@@ -324,31 +356,31 @@ Exit codes:
 )
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
-@click.option("--system", default="", metavar="TEXT", help="Instructions that stand before the question.")
-@manner_options
+@click.option("--system", default="", metavar="TEXT", help="The system prompt.")
+@driver_options
 @limit_options
 @click.option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
-    help="Hold back the calls of tools that change something, and ask about each on the terminal, let all run, or deny "
-    "all. When left out, tools just run; only calls that an ensemble holds back are asked about.",
+    help="Require approval for calls of tools that change something: ask about each on the terminal, approve all, or deny "
+    "all. Without this option tools just run, and only calls that an ensemble suspends are asked about.",
 )
 @click.option(
     "--journal",
     "journal_file",
     metavar="FILE",
-    help="Write down what happens, in a SQLite file that is made when it is not there: `agentloop runs` shows it, and an "
-    "interrupted execution can be gone on with.",
+    help="Record the execution in this SQLite file, which is created if needed: `agentloop runs` shows it, and an "
+    "interrupted execution can be resumed.",
 )
 @click.option(
     "--resume",
     "resumed",
     metavar="ID",
-    help="Go on with this execution of the journal, interrupted or waiting, instead of asking a question. The other options are "
-    "those that it began with.",
+    help="Resume this execution of the journal, interrupted or suspended, instead of asking a question. Repeat the other "
+    "options of the original command.",
 )
-@click.option("--quiet", is_flag=True, help="Show no progress: only the answer, on stdout.")
-@click.option("--json", "as_json", is_flag=True, help="Write the final state, as JSON, instead of the answer.")
+@click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
 @click.pass_context
 def run(  # noqa: PLR0913  # an option each
     context: click.Context,
@@ -360,7 +392,7 @@ def run(  # noqa: PLR0913  # an option each
     mcp: Sequence[str],
     allow: Sequence[str],
     system: str,
-    manner: Manner,
+    driver: DriverOptions,
     limits: RunLimits,
     approve: str | None,
     journal_file: str | None,
@@ -368,83 +400,85 @@ def run(  # noqa: PLR0913  # an option each
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Let a model answer QUESTION, with tools of yours. A single - reads the question from stdin.
+    """Answer QUESTION with a model and your tools. A single - reads the question from stdin.
 
-    The answer goes to stdout; progress, and what the tools print, goes to stderr. An answer that --stream has shown is not
-    shown again where both are the same terminal. The key is taken from the provider's
-    environment variable, such as OPENAI_API_KEY. The tools run on this machine, with your rights.
+    The answer goes to stdout; the progress, and what the tools print, goes to stderr. An answer that --stream has shown is
+    not repeated where both are the same terminal. The API key comes from the provider's environment variable, such as
+    OPENAI_API_KEY. The tools run on this machine with your permissions.
     """
-    if manner.streaming and quiet:
-        raise BadUsage("--stream shows what the model writes, and --quiet shows nothing; leave one of them out")
-    recorded = JournalTarget.of(journal_file, resumed, question)
-    question = "go on" if resumed is not None else question
-    if model == DEMO_MODEL and (manner.driver_name != "tools" or manner.mode not in _DEMO_MODES):
-        raise BadUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
-    with redirect_stdout(sys.stderr), told_as_bad_usage():
-        subject = subject_of(model, question, places, allow=allow, base_url=base_url, system=system)
+    if driver.streaming and quiet:
+        raise InvalidUsage("--stream and --quiet contradict each other; omit one of them")
+    target = JournalTarget.of(journal_file, resumed, question)
+    question = "resume" if resumed is not None else question  # not sent: the recorded question is
+    if model == DEMO_MODEL and (driver.name != "tools" or driver.mode not in _DEMO_MODES):
+        raise InvalidUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
+    with redirect_stdout(sys.stderr), as_usage_errors():
+        subject = build_subject(model, question, places, allow=allow, base_url=base_url, system=system)
         interceptors = [*limits.interceptors(subject.model_name), *([] if approve is None else [RequireApproval()])]
         loop = AgentLoop(
-            manner.driver(subject.inference, subject.capabilities),
-            subject.tools.plus(*servers_from(mcp)),
+            driver.build(subject.inference, subject.capabilities),
+            subject.tools.plus(*load_servers(mcp)),
             system_prompt=subject.system_prompt,
             max_steps=limits.max_steps,
             interceptors=interceptors,
-            journal=None if recorded is None else recorded.journal(subject.secrets),
+            journal=None if target is None else target.open(subject.secrets),
         )
-        state, shown = _executed(loop, subject, _decider(approve), recorded, quiet=quiet)
-    _tell(state, shown, quiet=quiet, as_json=as_json)
-    if state.pending and recorded is not None:
-        click.echo(f"It waits in the journal; {recorded.way_on}.", err=True)
-    context.exit(exit_code(state))
+        state, streamed = _execute(loop, subject, _decider(approve), target, quiet=quiet)
+    _print_result(state, streamed, quiet=quiet, as_json=as_json)
+    if state.pending and target is not None:
+        click.echo(f"The execution is in the journal; to resume it: {target.resume_command}.", err=True)
+    context.exit(exit_code_of(state))
 
 
 def _decider(approve: str | None) -> Decider:
     if approve == "all":
-        return approved
+        return approve_call
     if approve == "none":
-        return denied
-    return TerminalApprover(console(stderr=True)) if can_ask() else undecided
+        return deny_call
+    return TerminalApprover(create_console(stderr=True)) if can_prompt() else leave_pending
 
 
-def _executed(
-    loop: AgentLoop, subject: Subject, decide: Decider, recorded: JournalTarget | None, *, quiet: bool
+def _execute(
+    loop: AgentLoop, subject: Subject, decide: Decider, target: JournalTarget | None, *, quiet: bool
 ) -> tuple[AgentState, str]:
-    """Return the final state, and the last text of the model that was shown while it was written."""
+    """Return the final state, and the last text that was shown while it was generated."""
     if quiet:
-        return _concluded(loop, subject, decide, recorded), ""
+        return _run_recorded(loop, subject, decide, target), ""
     click.echo(subject.notice, err=True, nl=bool(subject.notice))
-    if recorded is not None:
-        recorded.tell()
-    with Progress(console(stderr=True)) as progress:
+    if target is not None:
+        target.announce()
+    with Progress(create_console(stderr=True)) as progress:
         loop.wiretap(progress)
-        state = _concluded(loop, subject, decide, recorded)
-    return state, progress.written
+        state = _run_recorded(loop, subject, decide, target)
+    return state, progress.streamed_text
 
 
-def _concluded(loop: AgentLoop, subject: Subject, decide: Decider, recorded: JournalTarget | None) -> AgentState:
-    if recorded is None:
-        return concluded(loop, subject.question, decide, subject.dependencies)
-    with recorded.told():
-        return concluded(
+def _run_recorded(loop: AgentLoop, subject: Subject, decide: Decider, target: JournalTarget | None) -> AgentState:
+    if target is None:
+        return run_to_end(loop, subject.question, decide, subject.dependencies)
+    with target.converting_errors():
+        return run_to_end(
             loop,
             subject.question,
             decide,
             subject.dependencies,
-            execution_id=recorded.execution_id,
-            goes_on=recorded.goes_on,
+            execution_id=target.execution_id,
+            recovers=target.is_resumed,
         )
 
 
-def _tell(state: AgentState, shown: str, *, quiet: bool, as_json: bool) -> None:
+def _print_result(state: AgentState, streamed: str, *, quiet: bool, as_json: bool) -> None:
     if not quiet:
-        click.echo(summary(state), err=True)
-    short = shortcoming(state)
-    if short:
-        click.echo(short, err=True)
+        click.echo(summarize(state), err=True)
+    problem = describe_problem(state)
+    if problem:
+        click.echo(problem, err=True)
     if state.pending:
-        click.echo("Run it on a terminal to be asked about each, or with --approve all or --approve none.", err=True)
+        click.echo("Run the command on a terminal to be asked, or with --approve all or --approve none.", err=True)
     if as_json:
         click.echo(to_json(state))
-    elif state.final_text and not (shown == state.final_text.strip() and on_one_terminal(sys.stdout, sys.stderr)):
-        answer = printable(state.final_text) if sys.stdout.isatty() else state.final_text
-        click.echo(answer, color=True)  # as it is: click would take colors out where the output is not a terminal
+        return
+    was_shown = streamed == state.final_text.strip() and is_same_terminal(sys.stdout, sys.stderr)
+    if state.final_text and not was_shown:
+        answer = as_printable(state.final_text) if sys.stdout.isatty() else state.final_text
+        click.echo(answer, color=True)  # unchanged: click removes colors where the output is not a terminal

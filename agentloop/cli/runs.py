@@ -1,4 +1,4 @@
-"""`agentloop runs`."""
+"""`agentloop runs`: list recorded executions, replay, verify and export them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-from agentloop.cli.console import Waiting, console, counted, one_line, printable
-from agentloop.cli.errors import BadUsage, told_as_bad_usage
+from agentloop.cli.console import Spinner, as_one_line, as_printable, create_console, format_count
+from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import (
     INTERRUPTED,
-    STYLES,
-    as_data,
-    found,
+    STATUS_STYLES,
+    as_journal_errors,
+    effective_status,
+    find_execution,
+    head_as_json,
+    is_journal_file,
     journal_option,
     journal_path,
-    standing,
-    told_of_journals,
     with_journal,
 )
 from agentloop.cli.runs_resume import fork, resume
 from agentloop.cli.runs_show import show
-from agentloop.cli.sources import loop_of
+from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal.chain import JournalFinding, verify_records
 from agentloop.journal.export import pytest_source
@@ -41,7 +42,270 @@ from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus
 
-_EPILOG = """\
+
+@click.group()
+def runs() -> None:
+    """Inspect, resume and verify the executions of a journal.
+
+    `agentloop run --journal FILE` and `AgentLoop(journal=SqliteJournal(FILE))` record them. ID is the id of an execution, or
+    an unambiguous prefix of it. MODULE:LOOP is a loop in a module, or a function that returns one; file.py:loop works too.
+    """
+
+
+for _command in (show, resume, fork):
+    runs.add_command(_command)
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+_STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
+_MAX_INPUT = 60
+_MAX_ID_WIDTH = 44
+
+
+@frozen(kw_only=True)
+class ExecutionFilter:
+    """Which executions to list.
+
+    Attributes:
+        agent_id: only the executions of this agent; None for all.
+        status: only executions with this effective status; None for all.
+        limit: the maximum number of executions.
+        includes_sub_agents: whether to list the executions of sub-agents.
+    """
+
+    agent_id: str | None
+    status: str | None
+    limit: int
+    includes_sub_agents: bool
+
+
+@runs.command(name="list")
+@journal_option
+@click.option("--agent", "agent_id", metavar="ID", help="List only the executions of this agent.")
+@click.option("--status", type=click.Choice(_STATUSES), help="List only executions with this status.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The maximum number of executions."
+)
+@click.option(
+    "--all",
+    "includes_sub_agents",
+    is_flag=True,
+    help="Include sub-agents, which `runs show` shows inside their callers.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def list_runs(
+    *,
+    journal_file: str | None,
+    agent_id: str | None,
+    status: str | None,
+    limit: int,
+    includes_sub_agents: bool,
+    as_json: bool,
+) -> None:
+    """List the executions of a journal, the newest first.
+
+    An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it.
+    """
+    selection = ExecutionFilter(
+        agent_id=agent_id,
+        status=status,
+        limit=limit,
+        includes_sub_agents=includes_sub_agents or agent_id is not None,
+    )
+    rows, has_more = with_journal(journal_file, lambda journal: _select(journal, selection))
+    if as_json:
+        click.echo(json.dumps([head_as_json(head, status) for head, status in rows], indent=2))
+        return
+    if rows:
+        create_console().print(_table(rows))
+    else:
+        click.echo("no matching executions" if status or agent_id else "no executions", err=True)
+    if has_more:
+        click.echo(f"There are more; --limit {limit * 5} lists them.", err=True)
+
+
+async def _select(journal: CanJournal, selection: ExecutionFilter) -> tuple[list[tuple[ExecutionHead, str]], bool]:
+    """Return the executions with their effective status, and whether there are more."""
+    status = None if selection.status is None else _recorded_status(selection.status)
+    # The journal cannot filter by effective status or by depth, so it is asked for more until the limit is reached.
+    limit = selection.limit + 1
+    while True:
+        heads = await journal.list(agent_id=selection.agent_id, status=status, limit=limit)
+        rows = list[tuple[ExecutionHead, str]]()
+        for head in heads:
+            if head.parent_agent_id is not None and not selection.includes_sub_agents:
+                continue
+            effective = await effective_status(journal, head)
+            if selection.status in {None, effective}:
+                rows.append((head, effective))
+            if len(rows) > selection.limit:
+                return rows[: selection.limit], True
+        if len(heads) < limit:
+            return rows, False
+        limit *= 4
+
+
+def _recorded_status(status: str) -> ExecutionStatus:
+    return ExecutionStatus.IN_PROGRESS if status == INTERRUPTED else ExecutionStatus(status)
+
+
+def _table(rows: Sequence[tuple[ExecutionHead, str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    id_width = max([len(head.execution_id) for head, _ in rows])
+    table.add_column("id", overflow="fold", min_width=min(id_width, _MAX_ID_WIDTH))
+    for column in ("status", "steps", "updated"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "steps" else "left")
+    table.add_column("input", overflow="ellipsis", no_wrap=True)
+    for head, status in rows:
+        table.add_row(
+            as_one_line(head.execution_id),
+            Text(status, STATUS_STYLES.get(status, "")),
+            str(head.step_count),
+            head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            as_one_line(head.input)[:_MAX_INPUT],
+        )
+    return table
+
+
+# --- replay ---------------------------------------------------------------------------------------------------------
+
+_REPLAY_EPILOG = """\
+\b
+Examples:
+  agentloop runs replay execution_6f1d support:loop
+  agentloop runs replay --all support:loop
+
+\b
+Exit codes:
+  0  no differences
+  1  an execution differs, or could not be replayed
+  2  usage error
+"""
+
+
+@runs.command(epilog=_REPLAY_EPILOG)
+@click.argument("executions", metavar="[ID]...", nargs=-1)
+@click.argument("loop_path", metavar="MODULE:LOOP")
+@journal_option
+@click.option("--all", "replays_all", is_flag=True, help="Replay all executions of the journal except sub-agents.")
+@click.pass_context
+def replay(
+    context: click.Context, *, executions: Sequence[str], loop_path: str, journal_file: str | None, replays_all: bool
+) -> None:
+    """Run the current code against recorded executions, and show where it first behaves differently.
+
+    Models and tools are not called: each request and each call gets its recorded outcome. A changed prompt, rule or tool
+    is thus compared with everything that has happened.
+    """
+    if bool(executions) == replays_all:
+        raise click.UsageError("name executions, or all of them with --all")
+    with as_usage_errors(), as_journal_errors(), redirect_stdout(sys.stderr):
+        loop = load_loop(loop_path)
+        journal = _open_journal(loop, journal_file)
+        summary = asyncio.run(_replay(journal, loop, executions))
+    _print_summary(summary)
+    context.exit(1 if summary.diverged or summary.not_replayed else 0)
+
+
+def _open_journal(loop: AgentLoop, option: str | None) -> CanJournal:
+    """Return the loop's own journal, which knows its secrets, unless the command names another one."""
+    journal = loop.journal
+    if journal is not None and option is None:
+        return journal
+    path = journal_path(option)
+    return journal if journal is not None and is_journal_file(journal, path) else SqliteJournal(path)
+
+
+async def _replay(journal: CanJournal, loop: AgentLoop, prefixes: Sequence[str]) -> ReplaySummary:
+    spinner, different = Spinner(create_console(stderr=True)), 0
+
+    def show_progress(done: int, total: int, replayed: Replay | None) -> None:
+        nonlocal different
+        different += replayed is not None and not replayed.is_equal
+        spinner.show(f"{done:,} of {format_count(total, 'execution')}, {different:,} differ")
+
+    try:
+        ids = [(await find_execution(journal, prefix)).execution_id for prefix in prefixes]
+        return await replay_all(
+            journal, loop, executions=ids or await _top_level_ids(journal), on_progress=show_progress
+        )
+    finally:
+        spinner.hide()
+        await journal.aclose()
+
+
+async def _top_level_ids(journal: CanJournal) -> Sequence[str]:
+    """Return the ids of the executions that no other agent called, the oldest first."""
+    ids = [head.execution_id for head in await journal.list() if head.parent_agent_id is None]
+    if not ids:
+        raise InvalidUsage("the journal has no executions")
+    return ids[::-1]
+
+
+def _print_summary(summary: ReplaySummary) -> None:
+    for result in summary.replays:
+        if not result.is_equal or len(summary.replays) == 1:
+            click.echo(as_printable(result.explain()))
+    for execution_id, reason in summary.not_replayed.items():
+        click.echo(f"{as_one_line(execution_id)}: not replayed: {as_one_line(reason)}")
+    total = len(summary.replays) + len(summary.not_replayed)
+    if total > 1:
+        different = f"{len(summary.diverged):,} differ"
+        places = ", ".join([f"{count:,} at {place}" for place, count in summary.places.items()])
+        parts = [f"{len(summary.equal):,} equal", f"{different} ({places})" if places else different]
+        parts += [f"{len(summary.not_replayed):,} not replayed"] if summary.not_replayed else []
+        click.echo(f"{format_count(total, 'execution')}: {', '.join(parts)}")
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
+
+_VERIFY_EPILOG = """\
+\b
+Exit codes:
+  0  all records are intact
+  1  problems were found
+  2  usage error, such as an unknown journal or execution
+"""
+
+
+@runs.command(epilog=_VERIFY_EPILOG)
+@click.argument("executions", metavar="[ID]...", nargs=-1)
+@journal_option
+@click.pass_context
+def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None) -> None:
+    """Verify that no record of an execution was changed, removed, added or moved.
+
+    Without an ID, verify all executions and the file itself.
+    """
+    count, records, findings = with_journal(journal_file, lambda journal: _verify(journal, executions))
+    for finding in findings:
+        click.echo(f"{as_one_line(finding.execution_id) or 'the journal'}: {as_one_line(finding.problem)}")
+    scope = f"{format_count(count, 'execution')}, {format_count(records, 'record')}"
+    click.echo(f"{scope}: {format_count(len(findings), 'problem') if findings else 'all intact'}")
+    context.exit(1 if findings else 0)
+
+
+async def _verify(journal: Journal, prefixes: Sequence[str]) -> tuple[int, int, list[JournalFinding]]:
+    """Return the number of verified executions and records, and the problems."""
+    ids: list[str | None] = [(await find_execution(journal, prefix)).execution_id for prefix in prefixes] or [None]
+    count, records, findings = 0, 0, list[JournalFinding]()
+    spinner = Spinner(create_console(stderr=True))
+    try:
+        for execution_id in ids:
+            async for report in journal.verify_each(execution_id):
+                count += 1 if report.record_count else 0
+                records += report.record_count
+                findings += [finding for finding in report.findings if finding not in findings]
+                spinner.show(f"{format_count(count, 'execution')}, {format_count(len(findings), 'problem')}")
+    finally:
+        spinner.hide()
+    return count, records, findings
+
+
+# --- export ---------------------------------------------------------------------------------------------------------
+
+_EXPORT_EPILOG = """\
 \b
 Examples:
   agentloop runs export execution_6f1d > records.jsonl
@@ -49,43 +313,41 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@runs.command(epilog=_EXPORT_EPILOG)
 @click.argument("execution", metavar="ID")
 @journal_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="Write the records, one JSON document a line; so it is without options."
+    "--json", "as_json", is_flag=True, help="Export the records, one JSON document per line. This is the default."
 )
 @click.option(
     "--pytest",
     "as_test",
     is_flag=True,
-    help="Write a test: the answers of the model as a script, the tools as stand-ins that return what was recorded, and what "
-    "came of it as expectations. It needs neither the journal, nor the network, nor your code.",
+    help="Export a test: the responses of the model as a script, stand-ins for the tools that return the recorded results, and "
+    "the outcome as assertions. It needs neither the journal, nor a network, nor your code.",
 )
 @click.option(
     "--loop",
     "loop_path",
     metavar="MODULE:LOOP",
-    help="With --pytest: use the tools of this loop, as the model sees them, and its interceptors. What the tools return stays "
-    "as it was recorded.",
+    help="With --pytest: use the tool definitions and the interceptors of this loop. The tools still return the recorded "
+    "results.",
 )
-@click.option(
-    "-o", "--output", metavar="FILE", help="Write to this file, which must not be there yet, instead of stdout."
-)
+@click.option("-o", "--output", metavar="FILE", help="Write to a new file instead of stdout.")
 def export(
     execution: str, *, journal_file: str | None, as_json: bool, as_test: bool, loop_path: str | None, output: str | None
 ) -> None:
-    """Write an execution down for others: as its records, or as a test that comes to what it came to.
+    """Export an execution as records, or as a test that reproduces its outcome.
 
-    A failing execution becomes a test that reproduces the failure. What was kept out of the journal is not in it either.
+    A failing execution becomes a test that reproduces the failure. Masked secrets stay masked.
     """
     if as_json and as_test:
-        raise BadUsage("--json and --pytest are two forms; leave one of them out")
+        raise InvalidUsage("--json and --pytest contradict each other; omit one of them")
     if loop_path is not None and not as_test:
-        raise BadUsage("--loop belongs to --pytest")
+        raise InvalidUsage("--loop requires --pytest")
     if loop_path is not None:
         _check_loop(loop_path)
-    records = with_journal(journal_file, lambda journal: _read(journal, execution))
+    records = with_journal(journal_file, lambda journal: _read_verified(journal, execution))
     if as_test:
         text = pytest_source(records, records[0].execution_id, loop=loop_path or "")
     else:
@@ -95,13 +357,13 @@ def export(
 
 def _check_loop(path: str) -> None:
     if ".py:" in path:
-        raise BadUsage(f"the test imports the loop, so --loop takes module:loop, not the file in {path!r}")
-    with told_as_bad_usage():
-        loop_of(path)
+        raise InvalidUsage(f"the test imports the loop, so --loop takes module:loop, not the file in {path!r}")
+    with as_usage_errors():
+        load_loop(path)
 
 
-async def _read(journal: CanJournal, beginning: str) -> Sequence[JournalRecord]:
-    head = await found(journal, beginning)
+async def _read_verified(journal: CanJournal, prefix: str) -> Sequence[JournalRecord]:
+    head = await find_execution(journal, prefix)
     return verify_records(await journal.read(head.execution_id), head.execution_id)
 
 
@@ -113,242 +375,6 @@ def _write(text: str, output: str | None) -> None:
         with Path(output).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise BadUsage(f"there is a file {output} already; name another one with -o") from error
+        raise InvalidUsage(f"the file {output} exists already; choose another one with -o") from error
     except OSError as error:
-        raise BadUsage(f"{output} cannot be written: {error.strerror or error}") from error
-
-
-_STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
-_SHOWN_INPUT = 60
-_SHOWN_ID = 44
-
-
-@frozen(kw_only=True)
-class Wanted:
-    """Which executions are listed.
-
-    Attributes:
-        agent_id: those of this agent; None for all.
-        status: those that stand like this; None for all.
-        limit: no more than so many.
-        inner: whether those of sub-agents are listed too.
-    """
-
-    agent_id: str | None
-    status: str | None
-    limit: int
-    inner: bool
-
-
-@click.command(name="list")
-@journal_option
-@click.option("--agent", "agent_id", metavar="ID", help="Only the executions of this agent.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand like this.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="No more than so many.")
-@click.option(
-    "--all", "inner", is_flag=True, help="Those of sub-agents too, which `runs show` shows within their callers."
-)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
-def list_runs(
-    *, journal_file: str | None, agent_id: str | None, status: str | None, limit: int, inner: bool, as_json: bool
-) -> None:
-    """List the executions of a journal, the newest first.
-
-    One in progress whose process has died is shown as interrupted; `agentloop runs resume` goes on with it.
-    """
-    wanted = Wanted(agent_id=agent_id, status=status, limit=limit, inner=inner or agent_id is not None)
-    rows, more = with_journal(journal_file, lambda journal: _chosen(journal, wanted))
-    if as_json:
-        click.echo(json.dumps([as_data(head, told) for head, told in rows], indent=2))
-        return
-    if rows:
-        console().print(_table(rows))
-    else:
-        click.echo("no such executions" if status or agent_id else "no executions", err=True)
-    if more:
-        click.echo(f"There are more; --limit {limit * 5} shows them.", err=True)
-
-
-async def _chosen(journal: CanJournal, wanted: Wanted) -> tuple[list[tuple[ExecutionHead, str]], bool]:
-    """Return the executions with how they stand, and whether there are more."""
-    kept = None if wanted.status is None else _kept_status(wanted.status)
-    most, rows = wanted.limit + 1, list[tuple[ExecutionHead, str]]()
-    while True:
-        heads = await journal.list(agent_id=wanted.agent_id, status=kept, limit=most)
-        rows = []
-        for head in heads:
-            if head.parent_agent_id is not None and not wanted.inner:
-                continue
-            told = await standing(journal, head)
-            if wanted.status in {None, told}:
-                rows.append((head, told))
-            if len(rows) > wanted.limit:
-                return rows[: wanted.limit], True
-        if len(heads) < most:
-            return rows, False
-        most *= 4
-
-
-def _kept_status(status: str) -> ExecutionStatus:
-    return ExecutionStatus.IN_PROGRESS if status == INTERRUPTED else ExecutionStatus(status)
-
-
-def _table(rows: Sequence[tuple[ExecutionHead, str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    longest = max([len(head.execution_id) for head, _ in rows])
-    table.add_column("id", overflow="fold", min_width=min(longest, _SHOWN_ID))
-    for column in ("status", "steps", "last change"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "steps" else "left")
-    table.add_column("input", overflow="ellipsis", no_wrap=True)
-    for head, told in rows:
-        status = Text(told, STYLES.get(told, ""))
-        when = head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(
-            one_line(head.execution_id), status, str(head.step_count), when, one_line(head.input)[:_SHOWN_INPUT]
-        )
-    return table
-
-
-_REPLAY_EPILOG = """\
-\b
-Examples:
-  agentloop runs replay execution_6f1d support:loop
-  agentloop runs replay --all support:loop
-
-\b
-Exit codes:
-  0  nothing differs
-  1  something differs, or could not be replayed
-  2  asked for in a wrong way
-"""
-
-
-@click.command(epilog=_REPLAY_EPILOG)
-@click.argument("executions", metavar="[ID]...", nargs=-1)
-@click.argument("loop_path", metavar="MODULE:LOOP")
-@journal_option
-@click.option("--all", "every", is_flag=True, help="All executions of the journal but those of sub-agents.")
-@click.pass_context
-def replay(
-    context: click.Context, *, executions: Sequence[str], loop_path: str, journal_file: str | None, every: bool
-) -> None:
-    """Run today's code against recorded executions, and tell the first place where it does something else.
-
-    Nothing is touched: models and tools are not used, each inference and each call gets what came of the recorded one. So a
-    change of a prompt, a rule or a tool is held against everything that has happened.
-    """
-    if bool(executions) == every:
-        raise click.UsageError("name executions, or all of them with --all")
-    with told_as_bad_usage(), told_of_journals(), redirect_stdout(sys.stderr):
-        loop = loop_of(loop_path)
-        journal = _journal(loop, journal_file)
-        summary = asyncio.run(_replayed(journal, loop, executions))
-    _tell(summary)
-    context.exit(1 if summary.diverged or summary.not_replayed else 0)
-
-
-def _journal(loop: AgentLoop, given: str | None) -> CanJournal:
-    """Return the journal that is named; the loop's own, which knows what it masks, when it is the same or none is named."""
-    own = loop.journal
-    if own is not None and given is None:
-        return own
-    path = journal_path(given)
-    if isinstance(own, SqliteJournal) and own.path.resolve() == Path(path).resolve():
-        return own
-    return SqliteJournal(path)
-
-
-async def _replayed(journal: CanJournal, loop: AgentLoop, beginnings: Sequence[str]) -> ReplaySummary:
-    waiting, differing = Waiting(console(stderr=True)), 0
-
-    def show(done: int, total: int, made: Replay | None) -> None:
-        nonlocal differing
-        differing += made is not None and not made.is_equal
-        waiting.show(f"{done:,} of {counted(total, 'execution')}, {differing:,} differ")
-
-    try:
-        chosen = [(await found(journal, one)).execution_id for one in beginnings] or await _own(journal)
-        return await replay_all(journal, loop, executions=chosen, on_progress=show)
-    finally:
-        waiting.hide()
-        await journal.aclose()
-
-
-async def _own(journal: CanJournal) -> Sequence[str]:
-    """Return the executions that are nobody's sub-agent, the oldest first."""
-    ids = [head.execution_id for head in await journal.list() if head.parent_agent_id is None]
-    if not ids:
-        raise BadUsage("the journal holds no executions")
-    return ids[::-1]
-
-
-def _tell(summary: ReplaySummary) -> None:
-    for one in summary.replays:
-        if not one.is_equal or len(summary.replays) == 1:
-            click.echo(printable(one.explain()))
-    for execution_id, why in summary.not_replayed.items():
-        click.echo(f"{one_line(execution_id)}: not replayed: {one_line(why)}")
-    total = len(summary.replays) + len(summary.not_replayed)
-    if total > 1:
-        differing = f"{len(summary.diverged):,} differ"
-        places = ", ".join([f"{count:,} at {place}" for place, count in summary.places.items()])
-        parts = [f"{len(summary.equal):,} equal", f"{differing} ({places})" if places else differing]
-        parts += [f"{len(summary.not_replayed):,} not replayed"] if summary.not_replayed else []
-        click.echo(f"{counted(total, 'execution')}: {', '.join(parts)}")
-
-
-_VERIFY_EPILOG = """\
-\b
-Exit codes:
-  0  every record is as it was written
-  1  something was found
-  2  asked for in a wrong way: no such journal or execution
-"""
-
-
-@click.command(epilog=_VERIFY_EPILOG)
-@click.argument("executions", metavar="[ID]...", nargs=-1)
-@journal_option
-@click.pass_context
-def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None) -> None:
-    """Check that the records of executions are as they were written: none changed, dropped, added or put elsewhere.
-
-    Without an ID, all executions and the file itself are looked at.
-    """
-    count, records, findings = with_journal(journal_file, lambda journal: _verified(journal, executions))
-    for one in findings:
-        click.echo(f"{one_line(one.execution_id) or 'the journal'}: {one_line(one.problem)}")
-    looked_at = f"{counted(count, 'execution')}, {counted(records, 'record')}"
-    said = counted(len(findings), "finding") if findings else "all as they were written"
-    click.echo(f"{looked_at}: {said}")
-    context.exit(1 if findings else 0)
-
-
-async def _verified(journal: Journal, beginnings: Sequence[str]) -> tuple[int, int, list[JournalFinding]]:
-    """Return how many executions and records were looked at, and what is wrong."""
-    chosen: list[str | None] = [(await found(journal, one)).execution_id for one in beginnings] or [None]
-    count, records, findings = 0, 0, list[JournalFinding]()
-    waiting = Waiting(console(stderr=True))
-    try:
-        for execution_id in chosen:
-            async for one in journal.verify_each(execution_id):
-                count += 1 if one.record_count else 0
-                records += one.record_count
-                findings += [finding for finding in one.findings if finding not in findings]
-                waiting.show(f"{counted(count, 'execution')}, {counted(len(findings), 'finding')}")
-    finally:
-        waiting.hide()
-    return count, records, findings
-
-
-@click.group()
-def runs() -> None:
-    """Look at the executions of a journal, go on with them, and check them.
-
-    `agentloop run --journal FILE` and `AgentLoop(journal=SqliteJournal(FILE))` write them down. An ID is the id of an
-    execution, or its beginning; MODULE:LOOP is a loop in a module, or a function that makes one.
-    """
-
-
-for _command in (list_runs, show, resume, replay, fork, verify, export):
-    runs.add_command(_command)
+        raise InvalidUsage(f"{output} cannot be written: {error.strerror or error}") from error

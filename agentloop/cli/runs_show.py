@@ -1,4 +1,4 @@
-"""`agentloop runs show`."""
+"""`agentloop runs show`: the account of one execution."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from rich.text import Text
 
 from agentloop.cli.console import (
     Symbols,
-    call_text,
-    console,
-    counted,
-    duration,
-    one_line,
-    printable,
-    shortcoming,
-    summary,
-    tokens,
+    as_one_line,
+    as_printable,
+    create_console,
+    describe_problem,
+    format_call,
+    format_call_number,
+    format_count,
+    format_duration,
+    format_outcome,
+    format_settled_call,
+    format_tokens,
+    summarize,
 )
-from agentloop.cli.errors import BadUsage
+from agentloop.cli.errors import InvalidUsage
 from agentloop.cli.journals import (
     INTERRUPTED,
-    STYLES,
+    STATUS_STYLES,
     CallAccount,
-    as_data,
-    calls_in,
-    found,
+    account_for_calls,
+    effective_status,
+    find_execution,
+    head_as_json,
     journal_option,
-    standing,
     with_journal,
 )
 from agentloop.contracts.can_journal import CanJournal
@@ -54,188 +57,282 @@ from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
 
 
 @frozen(kw_only=True)
-class Line:
-    """One line.
+class ReportLine:
+    """One line of a report.
 
     Attributes:
-        step: the number of the step that it is of; 0 for what is beside the steps.
+        step: the number of its step; 0 for a line outside of the steps.
         symbol: the sign before it; empty for a heading.
         style: its color.
-        what: what happened.
-        told: what was said or returned with it; may be long.
-        key: the idempotency key of the call that begins with it; empty for other lines.
+        text: what happened.
+        detail: a text, a result or an error that belongs to it; may be long.
+        key: the idempotency key of the call that starts with this line; empty for other lines.
     """
 
     step: int
     symbol: str = ""
     style: str = ""
-    what: str
-    told: str = ""
+    text: str
+    detail: str = ""
     key: str = ""
 
 
+@frozen(kw_only=True)
+class ExecutionReport:
+    """What `runs show` prints about an execution.
+
+    Attributes:
+        head: the head of the execution.
+        status: its effective status.
+        state: its newest state.
+        records: all its records.
+        lines: what happened, each line with the depth of its agent; 0 for the execution itself.
+        calls: its calls.
+    """
+
+    head: ExecutionHead
+    status: str
+    state: AgentState
+    records: Sequence[JournalRecord]
+    lines: Sequence[tuple[int, ReportLine]]
+    calls: Sequence[CallAccount]
+
+
+@click.command()
+@click.argument("execution", metavar="ID")
+@journal_option
+@click.option("--step", type=click.IntRange(min=1), help="Show only this step, with all texts and results in full.")
+@click.option("--records", is_flag=True, help="Show the records themselves.")
+@click.option("--json", "as_json", is_flag=True, help="Print the execution, its calls and its state as JSON.")
+def show(execution: str, *, journal_file: str | None, step: int | None, records: bool, as_json: bool) -> None:
+    """Show what an execution did: steps, calls and their outcomes, decisions, tokens and times.
+
+    Executions of sub-agents are shown inside the calls that started them. ID is the id of an execution, or a prefix of it.
+    """
+    report = with_journal(journal_file, lambda journal: _read_report(journal, execution))
+    if step is not None and step > max([line.step for depth, line in report.lines if not depth], default=0):
+        raise InvalidUsage(
+            f"there is no step {step}; the execution has {format_count(report.state.step_count, 'step')}"
+        )
+    if as_json:
+        click.echo(json.dumps(_report_as_json(report), indent=2))
+    elif records:
+        for record in report.records:
+            _print_record(record)
+    else:
+        _print_report(create_console(), report, step)
+
+
+async def _read_report(journal: CanJournal, prefix: str) -> ExecutionReport:
+    head = await find_execution(journal, prefix)
+    records = await journal.read(head.execution_id)
+    try:
+        verify_records(records, head.execution_id)
+    except JournalCorrupt as error:
+        # Damaged records are shown as far as they can be read: this is the command to look at them.
+        click.echo(f"{as_one_line(str(error))}; `agentloop runs verify` lists all problems", err=True)
+    folded = fold_records(records, head.execution_id)
+    assert folded.state is not None  # noqa: S101  # a fold without a state raises
+    symbols = Symbols.for_encoding(create_console().encoding)
+    return ExecutionReport(
+        head=head,
+        status=await effective_status(journal, head),
+        state=folded.state,
+        records=records,
+        lines=[line async for line in _report_lines(journal, records, symbols, 0)],
+        calls=account_for_calls(records),
+    )
+
+
+async def _report_lines(
+    journal: CanJournal, records: Sequence[JournalRecord], symbols: Symbols, depth: int
+) -> AsyncIterator[tuple[int, ReportLine]]:
+    """Yield the lines of an execution; the lines of a sub-agent follow the start of the call that it served."""
+    reporter = RecordReporter(symbols)
+    for record in records:
+        for line in reporter.apply(record):
+            yield depth, line
+            async for inner in _sub_agent_lines(journal, line, symbols, depth + 1):
+                yield inner
+    for call in reporter.open_calls():
+        text = f"{format_call(call.intent.call)} started, and its outcome is unknown"
+        yield depth, ReportLine(step=0, symbol=symbols.failure, style="yellow", text=text)
+
+
+async def _sub_agent_lines(
+    journal: CanJournal, line: ReportLine, symbols: Symbols, depth: int
+) -> AsyncIterator[tuple[int, ReportLine]]:
+    attempt = 1
+    while line.key:
+        execution_id = f"{line.key}/agent" if attempt == 1 else f"{line.key}/agent-{attempt}"
+        head = await journal.head(execution_id)
+        if head is None:
+            return
+        title = f"agent {as_one_line(execution_id)}: {await effective_status(journal, head)}"
+        yield depth, ReportLine(step=line.step, style="bold", text=title)
+        async for inner in _report_lines(journal, await journal.read(execution_id), symbols, depth):
+            yield inner
+        attempt += 1
+
+
+# --- from records to lines ------------------------------------------------------------------------------------------
+
+
 @define(eq=False)
-class Timeline:
-    """Turns the records of an execution into lines; feed them in order.
+class RecordReporter:
+    """Turns the records of an execution into lines; apply them in order.
 
     Attributes:
         symbols: the signs.
     """
 
     symbols: Symbols
-    _known: FoldedExecution = field(factory=FoldedExecution)
+    _folded: FoldedExecution = field(factory=FoldedExecution)
     _settled: set[str] = field(factory=set)
-    _begun_at: dict[str, datetime] = field(factory=dict)
+    _started: set[str] = field(factory=set)
     _step: int = 0
-    _since: datetime | None = None
+    _previous_at: datetime | None = None
 
-    def lines(self, record: JournalRecord) -> Iterator[Line]:
-        """Take the next record and tell what it tells.
+    def apply(self, record: JournalRecord) -> Iterator[ReportLine]:
+        """Apply the next record, and yield its lines.
 
         Raises:
-            JournalCorrupt: when it cannot be read.
+            JournalCorrupt: the record cannot be read.
         """
-        self._known.apply(record)
-        body = parse_json(record.body)
-        told = list(self._told(record, body))
-        step = max([self._step, *[line.step for line in told]])
+        self._folded.apply(record)
+        lines = list(self._lines(record, parse_json(record.body)))
+        step = max([self._step, *[line.step for line in lines]])
         if step > self._step:
             self._step = step
-            yield Line(step=step, style="bold", what=f"step {step}")
-        yield from told
-        self._since = record.at
+            yield ReportLine(step=step, style="bold", text=f"step {step}")
+        yield from lines
+        self._previous_at = record.at
 
     def open_calls(self) -> Sequence[RecordedCall]:
-        """Return the calls that have begun and of whose end nothing is known."""
-        return [call for call in self._known.calls.values() if call.execution is None and call.pending is None]
+        """Return the calls that started and have neither an outcome nor a pending decision."""
+        return [call for call in self._folded.calls.values() if call.execution is None and call.pending is None]
 
-    def _told(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[Line]:
+    def _lines(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[ReportLine]:
         match record.kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-                yield from self._inference(body, record.at)
+                yield from self._inference_lines(body, record.at)
             case RecordKind.CALL_INTENT:
-                yield self._intent(body["intent"]["key"], record.at)
+                yield self._start_line(body["intent"]["key"])
             case RecordKind.CALL_OUTCOME:
-                yield from self._outcomes([self._known.calls[body["execution"]["key"]].execution])
+                yield from self._outcome_lines([self._folded.calls[body["execution"]["key"]].execution])
             case RecordKind.CALL_SUSPENDED:
-                pending = self._known.calls[body["pending"]["key"]].pending
-                assert pending is not None  # noqa: S101  # the record was just fed
-                yield self._note(
-                    pending.key, f"{_place(pending.key)} {one_line(pending.call.name)} waits", pending.reason
-                )
+                pending = self._folded.calls[body["pending"]["key"]].pending
+                assert pending is not None  # noqa: S101  # the record was just applied
+                text = f"{format_call_number(pending.key)} {as_one_line(pending.call.name)} waits"
+                yield self._note(pending.key, text, pending.reason)
             case RecordKind.DECISION_USED:
                 decision: Decision = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
-                yield self._note(body["key"], f"{_place(body['key'])} decided: {_said(decision)}")
+                text = f"{format_call_number(body['key'])} decision: {_format_decision(decision)}"
+                yield self._note(body["key"], text)
             case RecordKind.MESSAGES_SENT | RecordKind.MESSAGES_TAKEN:
-                yield from self._messages(record.kind, body)
+                yield from self._message_lines(record.kind, body)
             case RecordKind.EXECUTION_RECOVERED:
-                yield Line(step=self._step, style="yellow", what=f"recovered {_when(record.at)}")
+                yield self._heading(f"recovered {_format_time(record.at)}")
             case _:
-                yield from self._standing(record, body)
+                yield from self._state_lines(record, body)
 
-    def _standing(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[Line]:
-        """Tell what a record says of where the execution stands, and the calls that were settled without beginning."""
-        state = self._known.state
+    def _state_lines(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[ReportLine]:
+        """Yield what a record with a state adds: calls that were settled without a start, errors, and suspensions."""
+        state = self._folded.state
         if "delta" not in body or state is None:
             return
         step = state.last_step
         if step is not None and step.number >= self._step:
-            yield from self._outcomes(step.executions)
-            yield from [
-                Line(
-                    step=step.number,
-                    symbol=self.symbols.failure,
-                    style="red",
-                    what=one_line(error.type),
-                    told=error.message,
-                )
-                for error in (step.errors if record.kind is RecordKind.STEP_COMPLETED else ())
-            ]
+            yield from self._outcome_lines(step.executions)
+            if record.kind is RecordKind.STEP_COMPLETED:
+                for error in step.errors:
+                    yield self._failure(step.number, as_one_line(error.type), error.message)
         if record.kind is RecordKind.EXECUTION_SUSPENDED:
             for call in state.pending:
-                yield self._note(call.key, f"{_place(call.key)} {call_text(call.call)} waits", call.reason)
-            yield Line(step=self._step, style="yellow", what=f"suspended {_when(record.at)}")
+                text = f"{format_call_number(call.key)} {format_call(call.call)} waits"
+                yield self._note(call.key, text, call.reason)
+            yield self._heading(f"suspended {_format_time(record.at)}")
         elif record.kind is RecordKind.EXECUTION_RESUMED:
-            yield Line(step=self._step, style="yellow", what=f"resumed {_when(record.at)}")
+            yield self._heading(f"resumed {_format_time(record.at)}")
 
-    def _inference(self, body: dict[str, Any], at: datetime) -> Iterator[Line]:
-        recorded, step = self._known.inferences[-1], int(body["step"])
-        took = "" if self._since is None else f"  {duration((at - self._since).total_seconds())}"
-        if recorded is None:
-            yield Line(
-                step=step, symbol=self.symbols.note, style="dim", what=f"model{took}", told="holds a secret: masked"
-            )
-        elif recorded.response is None:
-            error = recorded.error
-            told = "" if error is None else f"{error.type}: {error.message}"
-            yield Line(step=step, symbol=self.symbols.failure, style="red", what=f"model{took}", told=told)
+    def _inference_lines(self, body: dict[str, Any], at: datetime) -> Iterator[ReportLine]:
+        inference, step = self._folded.inferences[-1], int(body["step"])
+        elapsed = "" if self._previous_at is None else f"  {format_duration((at - self._previous_at).total_seconds())}"
+        text = f"model{elapsed}"
+        if inference is None:
+            yield self._dim(step, text, "contains a secret: masked")
+        elif inference.response is None:
+            error = inference.error
+            yield self._failure(step, text, "" if error is None else f"{error.type}: {error.message}")
         else:
-            yield Line(
-                step=step, symbol=self.symbols.note, style="dim", what=f"model{took}", told=tokens(recorded.usage)
-            )
-            thoughts = " ".join([part.text for part in recorded.response.parts if isinstance(part, Reasoning)])
-            for name, text in (("thinks", thoughts), ("says", recorded.response.text)):
-                if text.strip():
-                    yield Line(step=step, symbol=self.symbols.note, style="dim", what=name, told=text)
+            yield self._dim(step, text, format_tokens(inference.usage))
+            reasoning = " ".join([part.text for part in inference.response.parts if isinstance(part, Reasoning)])
+            for label, content in (("thinks", reasoning), ("says", inference.response.text)):
+                if content.strip():
+                    yield self._dim(step, label, content)
 
-    def _intent(self, key: str, at: datetime) -> Line:
-        intent, again = self._known.calls[key].intent, key in self._begun_at
-        self._begun_at[key] = at
-        what = f"{_place(key)} {call_text(intent.call)}  {intent.effect.value}{', again' if again else ''}"
-        return Line(step=_step_of(key), symbol=self.symbols.call, style="cyan", what=what, key="" if again else key)
+    def _start_line(self, key: str) -> ReportLine:
+        intent, is_repeated = self._folded.calls[key].intent, key in self._started
+        self._started.add(key)
+        text = f"{format_call_number(key)} {format_call(intent.call)}  {intent.effect.value}"
+        return ReportLine(
+            step=_step_of(key),
+            symbol=self.symbols.call,
+            style="cyan",
+            text=f"{text}, repeated" if is_repeated else text,
+            # Sub-agents are shown below the first start only; later attempts are among them.
+            key="" if is_repeated else key,
+        )
 
-    def _outcomes(self, executions: Sequence[ToolExecution | None]) -> Iterator[Line]:
+    def _outcome_lines(self, executions: Sequence[ToolExecution | None]) -> Iterator[ReportLine]:
         for execution in executions:
+            # An outcome is recorded with its call and again with its step.
             if execution is None or execution.key in self._settled:
                 continue
             self._settled.add(execution.key)
-            begun = execution.key in self._begun_at
-            name = (
-                f"{one_line(execution.name)}  {duration(execution.duration_ms / 1000)}"
-                if begun
-                else call_text(execution.call)
+            symbol, style = self.symbols.sign_of(execution.status)
+            call = format_settled_call(execution, has_run=execution.key in self._started)
+            yield ReportLine(
+                step=_step_of(execution.key),
+                symbol=symbol,
+                style=style,
+                text=f"{format_call_number(execution.key)} {call}",
+                detail=format_outcome(execution),
             )
-            symbol, style = self._sign(execution.status)
-            what = f"{_place(execution.key)} {name}"
-            yield Line(step=_step_of(execution.key), symbol=symbol, style=style, what=what, told=_outcome(execution))
 
-    def _messages(self, kind: RecordKind, body: dict[str, Any]) -> Iterator[Line]:
-        what = "a message was sent" if kind is RecordKind.MESSAGES_SENT else "takes a message"
+    def _message_lines(self, kind: RecordKind, body: dict[str, Any]) -> Iterator[ReportLine]:
+        label = "message sent" if kind is RecordKind.MESSAGES_SENT else "message received"
         for message in body["messages"]:
             text = "".join([str(part.get("text", "")) for part in message.get("parts", []) if isinstance(part, dict)])
-            step = int(body.get("step", self._step))
-            yield Line(step=step, symbol=self.symbols.note, style="dim", what=what, told=text)
+            yield self._dim(int(body.get("step", self._step)), label, text)
 
-    def _note(self, key: str, what: str, told: str = "") -> Line:
-        return Line(step=_step_of(key), symbol=self.symbols.note, style="yellow", what=what, told=told)
+    def _heading(self, text: str) -> ReportLine:
+        return ReportLine(step=self._step, style="yellow", text=text)
 
-    def _sign(self, status: ToolStatus) -> tuple[str, str]:
-        if status is ToolStatus.SUCCEEDED:
-            return self.symbols.success, "green"
-        return (self.symbols.block, "yellow") if status is ToolStatus.BLOCKED else (self.symbols.failure, "red")
+    def _note(self, key: str, text: str, detail: str = "") -> ReportLine:
+        return ReportLine(step=_step_of(key), symbol=self.symbols.note, style="yellow", text=text, detail=detail)
 
+    def _dim(self, step: int, text: str, detail: str) -> ReportLine:
+        return ReportLine(step=step, symbol=self.symbols.note, style="dim", text=text, detail=detail)
 
-def _outcome(execution: ToolExecution) -> str:
-    if execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}:
-        return execution.text
-    return f"{execution.status.value.replace('_', ' ')}: {execution.error_message}"
+    def _failure(self, step: int, text: str, detail: str) -> ReportLine:
+        return ReportLine(step=step, symbol=self.symbols.failure, style="red", text=text, detail=detail)
 
 
-def _said(decision: Decision) -> str:
+def _format_decision(decision: Decision) -> str:
     match decision:
         case Approve():
             return "approved"
         case Deny(reason):
-            return f"denied{f': {one_line(reason)}' if reason else ''}"
+            return f"denied{f': {as_one_line(reason)}' if reason else ''}"
         case Answer(value):
-            return one_line(f"answered with {format_json(value).decode()}")
+            return as_one_line(f"answered with {format_json(value).decode()}")
         case Edit(arguments):
-            return one_line(f"runs with {format_json(arguments).decode()}")
+            return as_one_line(f"runs with {format_json(arguments).decode()}")
 
 
-def _place(key: str) -> str:
-    place = parse_key(key)
-    return "" if place is None else f"{place[0]}.{place[1] + 1}"
+def _format_time(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _step_of(key: str) -> int:
@@ -243,212 +340,112 @@ def _step_of(key: str) -> int:
     return 0 if place is None else place[0]
 
 
-def _when(at: datetime) -> str:
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
+# --- as text --------------------------------------------------------------------------------------------------------
 
 _INDENT = "    "
 
 
-@frozen(kw_only=True)
-class Shown:
-    """An execution as it is shown.
-
-    Attributes:
-        head: what is known of it.
-        standing: how it stands.
-        state: its newest state.
-        records: all its records.
-        lines: what happened, with the depth of the agent that did it; 0 for the execution itself.
-        calls: its calls.
-    """
-
-    head: ExecutionHead
-    standing: str
-    state: AgentState
-    records: Sequence[JournalRecord]
-    lines: Sequence[tuple[int, Line]]
-    calls: Sequence[CallAccount]
-
-
-@click.command()
-@click.argument("execution", metavar="ID")
-@journal_option
-@click.option("--step", type=click.IntRange(min=1), help="Only this step, with all that was said and returned, uncut.")
-@click.option("--records", is_flag=True, help="The records themselves, one after the other.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write JSON: what is known of the execution, its calls and its state."
-)
-def show(execution: str, *, journal_file: str | None, step: int | None, records: bool, as_json: bool) -> None:
-    """Tell what an execution did: steps, calls and what came of them, decisions, tokens and times.
-
-    What sub-agents did stands within the calls that they serve. ID is the id of an execution, or its beginning.
-    """
-    shown = with_journal(journal_file, lambda journal: _read(journal, execution))
-    if step is not None and step > max([line.step for depth, line in shown.lines if not depth], default=0):
-        raise BadUsage(f"there is no step {step}; the execution has {counted(shown.state.step_count, 'step')}")
-    if as_json:
-        click.echo(json.dumps(_data(shown), indent=2))
-    elif records:
-        for record in shown.records:
-            _tell_record(record)
-    else:
-        _tell(console(), shown, step)
-
-
-async def _read(journal: CanJournal, beginning: str) -> Shown:
-    head = await found(journal, beginning)
-    records = await journal.read(head.execution_id)
-    try:
-        verify_records(records, head.execution_id)
-    except JournalCorrupt as error:
-        click.echo(f"{one_line(str(error))}; `agentloop runs verify` tells all", err=True)
-    known = fold_records(records, head.execution_id)
-    assert known.state is not None  # noqa: S101  # or there would have been an error
-    symbols = Symbols.of(console().encoding)
-    return Shown(
-        head=head,
-        standing=await standing(journal, head),
-        state=known.state,
-        records=records,
-        lines=[line async for line in _lines(journal, records, symbols, 0)],
-        calls=calls_in(records),
-    )
-
-
-async def _lines(
-    journal: CanJournal, records: Sequence[JournalRecord], symbols: Symbols, depth: int
-) -> AsyncIterator[tuple[int, Line]]:
-    """Give the lines of an execution, and after the beginning of each call those of the agents that served it."""
-    timeline = Timeline(symbols)
-    for record in records:
-        for line in timeline.lines(record):
-            yield depth, line
-            async for inner in _served(journal, line, symbols, depth + 1):
-                yield inner
-    for call in timeline.open_calls():
-        what = f"{call_text(call.intent.call)} has begun, and nothing is known of its end"
-        yield depth, Line(step=0, symbol=symbols.failure, style="yellow", what=what)
-
-
-async def _served(journal: CanJournal, line: Line, symbols: Symbols, depth: int) -> AsyncIterator[tuple[int, Line]]:
-    attempt = 1
-    while line.key:
-        name = f"{line.key}/agent" if attempt == 1 else f"{line.key}/agent-{attempt}"
-        head = await journal.head(name)
-        if head is None:
-            return
-        yield depth, Line(step=line.step, style="bold", what=f"agent {one_line(name)}: {await standing(journal, head)}")
-        async for inner in _lines(journal, await journal.read(name), symbols, depth):
-            yield inner
-        attempt += 1
-
-
-# --- as text ----------------------------------------------------------------------------------------------------
-
-
-def _tell(out: Console, shown: Shown, step: int | None) -> None:
+def _print_report(out: Console, report: ExecutionReport, step: int | None) -> None:
     if step is None:
-        _tell_head(out, shown)
-    within = step is None
-    for depth, line in shown.lines:
+        _print_head(out, report)
+    is_included = step is None
+    for depth, line in report.lines:
+        # Lines of sub-agents have steps of their own; they belong to the step of the line above them.
         if step is not None and not depth:
-            within = line.step == step
-        if within:
-            _tell_line(out, line, depth, whole=step is not None)
+            is_included = line.step == step
+        if is_included:
+            _print_line(out, line, depth, in_full=step is not None)
     if step is None:
-        _tell_end(out, shown)
+        _print_end(out, report)
 
 
-def _tell_head(out: Console, shown: Shown) -> None:
-    head = shown.head
-    out.print(
-        Text.assemble(f"execution {one_line(head.execution_id)}  ", (shown.standing, STYLES.get(shown.standing, "")))
-    )
-    of = f", for {one_line(head.parent_agent_id)}" if head.parent_agent_id else ""
-    out.print(f"agent     {one_line(head.agent_id)}, its execution {head.number}{of}")
+def _print_head(out: Console, report: ExecutionReport) -> None:
+    head = report.head
+    status = (report.status, STATUS_STYLES.get(report.status, ""))
+    out.print(Text.assemble(f"execution {as_one_line(head.execution_id)}  ", status))
+    caller = f", called by {as_one_line(head.parent_agent_id)}" if head.parent_agent_id else ""
+    out.print(f"agent     {as_one_line(head.agent_id)}, execution {head.number}{caller}")
     if head.forked_from:
-        out.print(f"fork of   {one_line(head.forked_from)}")
-    out.print(Text(f"asked     {one_line(head.input)}"), no_wrap=True, overflow="ellipsis")
-    began = head.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    took = duration((head.updated_at - head.started_at).total_seconds())
-    out.print(f"began     {began}, last change {took} later, {counted(head.record_count, 'record')}")
+        out.print(f"fork of   {as_one_line(head.forked_from)}")
+    out.print(Text(f"input     {as_one_line(head.input)}"), no_wrap=True, overflow="ellipsis")
+    elapsed = format_duration((head.updated_at - head.started_at).total_seconds())
+    records = format_count(head.record_count, "record")
+    out.print(f"started   {_format_time(head.started_at)}, updated {elapsed} later, {records}")
 
 
-def _tell_line(out: Console, line: Line, depth: int, *, whole: bool) -> None:
+def _print_line(out: Console, line: ReportLine, depth: int, *, in_full: bool) -> None:
     indent = _INDENT * depth
     if not line.symbol:
-        out.print(Text(f"{indent}{line.what}", line.style), soft_wrap=True)
+        out.print(Text(f"{indent}{line.text}", line.style), soft_wrap=True)
         return
     text = Text(f"{indent}  ").append(f"{set_cell_size(line.symbol, 2)} ", line.style)
-    text.append(line.what, "dim" if line.style == "dim" else "")
-    if line.told and not whole:
-        text.append(f"  {one_line(line.told)}", "dim")
-    if not whole:
+    text.append(line.text, "dim" if line.style == "dim" else "")
+    if line.detail and not in_full:
+        text.append(f"  {as_one_line(line.detail)}", "dim")
+    if not in_full:
         out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
         return
     out.print(text, soft_wrap=True)
-    for part in printable(line.told).splitlines():
+    for part in as_printable(line.detail).splitlines():
         out.print(Text(f"{indent}       {part}", "dim"), soft_wrap=True)
 
 
-def _tell_end(out: Console, shown: Shown) -> None:
-    effects = [call for call in shown.calls if call.effect is Effect.EFFECT]
+def _print_end(out: Console, report: ExecutionReport) -> None:
+    effects = [call for call in report.calls if call.effect is Effect.EFFECT]
     if effects:
         out.print(Text("\neffects", "bold"))
-        out.print(effects_table(effects))
-    state = shown.state
+        out.print(_effects_table(effects))
+    state = report.state
     if state.final_text:
         out.print(Text("\nanswer", "bold"))
-        out.print(Text(printable(state.final_text)))
+        out.print(Text(as_printable(state.final_text)))
     out.print()
     if state.status.is_terminal or state.status is ExecutionStatus.SUSPENDED:
-        short = shortcoming(state)
-        if short:
-            out.print(Text(short))
-        out.print(Text(summary(state)))
-    if shown.standing == INTERRUPTED:
-        out.print(f"Go on with it: agentloop runs resume {one_line(shown.head.execution_id)} module:loop")
+        problem = describe_problem(state)
+        if problem:
+            out.print(Text(problem))
+        out.print(Text(summarize(state)))
+    if report.status == INTERRUPTED:
+        out.print(f"to resume it: agentloop runs resume {as_one_line(report.head.execution_id)} module:loop")
 
 
-def effects_table(calls: Sequence[CallAccount]) -> Table:
-    """Return a table of calls with effects: how often each began, and what is told of its end."""
+def _effects_table(calls: Sequence[CallAccount]) -> Table:
+    """Return a table of calls with effects: how often each started, and its outcome."""
     table = Table(box=None, pad_edge=False)
-    for column in ("  key", "call", "began", "told as"):
+    for column in ("  key", "call", "started", "outcome"):
         table.add_column(column, overflow="fold")
     for call in calls:
-        doubtful = call.execution is None or call.execution.may_have_run or call.execution.status is ToolStatus.IN_DOUBT
-        told = Text(call.told, "yellow" if doubtful else "")
-        table.add_row(f"  {one_line(call.key)}", call_text(call.call), _times(call.begun), told)
+        is_doubtful = (
+            call.execution is None or call.execution.may_have_run or call.execution.status is ToolStatus.IN_DOUBT
+        )
+        starts = "once" if call.start_count == 1 else f"{call.start_count} times"
+        outcome = Text(call.outcome, "yellow" if is_doubtful else "")
+        table.add_row(f"  {as_one_line(call.key)}", format_call(call.call), starts, outcome)
     return table
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-def _tell_record(record: JournalRecord) -> None:
+def _print_record(record: JournalRecord) -> None:
     click.echo(f"{record.sequence}  {record.kind.value}  {record.at.isoformat()}  {record.hash[:12]}")
-    click.echo(printable(json.dumps(json.loads(record.body), indent=2, ensure_ascii=False)))
+    click.echo(as_printable(json.dumps(json.loads(record.body), indent=2, ensure_ascii=False)))
 
 
-# --- as data ----------------------------------------------------------------------------------------------------
+# --- as JSON --------------------------------------------------------------------------------------------------------
 
 
-def _data(shown: Shown) -> dict[str, object]:
+def _report_as_json(report: ExecutionReport) -> dict[str, object]:
     return {
-        "execution": as_data(shown.head, shown.standing),
-        "calls": [_call_data(call) for call in shown.calls],
-        "state": to_plain(shown.state),
+        "execution": head_as_json(report.head, report.status),
+        "calls": [_call_as_json(call) for call in report.calls],
+        "state": to_plain(report.state),
     }
 
 
-def _call_data(call: CallAccount) -> dict[str, object]:
+def _call_as_json(call: CallAccount) -> dict[str, object]:
     return {
         "key": call.key,
         "name": call.call.name,
         "arguments": call.call.arguments_json,
         "effect": None if call.effect is None else call.effect.value,
-        "begun": call.begun,
-        "told": call.told,
+        "begun": call.start_count,
+        "told": call.outcome,
     }

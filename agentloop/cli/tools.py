@@ -1,4 +1,4 @@
-"""`agentloop tools`."""
+"""`agentloop tools`: list tools, and check their definitions."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import click
 from attrs import asdict
 from rich.table import Table
 
-from agentloop.cli.console import console, counted, one_line
-from agentloop.cli.errors import BadUsage, told_as_bad_usage
-from agentloop.cli.inventory import Inventory, Problem, inventory, mcp_inventory, mcp_option, parameters_text
+from agentloop.cli.console import as_one_line, create_console, format_count
+from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.inventory import Inventory, Problem, format_parameters, inspect_servers, inspect_source, mcp_option
 from agentloop.tools.ensembles.import_path import AllowedModules
 
 _EPILOG = """\
 \b
 Exit codes:
-  0  all is well, apart from warnings
+  0  no problems; warnings are allowed
   1  definitions have problems
-  2  asked for in a wrong way: no such file or module
+  2  usage error, such as an unknown file or module
 """
 
 
 @click.group()
 def tools() -> None:
-    """List tools and ensembles, or check how they are defined.
+    """List tools and ensembles, or check their definitions.
 
     PATH is a Python file, the dotted name of a module, or a TOML file that describes ensembles. Python code is imported,
-    which runs it; no tool is run.
+    which executes it; tools are not called.
     """
 
 
@@ -38,83 +38,79 @@ def tools() -> None:
 @click.argument("path", required=False)
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def list_tools(
     context: click.Context, *, path: str | None, mcp: Sequence[str], allow: Sequence[str], as_json: bool
 ) -> None:
     """List the tools of PATH: name, ensemble, effect, whether they are offered, parameters, description.
 
-    Those of MCP servers are listed with --mcp, for which the servers are started, or connected with.
+    With --mcp, also list the tools of MCP servers, which are started or connected to.
     """
     if path is None and not mcp:
         raise click.UsageError("Missing argument 'PATH', or --mcp")
-    found = Inventory() if path is None else _found(path, allow)
+    inventory = Inventory() if path is None else _inspect(path, allow)
     if mcp:
-        with told_as_bad_usage():
-            others = mcp_inventory(mcp)
-        found = Inventory([*found.rows, *others.rows], [*found.problems, *others.problems])
+        with as_usage_errors():
+            servers = inspect_servers(mcp)
+        inventory = Inventory([*inventory.rows, *servers.rows], [*inventory.problems, *servers.problems])
     if as_json:
-        click.echo(json.dumps([row.as_json() for row in found.rows], indent=2))
-    elif found.rows:
-        console().print(_table(found))
-    _tell(found.problems)
-    if not found.rows and not found.problems:
-        raise BadUsage(f"{path or mcp[0]} has no tools; decorate functions in it with @agentloop.tool")
-    context.exit(1 if found.problems else 0)
+        click.echo(json.dumps([row.as_json() for row in inventory.rows], indent=2))
+    elif inventory.rows:
+        create_console().print(_table(inventory))
+    _print_problems(inventory.problems)
+    if not inventory.rows and not inventory.problems:
+        raise InvalidUsage(f"{path or mcp[0]} has no tools; decorate functions in it with @agentloop.tool")
+    context.exit(1 if inventory.problems else 0)
 
 
 @tools.command(name="check", epilog=_EPILOG)
 @click.argument("path")
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
 def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: bool) -> None:
-    """Check how the tools of PATH are defined, and tell each problem with its file, its key and its line.
+    """Check the definitions of the tools of PATH, and print each problem with its file, key and line.
 
-    Descriptions that make it hard to choose between the tools are told as warnings, which are no problems.
+    Descriptions that make it hard to choose between the tools are warnings, which do not affect the exit code.
     """
-    found = _found(path, allow)
-    warnings = found.warnings
+    inventory = _inspect(path, allow)
+    warnings = inventory.warnings
     if as_json:
-        told = {
-            name: [asdict(one) for one in ones] for name, ones in (("problems", found.problems), ("warnings", warnings))
-        }
-        click.echo(json.dumps({"tools": len(found.rows), **told}, indent=2))
+        groups = {"problems": inventory.problems, "warnings": warnings}
+        data = {name: [asdict(problem) for problem in group] for name, group in groups.items()}
+        click.echo(json.dumps({"tools": len(inventory.rows), **data}, indent=2))
     else:
-        _tell(found.problems)
-        _tell(warnings, "warning")
-        if not found.problems:
-            warned = [counted(len(warnings), "warning")] if warnings else []
-            click.echo(", ".join([counted(len(found.rows), "tool"), "no problems", *warned]))
-    context.exit(1 if found.problems else 0)
+        _print_problems(inventory.problems)
+        _print_problems(warnings, "warning")
+        if not inventory.problems:
+            counts = [format_count(len(warnings), "warning")] if warnings else []
+            click.echo(", ".join([format_count(len(inventory.rows), "tool"), "no problems", *counts]))
+    context.exit(1 if inventory.problems else 0)
 
 
-def _found(path: str, allow: Sequence[str]) -> Inventory:
+def _inspect(path: str, allow: Sequence[str]) -> Inventory:
     try:
         AllowedModules.of(allow)
     except TypeError as error:
-        raise BadUsage(str(error)) from error
-    with redirect_stdout(sys.stderr), told_as_bad_usage():
-        return inventory(path, allow)
+        raise InvalidUsage(str(error)) from error
+    with redirect_stdout(sys.stderr), as_usage_errors():
+        return inspect_source(path, allow)
 
 
-def _table(found: Inventory) -> Table:
+def _table(inventory: Inventory) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("tool", "ensemble", "effect", "offered", "parameters", "description"):
         table.add_column(column, overflow="fold")
-    for row in found.rows:
+    for row in inventory.rows:
         offered = "yes" if row.enabled else "no"
-        told = [row.name, row.ensemble, row.effect, offered, parameters_text(row.parameters), _first(row.description)]
-        table.add_row(*map(one_line, told))
+        summary = row.description.strip().partition("\n")[0]
+        cells = [row.name, row.ensemble, row.effect, offered, format_parameters(row.parameters), summary]
+        table.add_row(*map(as_one_line, cells))
     return table
 
 
-def _first(description: str) -> str:
-    return description.strip().partition("\n")[0]
-
-
-def _tell(problems: Sequence[Problem], kind: str = "") -> None:
+def _print_problems(problems: Sequence[Problem], kind: str = "") -> None:
     for problem in problems:
         place = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-        click.echo(one_line(": ".join(filter(None, [place, problem.key, kind, problem.message]))), err=True)
+        click.echo(as_one_line(": ".join(filter(None, [place, problem.key, kind, problem.message]))), err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from durable.office import INVOICE, TOOLS, Office
 
-from agentloop.cli.console import console, printable
+from agentloop.cli.console import as_printable, create_console
 from agentloop.cli.progress import Progress
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.inference.scripted import ScriptedInference
@@ -74,7 +74,7 @@ async def work(folder: Path, *, recovers: bool) -> None:
     journal = SqliteJournal(journal_path(folder))
     loop = AgentLoop.for_model(ScriptedInference(*[respond] * 6), tools=TOOLS, journal=journal)
     office = Office(ledger_path(folder), holds_calls=not recovers)
-    with Progress(console()) as progress:
+    with Progress(create_console()) as progress:
         loop.wiretap(progress)
         loop.wiretap(_print_settled)
         if recovers:
@@ -82,7 +82,7 @@ async def work(folder: Path, *, recovers: bool) -> None:
         else:
             state = await loop.execute(QUESTION, execution_id=EXECUTION_ID, dependencies=office)
     await journal.aclose()
-    print(f"{ANSWER_MARK} {printable(state.final_text)}", flush=True)
+    print(f"{ANSWER_MARK} {as_printable(state.final_text)}", flush=True)
 
 
 def _print_settled(event: Event) -> None:

@@ -13,7 +13,7 @@ import pytest
 from durable.office import Office
 from durable.worker import ledger_path, respond
 
-from agentloop.cli.console import console
+from agentloop.cli.console import create_console
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
 from tests.cli import conftest as cli
@@ -53,7 +53,7 @@ def test_every_effect_happens_once_and_has_an_outcome() -> None:
 
 def test_the_killed_worker_did_all_effects(tmp_path: Path) -> None:
     """The first worker had every effect, and the second one repeated none of them."""
-    assert durable_demo.play(console(), tmp_path)
+    assert durable_demo.play(create_console(), tmp_path)
     office = Office(ledger_path(tmp_path))
     tools = ("reserve_budget", "set_status", "pay", "send_letter")
     entries = [entry for name in tools for entry in office.entries(name)]
@@ -68,7 +68,7 @@ def test_an_effect_that_happened_twice_is_reported(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         Office, "entries", lambda office, tool, key="": entries(office, tool, key) * (2 if tool == "pay" else 1)
     )
-    assert not durable_demo.play(console(), tmp_path)
+    assert not durable_demo.play(create_console(), tmp_path)
 
 
 def test_a_worker_that_fails_is_reported(

@@ -15,9 +15,9 @@ from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop_demo import APPROVED_VOUCHER_CENTS, LETTERS_MAX_STEPS, Person, complaint_loop, letters_loop
 
 from agentloop import AgentState, StopReason
-from agentloop.cli.console import console
-from agentloop.cli.execution import concluded
-from agentloop.cli.options import MODES, Manner
+from agentloop.cli.console import create_console
+from agentloop.cli.execution import run_to_end
+from agentloop.cli.options import MODES, DriverOptions
 from agentloop.events import ToolCallCached, ToolCallRetried
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus
@@ -152,7 +152,7 @@ def test_the_example_runs_as_a_script_and_writes_plain_text(encoding: str, call:
 @pytest.mark.parametrize("streaming", [False, True])
 def test_the_agent_does_what_it_says(shop: Shop, driver: str, mode: str, *, streaming: bool) -> None:
     """The database contains the ticket and the voucher of the answer, and no refund: the blocked call did not run."""
-    state = _answer_complaint(shop, Manner(driver, mode, streaming))
+    state = _answer_complaint(shop, DriverOptions(driver, mode, streaming))
     assert state.status is ExecutionStatus.COMPLETED
     assert "ticket 1 is open" in state.final_text
     assert "voucher 1 over 15.00 is yours" in state.final_text
@@ -164,7 +164,7 @@ def test_the_agent_does_what_it_says(shop: Shop, driver: str, mode: str, *, stre
 @pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
 def test_the_complaint_has_every_outcome(shop: Shop, driver: str, mode: str) -> None:
     """Calls run in parallel in the first step, one fails, the refund is blocked, two have waited."""
-    state = _answer_complaint(shop, Manner(driver, mode))
+    state = _answer_complaint(shop, DriverOptions(driver, mode))
     statuses = [[execution.status for execution in step.executions] for step in state.steps]
     done = ToolStatus.SUCCEEDED
     assert statuses == [[done, done, ToolStatus.FAILED], [done, done], [ToolStatus.BLOCKED], [done, done], [done], []]
@@ -172,11 +172,11 @@ def test_the_complaint_has_every_outcome(shop: Shop, driver: str, mode: str) -> 
 
 def test_a_lookup_is_retried_and_then_cached(shop: Shop) -> None:
     """The failed attempt is repeated once; the second look at an order does not run the tool."""
-    loop = complaint_loop(Manner())
+    loop = complaint_loop(DriverOptions())
     retried, cached = list[ToolCallRetried](), list[ToolCallCached]()
     loop.on(ToolCallRetried, retried.append)
     loop.on(ToolCallCached, cached.append)
-    concluded(loop, COMPLAINT.question, Person(console()), shop)
+    run_to_end(loop, COMPLAINT.question, Person(create_console()), shop)
     assert [(event.name, event.attempt, event.error.type) for event in retried] == [
         ("track_order", 1, "ConnectionError")
     ]
@@ -186,7 +186,7 @@ def test_a_lookup_is_retried_and_then_cached(shop: Shop) -> None:
 @pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
 async def test_the_budget_ends_with_an_answer(shop: Shop, driver: str, mode: str) -> None:
     """The second question stops at its last step, and its answer names what is missing."""
-    state = await letters_loop(Manner(driver, mode)).execute(STATUS_LETTERS.question, dependencies=shop)
+    state = await letters_loop(DriverOptions(driver, mode)).execute(STATUS_LETTERS.question, dependencies=shop)
     assert state.status is ExecutionStatus.STOPPED
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.STEP_LIMIT
@@ -216,5 +216,5 @@ def test_the_shop_treats_names_as_data(shop: Shop) -> None:
         shop.customer("' OR 1=1 --")
 
 
-def _answer_complaint(shop: Shop, manner: Manner) -> AgentState:
-    return concluded(complaint_loop(manner), COMPLAINT.question, Person(console()), shop)
+def _answer_complaint(shop: Shop, driver: DriverOptions) -> AgentState:
+    return run_to_end(complaint_loop(driver), COMPLAINT.question, Person(create_console()), shop)

@@ -12,7 +12,7 @@ from shop import scripted_model
 from shop.scripts import COMPLAINT
 from shop.tools import TOOLS
 
-from agentloop.cli.options import MODES, Manner
+from agentloop.cli.options import MODES, DriverOptions
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.modes.react_mode import ReActJsonMode
@@ -32,7 +32,7 @@ from agentloop.values import (
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SPELLING = wire_format("openai-chat")
 _DRIVERS = [
-    Manner(driver, mode).driver(shop_demo.scripted_inference(), shop_demo.CAPABILITIES)
+    DriverOptions(driver, mode).build(shop_demo.scripted_inference(), shop_demo.CAPABILITIES)
     for driver, modes in MODES.items()
     for mode in modes
 ]
