@@ -91,8 +91,8 @@ class Inventory:
     def warnings(self) -> list[Problem]:
         """Descriptions that make it hard to choose between the tools, each warning once."""
         placed: dict[str, Problem] = {}
-        warnings_by_tool = warnings_by_tool(tool for tool, _ in self.valid)
-        for (_, place), warnings in zip(self.valid, warnings_by_tool, strict=True):
+        warnings_of_each = warnings_by_tool(tool for tool, _ in self.valid)
+        for (_, place), warnings in zip(self.valid, warnings_of_each, strict=True):
             for warning in warnings:
                 placed.setdefault(warning, evolve(place, message=warning))
         return list(placed.values())

@@ -39,7 +39,7 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @frozen
-class Ended:
+class CommandResult:
     """The exit code and the output of a command."""
 
     code: object
@@ -59,13 +59,13 @@ class CommandLine:
     monkeypatch: pytest.MonkeyPatch
     program: Program = main
 
-    def __call__(self, *arguments: str, stdin: str = "") -> Ended:
+    def __call__(self, *arguments: str, stdin: str = "") -> CommandResult:
         self.capsys.readouterr()
         self.monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         with pytest.raises(SystemExit) as exit_info:
             self.program(arguments)
         out, err = self.capsys.readouterr()
-        return Ended(exit_info.value.code, out, err)
+        return CommandResult(exit_info.value.code, out, err)
 
 
 @pytest.fixture
@@ -89,14 +89,14 @@ class TerminalCommandLine:
     monkeypatch: pytest.MonkeyPatch
     program: Program = main
 
-    def __call__(self, *arguments: str, typed: str) -> Ended:
+    def __call__(self, *arguments: str, typed: str) -> CommandResult:
         self.capsys.readouterr()
         screen = Terminal()
         self.monkeypatch.setattr(sys, "stdin", Terminal(typed))
         self.monkeypatch.setattr(sys, "stderr", screen)
         with pytest.raises(SystemExit) as exit_info:
             self.program(arguments)
-        return Ended(exit_info.value.code, self.capsys.readouterr().out, screen.getvalue())
+        return CommandResult(exit_info.value.code, self.capsys.readouterr().out, screen.getvalue())
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ class ModelServer:
         requests: the bodies of the requests so far.
         headers: the headers of the requests so far.
         respond: computes each response instead, if set.
-        asked: released once per request.
+        request_received: released once per request.
         released: ends the responses that are held.
     """
 
@@ -134,7 +134,7 @@ class ModelServer:
     requests: list[Any] = field(factory=list)
     headers: list[Mapping[str, str]] = field(factory=list)
     respond: Respond | None = None
-    asked: threading.Semaphore = field(factory=lambda: threading.Semaphore(0))
+    request_received: threading.Semaphore = field(factory=lambda: threading.Semaphore(0))
     released: threading.Event = field(factory=threading.Event)
     _answers: deque[_Answer] = field(factory=deque)
 
@@ -184,7 +184,7 @@ def server() -> Iterator[ModelServer]:
             body = self.rfile.read(int(self.headers["content-length"]))
             model_server.requests.append(json.loads(body))
             model_server.headers.append(dict(self.headers.items()))
-            model_server.asked.release()
+            model_server.request_received.release()
             answer = model_server.answer_to(self.path, body)
             if answer.is_held:
                 model_server.released.wait(LONGEST)

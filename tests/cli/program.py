@@ -1,4 +1,4 @@
-"""A program of a user, whose executions are written down."""
+"""A program of a user, whose executions are recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CALLS = [ToolCall("1", "look", '{"x": 1}'), ToolCall("2", "pay", '{"x": 2}')]
 
 
 def line(request):
-    """Go on from the conversation, as a model does; a script would begin anew."""
+    """Respond to the conversation as a model does; a plain script would restart with each process."""
     if any(message.exchanges for message in request.messages):
         return "done\\nreally"
     return InferenceResponse(tuple(CALLS))
@@ -70,14 +70,14 @@ if __name__ == "__main__":
     import sys
 
     module = sys.modules["__main__"]
-    made = getattr(module, sys.argv[1])
-    made = made() if callable(made) else made
-    made.execute_sync(sys.argv[2], execution_id=sys.argv[3])
+    selected = getattr(module, sys.argv[1])
+    selected = selected() if callable(selected) else selected
+    selected.execute_sync(sys.argv[2], execution_id=sys.argv[3])
 '''
 
 
 class Program:
-    """A program of a user, with a journal."""
+    """The program in a folder, with its journal and the ledger of its effects."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,12 +85,12 @@ class Program:
         self.journal = str(folder / "runs.db")
         Path(self.file).write_text(APP, encoding="utf-8")
 
-    def run(self, name: str, question: str, execution_id: str, *, dies: bool = False) -> None:
-        if dies:
+    def run(self, name: str, question: str, execution_id: str, *, is_killed: bool = False) -> None:
+        if is_killed:
             (self.folder / "die").touch()
         command = [sys.executable, self.file, name, question, execution_id]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-        assert ended.returncode == (-9 if dies else 0), ended.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+        assert process.returncode == (-9 if is_killed else 0), process.stderr
 
     @property
     def paid(self) -> list[str]:

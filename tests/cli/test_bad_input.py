@@ -1,6 +1,6 @@
-"""Bad input, as one table: what a program gets, what the model is told, and how `agentloop run` ends.
+"""Bad input, as one table: the outcome for a program, the message for the model, and the exit code of `agentloop run`.
 
-Each row is run twice against a real server: through the library and through the command line.
+Each row runs twice against a real server: through the library and through the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
-from agentloop.cli.sources import tools_from
+from agentloop.cli.sources import load_tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.interception import before_step
 from agentloop.values.points import BeforeStep
@@ -40,32 +40,32 @@ class Row:
     """One kind of bad input.
 
     Attributes:
-        what: what is wrong.
+        name: what is wrong.
         outcome: an exception type, or the status of the execution.
-        code: how `agentloop run` ends.
-        serve: what the server answers; a question is answered at once when left out.
-        told: what the model is told in the request after; empty when it is told nothing.
-        error: what the error of the execution says.
+        code: the exit code of `agentloop run`.
+        serve: programs the server; by default it answers the question at once.
+        message: a part of the last message of the second request; empty when there is none.
+        error: a part of the execution's error.
         tools: the tools file.
         model: the model string.
         key: the key in the environment.
-        url: another address than the server's.
+        url: an address instead of the server's.
         options: options of the command.
-        kept: how many tool calls of the first step are kept.
+        call_count: the number of recorded tool calls.
     """
 
-    what: str
+    name: str
     outcome: type[Exception] | str
     code: int
     serve: Server | None = None
-    told: str = ""
+    message: str = ""
     error: str = ""
     tools: str = GOOD_TOOLS
     model: str = "openai:any"
     key: str = "a-key"
     url: str = ""
     options: tuple[str, ...] = ()
-    kept: int = 0
+    call_count: int = 0
 
 
 def answer(status: int, body: str = "{}", **headers: str) -> Server:
@@ -77,11 +77,11 @@ def error_body(message: str) -> str:
 
 
 def call(name: str, arguments: str) -> Server:
-    """Let the model make one call with these arguments as text, then answer."""
+    """Let the model make one call with these raw arguments, then answer."""
 
     def serve(server: ModelServer) -> None:
-        made = {"id": "c0", "type": "function", "function": {"name": name, "arguments": arguments}}
-        message = {"role": "assistant", "content": None, "tool_calls": [made]}
+        entry = {"id": "c0", "type": "function", "function": {"name": name, "arguments": arguments}}
+        message = {"role": "assistant", "content": None, "tool_calls": [entry]}
         server.answers(200, json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}))
         server.says("sorry")
 
@@ -89,7 +89,7 @@ def call(name: str, arguments: str) -> Server:
 
 
 def after_one_call(then: Server) -> Server:
-    """Let the model make one good call before what is wrong."""
+    """Let the model make one valid call before the bad response."""
 
     def serve(server: ModelServer) -> None:
         server.calls(("add", {"a": 1, "b": 2}))
@@ -111,42 +111,60 @@ def work() -> {returns}:
 
 
 RELEASED = threading.Event()
-"""Set when the test is over in which a tool hangs."""
+"""Releases a tool that hangs, at the end of its test."""
 
 ROWS = [
     Row("an unknown provider", ConfigurationError, 2, model="openia:gpt"),
     Row("a model string without a provider", ConfigurationError, 2, model="gpt-5"),
     Row("a missing key", ConfigurationError, 2, key="", url="default"),
-    Row("an endpoint nobody listens at", "failed", 1, url="http://127.0.0.1:9/v1", error="no connection to"),
+    Row("an address without a server", "failed", 1, url="http://127.0.0.1:9/v1", error="no connection to"),
     Row("HTTP 401", "failed", 1, answer(401, error_body("bad key")), error="HTTP 401: bad key"),
     Row("HTTP 404", "failed", 1, answer(404, error_body("no such model")), error="HTTP 404: no such model"),
     Row("HTTP 429", "failed", 1, answer(429, error_body("slow down"), retry_after="0"), error="HTTP 429: slow down"),
     Row("HTTP 500", "failed", 1, answer(500, "oops", retry_after="0"), error="HTTP 500"),
     Row("a body that is not JSON", "failed", 1, answer(200, "<html><title>Hi</title>"), error="not JSON"),
-    Row("JSON of the wrong shape", "failed", 1, answer(200, '{"answer": 42}'), error="structure of a chat completion"),
     Row(
-        "HTTP 500 after a step that went well",
+        "JSON of the wrong structure",
+        "failed",
+        1,
+        answer(200, '{"answer": 42}'),
+        error="structure of a chat completion",
+    ),
+    Row(
+        "HTTP 500 after a successful step",
         "failed",
         1,
         after_one_call(answer(500, "oops", retry_after="0")),
         error="HTTP 500",
-        kept=1,
+        call_count=1,
     ),
-    Row("an unknown tool", "completed", 0, call("ad", '{"a": 1, "b": 2}'), "did you mean 'add'?", kept=1),
-    Row("arguments that are not JSON", "completed", 0, call("add", "a=1"), "not valid JSON", kept=1),
-    Row("arguments that are no object", "completed", 0, call("add", "[1, 2]"), "a JSON array, not an object", kept=1),
-    Row("arguments that are cut off", "completed", 0, call("add", '{"a": 1, "b"'), "are cut off", kept=1),
+    Row("an unknown tool", "completed", 0, call("ad", '{"a": 1, "b": 2}'), "did you mean 'add'?", call_count=1),
+    Row("arguments that are not JSON", "completed", 0, call("add", "a=1"), "not valid JSON", call_count=1),
     Row(
-        "arguments against the schema", "completed", 0, call("add", '{"a": 1, "b": "2"}'), "at $.b: '2' is not", kept=1
+        "arguments that are not an object",
+        "completed",
+        0,
+        call("add", "[1, 2]"),
+        "a JSON array, not an object",
+        call_count=1,
     ),
-    Row("a missing argument", "completed", 0, call("add", '{"a": 1}'), "'b' is a required property", kept=1),
+    Row("truncated arguments", "completed", 0, call("add", '{"a": 1, "b"'), "are cut off", call_count=1),
+    Row(
+        "arguments that violate the schema",
+        "completed",
+        0,
+        call("add", '{"a": 1, "b": "2"}'),
+        "at $.b: '2' is not",
+        call_count=1,
+    ),
+    Row("a missing argument", "completed", 0, call("add", '{"a": 1}'), "'b' is a required property", call_count=1),
     Row(
         "an argument for an injected parameter",
         "completed",
         0,
         call("add", '{"a": 1, "b": 2, "state": {}}'),
         "'state' was unexpected",
-        kept=1,
+        call_count=1,
     ),
     Row(
         "a tool that raises",
@@ -155,7 +173,7 @@ ROWS = [
         call("work", ""),
         "ValueError: out of order",
         tools=a_tool('raise ValueError("out of order")'),
-        kept=1,
+        call_count=1,
     ),
     Row(
         "a tool that hangs",
@@ -164,37 +182,37 @@ ROWS = [
         call("work", ""),
         "did not end within 0.05 seconds",
         tools=a_tool("RELEASED.wait(); return 'late'", options="(timeout=0.05)"),
-        kept=1,
+        call_count=1,
     ),
     Row(
-        "a tool that returns what is not JSON",
+        "a result that is not JSON",
         "completed",
         0,
         call("work", ""),
         "cannot be turned into JSON",
         tools=a_tool("return object()", returns="object"),
-        kept=1,
+        call_count=1,
     ),
     Row(
-        "a tool that returns what its annotation denies",
+        "a result that violates the return type",
         "completed",
         0,
         call("work", ""),
         "declares to return list[int]",
         tools=a_tool("return [1, 'two']", returns="list[int]"),
-        kept=1,
+        call_count=1,
     ),
     Row(
-        "a tool that returns 50 MB",
+        "a result of 50 MB",
         "completed",
         0,
         call("work", ""),
         "[cut here: 100,000 of 50,000,000 bytes are shown]",
         tools=a_tool("return 'x' * 50_000_000"),
-        kept=1,
+        call_count=1,
     ),
     Row(
-        "two tools of one name",
+        "two tools with one name",
         ToolDefinitionError,
         2,
         tools=GOOD_TOOLS + "\nadd_again = tool(name='add')(add.function)\n",
@@ -214,69 +232,69 @@ ROWS = [
 
 @pytest.fixture
 def tools_file(tmp_path: Path) -> Iterator[Path]:
-    """Return a file for tools; one that hangs is let go at the end."""
+    """Return a path for the tools file; a tool that hangs is released at the end."""
     RELEASED.clear()
     yield tmp_path / "bad_input_tools.py"
     RELEASED.set()
-    for thread in [one for one in threading.enumerate() if one.name == "agentloop-tool"]:
+    for thread in [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]:
         thread.join(LONGEST)
 
 
-def outcome_in_the_library(row: Row, server: ModelServer, place: str) -> AgentState:
+def run_in_library(row: Row, server: ModelServer, place: str) -> AgentState:
     url = {"": server.base_url, "default": None}.get(row.url, row.url)
     config = LLMConfig.parse(row.model, base_url=url, environment={"OPENAI_API_KEY": row.key})
     config = config.with_settings(retry=RetryPolicy(initial_wait=0))
-    return AgentLoop(ToolCallingDriver(HttpInference(config)), tools_from([place])).execute_sync("What is 1 + 2?")
+    return AgentLoop(ToolCallingDriver(HttpInference(config)), load_tools([place])).execute_sync("What is 1 + 2?")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
-def test_the_library_tells_what_is_wrong_and_loses_nothing(row: Row, server: ModelServer, tools_file: Path) -> None:
-    """A mistake of the program is an exception, anything else a state; the model is told what it can mend."""
-    (row.serve or (lambda one: one.says("3")))(server)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_library_reports_bad_input_and_loses_no_work(row: Row, server: ModelServer, tools_file: Path) -> None:
+    """A mistake of the program raises, anything else is in the state, and the model sees what it can correct."""
+    (row.serve or (lambda server: server.says("3")))(server)
     tools_file.write_text(row.tools)
     place = str(tools_file) + "".join(row.options)
     if not isinstance(row.outcome, str):
         with pytest.raises(Exception, match=r"\w") as caught:
-            outcome_in_the_library(row, server, place)
+            run_in_library(row, server, place)
         assert isinstance(caught.value, row.outcome) or isinstance(caught.value.__cause__, row.outcome)
         return
-    state = outcome_in_the_library(row, server, place)
+    state = run_in_library(row, server, place)
     assert state.status.value == row.outcome
     assert row.error in "".join(error.message for error in state.errors)
-    assert sum(len(step.executions) for step in state.steps) == row.kept
-    if row.told:
-        assert row.told in server.requests[1]["messages"][-1]["content"]
+    assert sum(len(step.executions) for step in state.steps) == row.call_count
+    if row.message:
+        assert row.message in server.requests[1]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
-def test_the_command_ends_with_the_right_code_and_words(
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_command_exits_with_the_right_code(
     row: Row, server: ModelServer, tools_file: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code is that of the table, and what went wrong is said without a traceback."""
-    (row.serve or (lambda one: one.says("3")))(server)
+    """The exit code is that of the table, and the error is printed without a traceback."""
+    (row.serve or (lambda server: server.says("3")))(server)
     tools_file.write_text(row.tools)
     if row.key:
         monkeypatch.setenv("OPENAI_API_KEY", row.key)
     arguments = ["run", "What is 1 + 2?", "--model", row.model, "--tools", str(tools_file) + "".join(row.options)]
     if row.url != "default":
         arguments += ["--base-url", row.url or server.base_url]
-    ended = command_line(*arguments)
-    assert ended.code == row.code, ended.err
-    assert "Traceback" not in ended.err
+    result = command_line(*arguments)
+    assert result.code == row.code, result.err
+    assert "Traceback" not in result.err
     if row.code:
-        assert ended.err.strip()
-        assert row.key not in ended.err or not row.key
+        assert result.err.strip()
+        assert row.key not in result.err or not row.key
 
 
 class ReturnsNone(Interceptor):
-    """Forgets to return its context."""
+    """Forgets to return its point."""
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         return None  # type: ignore[return-value]  # the mistake under test
 
 
 class WithoutAStep(CanUseTools):
-    """Returns the state it was given."""
+    """Returns its argument without a new step."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         return state
@@ -299,9 +317,9 @@ def raising(_: Any) -> Any:
 def test_bad_parts_of_a_program_are_named(
     change: Callable[[AgentLoop], AgentLoop], status: str, error: str, server: ModelServer
 ) -> None:
-    """A listener disturbs nobody; an interceptor or a driver that breaks its contract fails the execution by name."""
+    """A failing listener has no effect; an interceptor or a driver that breaks its contract fails the execution by name."""
     server.says("3")
     config = LLMConfig.parse("openai:any", base_url=server.base_url)
     state = change(AgentLoop(ToolCallingDriver(HttpInference(config)))).execute_sync("What is 1 + 2?")
     assert state.status.value == status
-    assert error in "".join(one.message for one in state.errors)
+    assert error in "".join(info.message for info in state.errors)

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 def test_help_lists_every_command(command_line: CommandLine) -> None:
-    """`--help` names each command with its summary, and ends well."""
-    ended = command_line("--help")
-    assert ended.code == 0
+    """`--help` lists each command with its summary, and exits with 0."""
+    result = command_line("--help")
+    assert result.code == 0
     for name, entry in ENTRIES.items():
-        assert name in ended.out
-        assert entry.summary in ended.out
+        assert name in result.out
+        assert entry.summary in result.out
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_command_has_help(command_line: CommandLine, name: str) -> None:
-    """`--help` works on each command and shows how it is called."""
-    ended = command_line(name, "--help")
-    assert ended.code == 0
-    assert ended.out.startswith(f"Usage: agentloop {name} [OPTIONS]")
+    """`--help` works on each command and shows its usage."""
+    result = command_line(name, "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: agentloop {name} [OPTIONS]")
 
 
-def test_a_command_is_loaded_when_it_is_used() -> None:
-    """Listing the commands loads none of them: neither the loop nor rich's console."""
+def test_listing_commands_loads_none_of_them() -> None:
+    """`--help` imports neither the loop nor rich's console."""
     code = (
         "import sys; from click.testing import CliRunner; from agentloop.cli.commands import agentloop; "
         "assert CliRunner().invoke(agentloop, ['--help']).exit_code == 0; "
@@ -46,35 +46,35 @@ def test_a_command_is_loaded_when_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_command_is_found_where_its_entry_says(name: str) -> None:
-    """Every entry leads to a command of its name."""
+def test_an_entry_leads_to_its_command(name: str) -> None:
+    """The module of each entry has a command of its name."""
     command = agentloop.get_command(click.Context(agentloop), name)
     assert command is not None
     assert command.name == name
 
 
 def test_version(command_line: CommandLine) -> None:
-    """`--version` tells the version of the package."""
-    ended = command_line("--version")
-    assert (ended.code, ended.out) == (0, f"agentloop {__version__}\n")
+    """`--version` prints the version of the package."""
+    result = command_line("--version")
+    assert (result.code, result.out) == (0, f"agentloop {__version__}\n")
 
 
-def test_an_unknown_command_is_bad_usage(command_line: CommandLine) -> None:
-    """A command that does not exist ends with 2 and names it."""
-    ended = command_line("dance")
-    assert ended.code == 2
-    assert "No such command 'dance'" in ended.err
+def test_an_unknown_command_is_a_usage_error(command_line: CommandLine) -> None:
+    """An unknown command exits with 2 and a message that names it."""
+    result = command_line("dance")
+    assert result.code == 2
+    assert "No such command 'dance'" in result.err
 
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_a_missing_extra_is_named(
     package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without click or rich there is one line that says what to install, and exit code 2."""
+    """Without click or rich, the command prints one line that says what to install, and exits with 2."""
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["demo"])
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "the command line needs the extra `cli`: pip install 'agentloop[cli]'\n"
@@ -83,11 +83,11 @@ def test_a_missing_extra_is_named(
 def test_ctrl_c_outside_of_an_execution_ends_with_130(
     command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while a command prepares itself ends quietly with 130."""
+    """Ctrl-C while a command loads its tools exits with 130 and without a traceback."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agentloop.cli.run.tools_from", interrupt)
-    ended = command_line("run", "hello", "--model", "ollama:m")
-    assert (ended.code, ended.err) == (130, "Interrupted.\n")
+    monkeypatch.setattr("agentloop.cli.run.load_tools", interrupt)
+    result = command_line("run", "hello", "--model", "ollama:m")
+    assert (result.code, result.err) == (130, "Interrupted.\n")

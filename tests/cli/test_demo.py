@@ -33,12 +33,12 @@ def add(a: int, b: int) -> int:
 
 def test_the_demo_answers(command_line: CommandLine) -> None:
     """The demo exits with 0, states that its model is scripted, and prints the answer and the account of the run."""
-    ended = command_line("demo", "--yes")
-    assert (ended.code, ended.err) == (0, "")
-    assert "Its model is scripted" in ended.out
-    assert ANSWER in ended.out
-    assert "completed in 5 steps · 6 tool calls (5 succeeded, 1 failed)" in ended.out
-    assert re.search(r"Account of the run\nexecution execution_\w+: completed", ended.out)
+    result = command_line("demo", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert "Its model is scripted" in result.out
+    assert ANSWER in result.out
+    assert "completed in 5 steps · 6 tool calls (5 succeeded, 1 failed)" in result.out
+    assert re.search(r"Account of the run\nexecution execution_\w+: completed", result.out)
 
 
 def test_the_demo_shows_a_failure_among_parallel_calls(command_line: CommandLine) -> None:
@@ -69,26 +69,26 @@ def test_the_call_is_approved_without_a_question(command_line: CommandLine, opti
 
 def test_a_person_at_a_terminal_approves(at_terminal: TerminalCommandLine) -> None:
     """At a terminal the demo asks, and the call runs after a yes."""
-    ended = at_terminal("demo", typed="y\n")
-    assert ended.code == 0
-    assert "Run it?" in ended.err
-    assert ANSWER in ended.out
+    result = at_terminal("demo", typed="y\n")
+    assert result.code == 0
+    assert "Run it?" in result.err
+    assert ANSWER in result.out
 
 
 def test_a_person_at_a_terminal_denies(at_terminal: TerminalCommandLine) -> None:
     """A denied call does not run, and the answer says so."""
-    ended = at_terminal("demo", typed="n\n")
-    assert ended.code == 0
-    assert "I could not restart it (ToolBlocked: " in ended.out
-    assert "4 succeeded, 1 failed" not in ended.out
-    assert "3 succeeded, 1 failed, 1 blocked" in ended.out
+    result = at_terminal("demo", typed="n\n")
+    assert result.code == 0
+    assert "I could not restart it (ToolBlocked: " in result.out
+    assert "4 succeeded, 1 failed" not in result.out
+    assert "3 succeeded, 1 failed, 1 blocked" in result.out
 
 
 def test_a_person_who_does_not_answer_leaves_the_call_waiting(at_terminal: TerminalCommandLine) -> None:
     """At the end of the input the call stays pending, and the demo exits with 3."""
-    ended = at_terminal("demo", typed="")
-    assert ended.code == 3
-    assert "1 call waits" in ended.out
+    result = at_terminal("demo", typed="")
+    assert result.code == 3
+    assert "1 call waits" in result.out
 
 
 @pytest.mark.parametrize(("encoding", "call"), [("utf-8", "→  1.1 check_service"), ("ascii", "-> 1.1 check_service")])
@@ -112,11 +112,11 @@ def test_the_demo_runs_as_a_program_and_writes_plain_text(tmp_path: Path, encodi
 
 def test_the_scripted_model_answers_a_run(command_line: CommandLine) -> None:
     """Without a question, tools and a key, `run --model demo` answers the demo's question and names the model scripted."""
-    ended = command_line("run", "--model", "demo")
-    assert ended.code == 0
-    assert ended.out.startswith(ANSWER)
-    assert ended.out.count("The payments service") == 1
-    assert "The model is scripted" in ended.err
+    result = command_line("run", "--model", "demo")
+    assert result.code == 0
+    assert result.out.startswith(ANSWER)
+    assert result.out.count("The payments service") == 1
+    assert "The model is scripted" in result.err
 
 
 def test_without_stream_the_answer_is_on_stdout_only(command_line: CommandLine) -> None:
@@ -127,25 +127,25 @@ def test_without_stream_the_answer_is_on_stdout_only(command_line: CommandLine) 
 @pytest.mark.parametrize("mode", ["auto", "native"])
 def test_a_stream_shows_the_text_and_then_the_answer(command_line: CommandLine, mode: str) -> None:
     """With --stream, stderr shows the answer before the line that ends it; stdout contains it once."""
-    ended = command_line("run", "--model", "demo", "--mode", mode, "--stream")
-    shown = ended.err.index("  ·  The payments service was down")
-    assert "No problems were found" in ended.err[shown : ended.err.index("  ·  model", shown)]
-    assert ended.out.count("The payments service was down") == 1
+    result = command_line("run", "--model", "demo", "--mode", mode, "--stream")
+    shown = result.err.index("  ·  The payments service was down")
+    assert "No problems were found" in result.err[shown : result.err.index("  ·  model", shown)]
+    assert result.out.count("The payments service was down") == 1
 
 
 @pytest.mark.parametrize(("approve", "outcome"), [("all", "I restarted it"), ("none", "I could not restart it")])
 def test_calls_of_the_demo_can_wait_for_approval(command_line: CommandLine, approve: str, outcome: str) -> None:
     """--approve applies to the demo's tools as to any others."""
-    ended = command_line("run", "--model", "demo", "--approve", approve)
-    assert ended.code == 0
-    assert outcome in ended.out
+    result = command_line("run", "--model", "demo", "--approve", approve)
+    assert result.code == 0
+    assert outcome in result.out
 
 
 def test_quiet_and_json_show_nothing_else(command_line: CommandLine) -> None:
     """--quiet leaves stderr empty, --json writes the state."""
-    ended = command_line("run", "--model", "demo", "--quiet", "--json")
-    assert (ended.code, ended.err) == (0, "")
-    assert from_json(ended.out, AgentState).step_count == 5
+    result = command_line("run", "--model", "demo", "--quiet", "--json")
+    assert (result.code, result.err) == (0, "")
+    assert from_json(result.out, AgentState).step_count == 5
 
 
 def test_an_unknown_question_is_answered_honestly(command_line: CommandLine, tmp_path: Path) -> None:
@@ -153,32 +153,32 @@ def test_an_unknown_question_is_answered_honestly(command_line: CommandLine, tmp
     path = tmp_path / "sums.py"
     path.write_text(ADD, encoding="utf-8")
     for arguments in (("What is 2+2?",), ("--tools", str(path))):
-        ended = command_line("run", *arguments, "--model", "demo", "--quiet")
-        assert (ended.code, ended.err) == (0, "")
-        assert ended.out.startswith("I am a scripted model")
+        result = command_line("run", *arguments, "--model", "demo", "--quiet")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("I am a scripted model")
 
 
 def test_a_token_limit_ends_with_an_answer_from_the_results_so_far(command_line: CommandLine) -> None:
     """--max-tokens stops the run with 3; the last answer, without tools, is on stdout."""
-    ended = command_line("run", "--model", "demo", "--max-tokens", "2500", "--quiet")
-    assert ended.code == 3
-    assert "the limit of 2500 tokens is nearly reached" in ended.err
-    assert ended.out.startswith("The payments service was down")
+    result = command_line("run", "--model", "demo", "--max-tokens", "2500", "--quiet")
+    assert result.code == 3
+    assert "the limit of 2500 tokens is nearly reached" in result.err
+    assert result.out.startswith("The payments service was down")
 
 
 def test_a_cost_limit_counts_by_price(command_line: CommandLine) -> None:
     """--max-cost stops the run with 3 when its money is used up."""
-    ended = command_line("run", "--model", "demo", "--max-cost", "0.02", "--quiet")
-    assert ended.code == 3
-    assert "the limit of 0.02 dollars is nearly reached" in ended.err
+    result = command_line("run", "--model", "demo", "--max-cost", "0.02", "--quiet")
+    assert result.code == 3
+    assert "the limit of 0.02 dollars is nearly reached" in result.err
 
 
 @pytest.mark.parametrize("options", [["--driver", "react"], ["--mode", "structured"], ["--mode", "parsed"]])
 def test_the_scripted_model_calls_tools_natively_only(command_line: CommandLine, options: list[str]) -> None:
     """A driver or a mode that the scripted model does not know is a usage error."""
-    ended = command_line("run", "--model", "demo", *options)
-    assert (ended.code, ended.out) == (2, "")
-    assert "the model demo calls tools natively" in ended.err
+    result = command_line("run", "--model", "demo", *options)
+    assert (result.code, result.out) == (2, "")
+    assert "the model demo calls tools natively" in result.err
 
 
 # --- the scripted model behind Chat Completions -----------------------------------------------------------------------

@@ -21,13 +21,13 @@ def test_a_run_completes_in_every_driver_and_mode(
     command_line: CommandLine, shop_run: list[str], driver: str, mode: str, more: tuple[str, ...]
 ) -> None:
     """Whatever the driver and the mode, the calls run and the answer is written once to stdout."""
-    ended = command_line(*shop_run, "--driver", driver, "--mode", mode, *more)
-    assert ended.code == 0
-    assert ended.out.startswith("Dear Ada Lovelace,\n")
-    assert ended.out.count("Dear Ada Lovelace,") == 1
-    assert "ticket 1 is open" in ended.out
-    assert "voucher 1 over 25.00 is yours" in ended.out
-    assert "9 tool calls (7 succeeded, 2 failed)" in ended.err
+    result = command_line(*shop_run, "--driver", driver, "--mode", mode, *more)
+    assert result.code == 0
+    assert result.out.startswith("Dear Ada Lovelace,\n")
+    assert result.out.count("Dear Ada Lovelace,") == 1
+    assert "ticket 1 is open" in result.out
+    assert "voucher 1 over 25.00 is yours" in result.out
+    assert "9 tool calls (7 succeeded, 2 failed)" in result.err
 
 
 @pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
@@ -35,9 +35,9 @@ def test_a_stream_shows_the_text_and_then_the_answer(
     command_line: CommandLine, shop_run: list[str], driver: str, mode: str
 ) -> None:
     """With --stream, stderr shows the answer before the line that ends it; stdout contains it once."""
-    ended = command_line(*shop_run, "--driver", driver, "--mode", mode, "--stream")
-    shown = ended.err.index("  ·  Dear Ada Lovelace,")
-    assert "You will hear from us" in ended.err[shown : ended.err.index("  ·  model", shown)]
+    result = command_line(*shop_run, "--driver", driver, "--mode", mode, "--stream")
+    shown = result.err.index("  ·  Dear Ada Lovelace,")
+    assert "You will hear from us" in result.err[shown : result.err.index("  ·  model", shown)]
 
 
 def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServer) -> None:
@@ -58,7 +58,7 @@ def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServ
         (["--model", "demo", "--driver", "react", "--mode", "native"], "only auto, json, text"),
         (["--model", "demo", "--mode", "telepathy"], "'telepathy' is not one of 'auto'"),
         (["--model", "demo", "--driver", "car"], "'car' is not one of 'tools', 'react'"),
-        (["--model", "demo", "--stream", "--quiet"], "leave one of them out"),
+        (["--model", "demo", "--stream", "--quiet"], "omit one of them"),
         (["--model", "demo", "--base-url", "http://localhost"], "has no address"),
         (["--model", "demo", "--max-tokens", "0"], "Invalid value for '--max-tokens'"),
         (["--model", "demo", "--max-cost", "0"], "Invalid value for '--max-cost'"),
@@ -68,6 +68,6 @@ def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServ
 )
 def test_contradicting_options_exit_with_2(command_line: CommandLine, arguments: list[str], message: str) -> None:
     """Options that contradict each other are a usage error whose message says what to change."""
-    ended = command_line("run", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert message in ended.err
+    result = command_line("run", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err

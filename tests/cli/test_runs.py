@@ -1,4 +1,4 @@
-"""`agentloop runs`: recorded executions are listed, shown, gone on with and checked."""
+"""`agentloop runs list`, `runs show` and `runs verify`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """A journal that nobody writes to: one that answered, one with a sub-agent, one that failed, one that died."""
+    """A finished journal: an execution that answered, one with a sub-agent, one that failed, and one that was killed."""
     program = Program(tmp_path_factory.mktemp("several"))
     program.run("loop", "what is paid?", "first")
     program.run("parent", "ask the helper", "second")
     program.run("broken", "fail", "third")
-    program.run("loop", "die \x1b[31min red", "fourth", dies=True)
+    program.run("loop", "die \x1b[31min red", "fourth", is_killed=True)
     return program
 
 
@@ -32,24 +32,24 @@ def program(tmp_path: Path) -> Program:
     return Program(tmp_path)
 
 
-def test_the_list_tells_how_each_execution_stands(command_line: CommandLine, several: Program) -> None:
-    """The newest comes first; one whose process was killed is called interrupted; those of sub-agents are left out."""
-    ended = command_line("runs", "list", "--journal", several.journal)
-    rows = [line.split()[:2] for line in ended.out.splitlines()[1:]]
-    assert (ended.code, rows) == (
+def test_the_list_has_the_status_of_each_execution(command_line: CommandLine, several: Program) -> None:
+    """The newest is first, one whose process was killed is interrupted, and sub-agents are left out."""
+    result = command_line("runs", "list", "--journal", several.journal)
+    rows = [line.split()[:2] for line in result.out.splitlines()[1:]]
+    assert (result.code, rows) == (
         0,
         [["fourth", "interrupted"], ["third", "failed"], ["second", "completed"], ["first", "completed"]],
     )
-    assert "\x1b" not in ended.out
-    every = json.loads(command_line("runs", "list", "--journal", several.journal, "--all", "--json").out)
-    assert {row["execution_id"]: row["status"] for row in every} == {
+    assert "\x1b" not in result.out
+    all_rows = json.loads(command_line("runs", "list", "--journal", several.journal, "--all", "--json").out)
+    assert {row["execution_id"]: row["status"] for row in all_rows} == {
         "fourth": "interrupted",
         "third": "failed",
         "second/1/0/agent": "completed",
         "second": "completed",
         "first": "completed",
     }
-    assert every[-1]["input"] == "what is paid?"
+    assert all_rows[-1]["input"] == "what is paid?"
 
 
 @pytest.mark.parametrize(
@@ -62,51 +62,51 @@ def test_the_list_tells_how_each_execution_stands(command_line: CommandLine, sev
         (["--agent", "nobody"], []),
     ],
 )
-def test_the_list_can_be_narrowed(
+def test_the_list_can_be_filtered(
     command_line: CommandLine, several: Program, options: list[str], ids: list[str]
 ) -> None:
-    """By status, with interrupted told apart, by agent and by number; that there are more is said."""
-    ended = command_line("runs", "list", "--journal", several.journal, "--json", *options)
-    assert [row["execution_id"] for row in json.loads(ended.out)] == ids
+    """--status, --agent and --limit filter the list; the output says when there are more."""
+    result = command_line("runs", "list", "--journal", several.journal, "--json", *options)
+    assert [row["execution_id"] for row in json.loads(result.out)] == ids
     assert ("There are more" in command_line("runs", "list", "--journal", several.journal, *options).err) == (
         "--limit" in options
     )
 
 
-def test_an_account_tells_calls_outcomes_and_effects(command_line: CommandLine, several: Program) -> None:
-    """Steps, calls with arguments, outcomes, the effects with how often each began, the answer and the sum."""
+def test_an_account_has_calls_outcomes_and_effects(command_line: CommandLine, several: Program) -> None:
+    """`runs show` prints steps, calls, outcomes, the number of starts of each effect, the answer and a summary."""
     out = command_line("runs", "show", "fir", "--journal", several.journal).out
-    for told in (
+    for text in (
         "execution first  completed",
-        "asked     what is paid?",
+        "input     what is paid?",
         "1.1 look(x=1)  pure",
         "1.2 pay(x=2)  effect",
         "paid",
-        "first/1/1  pay(x=2)  once   succeeded",
+        "first/1/1  pay(x=2)  once     succeeded",
         "done\nreally\n",
         "completed in 2 steps · 2 tool calls (2 succeeded)",
     ):
-        assert told in out
+        assert text in out
 
 
-def test_an_account_tells_what_is_not_known(command_line: CommandLine, several: Program) -> None:
-    """A call that had begun when the process died is told as such, and how to go on."""
+def test_an_account_names_unknown_outcomes(command_line: CommandLine, several: Program) -> None:
+    """A call that had started when the process died is shown as such, with the command that resumes the execution."""
     out = command_line("runs", "show", "fourth", "--journal", several.journal).out
-    assert "pay(x=2) has begun, and nothing is known of its end" in out
-    assert "fourth/1/1  pay(x=2)  once   no outcome" in out
+    assert "pay(x=2) started, and its outcome is unknown" in out
+    assert "fourth/1/1  pay(x=2)  once     no outcome" in out
     assert "agentloop runs resume fourth module:loop" in out
 
 
-def test_what_a_sub_agent_did_stands_within_its_call(command_line: CommandLine, several: Program) -> None:
-    """Its lines are indented below the call that it serves."""
+def test_a_sub_agent_is_shown_inside_its_call(command_line: CommandLine, several: Program) -> None:
+    """The lines of a sub-agent are indented below the call that it serves."""
     lines = command_line("runs", "show", "second", "--journal", several.journal).out.splitlines()
     call = next(number for number, line in enumerate(lines) if "helper(task=" in line)
     assert lines[call + 1] == "    agent second/1/0/agent: completed"
     assert "1.1 look(x=1)" in next(line for line in lines[call:] if line.startswith("      →"))
 
 
-def test_a_step_is_shown_uncut_and_records_as_they_are(command_line: CommandLine, several: Program) -> None:
-    """--step tells all of one step, --records every record, --json everything as data; a step that is not there is refused."""
+def test_steps_records_and_data_are_shown_in_full(command_line: CommandLine, several: Program) -> None:
+    """--step shows one step in full, --records every record, --json everything as data; an unknown step is a usage error."""
     step = command_line("runs", "show", "first", "--step", "2", "--journal", several.journal)
     assert "pay" not in step.out
     assert [line.strip() for line in step.out.splitlines()[-2:]] == ["done", "really"]
@@ -122,18 +122,18 @@ def test_a_step_is_shown_uncut_and_records_as_they_are(command_line: CommandLine
     assert (refused.code, "there is no step 3; the execution has 2 steps" in refused.err) == (2, True)
 
 
-def test_an_id_has_to_mean_one_execution(command_line: CommandLine, several: Program) -> None:
-    """An unknown one is told with the closest, one that fits several with those."""
+def test_an_id_must_match_one_execution(command_line: CommandLine, several: Program) -> None:
+    """The error for an unknown id suggests the closest one, the error for an ambiguous prefix lists the matches."""
     unknown = command_line("runs", "show", "secnod", "--journal", several.journal)
     assert (unknown.code, "did you mean second?" in unknown.err) == (2, True)
-    several_fit = command_line("runs", "show", "f", "--journal", several.journal)
-    assert (several_fit.code, "2 executions begin with 'f': first, fourth" in several_fit.err) == (2, True)
+    ambiguous = command_line("runs", "show", "f", "--journal", several.journal)
+    assert (ambiguous.code, "2 executions start with 'f': first, fourth" in ambiguous.err) == (2, True)
 
 
-def test_the_journal_is_the_one_named_or_the_usual_one(
+def test_the_journal_is_the_named_one_or_the_default(
     command_line: CommandLine, several: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The option comes before the variable, that before agentloop.db in the directory; a missing one is not made."""
+    """The option precedes the variable, which precedes agentloop.db in the directory; a missing journal is not created."""
     monkeypatch.chdir(tmp_path)
     none = command_line("runs", "list")
     assert (none.code, "there is no agentloop.db in this directory" in none.err) == (2, True)
@@ -149,21 +149,21 @@ def test_the_journal_is_the_one_named_or_the_usual_one(
     assert "Traceback" not in broken.err
 
 
-def test_a_journal_that_is_well_is_said_to_be(command_line: CommandLine, several: Program) -> None:
-    """All executions, or those that are named, are looked at."""
-    ended = command_line("runs", "verify", "--journal", several.journal)
-    assert (ended.code, ended.out.startswith("5 executions, ")) == (0, True)
-    assert "all as they were written" in ended.out
-    one = command_line("runs", "verify", "first", "--journal", several.journal)
-    assert (one.code, one.out.startswith("1 execution, ")) == (0, True)
+def test_an_intact_journal_is_reported_as_intact(command_line: CommandLine, several: Program) -> None:
+    """`runs verify` verifies all executions, or the named ones."""
+    result = command_line("runs", "verify", "--journal", several.journal)
+    assert (result.code, result.out.startswith("5 executions, ")) == (0, True)
+    assert "all intact" in result.out
+    single = command_line("runs", "verify", "first", "--journal", several.journal)
+    assert (single.code, single.out.startswith("1 execution, ")) == (0, True)
 
 
-def test_a_record_that_was_changed_is_found(command_line: CommandLine, program: Program) -> None:
-    """The execution and the record are told, and the exit code is 1."""
+def test_a_changed_record_is_reported(command_line: CommandLine, program: Program) -> None:
+    """The problem names the execution and the record, and the exit code is 1."""
     program.run("loop", "go", "one")
     with closing(sqlite3.connect(program.journal)) as connection:
         connection.execute("UPDATE records SET kind = 'call_outcome' WHERE sequence = 3")
         connection.commit()
-    ended = command_line("runs", "verify", "--journal", program.journal)
-    assert (ended.code, "one: record 3" in ended.out) == (1, True), ended.out
+    result = command_line("runs", "verify", "--journal", program.journal)
+    assert (result.code, "one: record 3" in result.out) == (1, True), result.out
     assert "record 3 was changed" in command_line("runs", "show", "one", "--journal", program.journal).err

@@ -1,4 +1,4 @@
-"""`agentloop runs fork` and `agentloop runs replay`: other ways on, and today's code against what was recorded."""
+"""`agentloop runs fork` and `agentloop runs replay`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    made = Program(tmp_path)
-    made.run("loop", "go", "one")
-    return made
+    program = Program(tmp_path)
+    program.run("loop", "go", "one")
+    return program
 
 
-def changed(program: Program, before: str, after: str) -> str:
-    """Change the program; return the loop in its new file."""
+def change(program: Program, before: str, after: str) -> str:
+    """Write a changed copy of the program, and return the path of its loop."""
     text = Path(program.file).read_text()
     assert before in text
     other = Path(program.file).with_name("other.py")
@@ -30,11 +30,11 @@ def changed(program: Program, before: str, after: str) -> str:
     return f"{other}:loop"
 
 
-def test_a_fork_begins_after_a_step(command_line: CommandLine, program: Program) -> None:
-    """Its id stands on stdout; it is a new execution that waits to be gone on with, and the other one stays as it is."""
-    ended = command_line("runs", "fork", "one", "--step", "0", "--journal", program.journal)
-    assert (ended.code, ended.out) == (0, "one/fork-1\n")
-    assert "agentloop runs resume one/fork-1" in ended.err
+def test_a_fork_starts_after_a_step(command_line: CommandLine, program: Program) -> None:
+    """The id of the fork is printed to stdout; the fork is a new execution to resume, and the original is unchanged."""
+    result = command_line("runs", "fork", "one", "--step", "0", "--journal", program.journal)
+    assert (result.code, result.out) == (0, "one/fork-1\n")
+    assert "agentloop runs resume one/fork-1" in result.err
     rows = json.loads(command_line("runs", "list", "--journal", program.journal, "--json").out)
     assert {row["execution_id"]: (row["status"], row["forked_from"]) for row in rows} == {
         "one/fork-1": ("interrupted", "one"),
@@ -44,18 +44,18 @@ def test_a_fork_begins_after_a_step(command_line: CommandLine, program: Program)
 
 
 @pytest.mark.parametrize(
-    ("effects", "told"), [("reuse", "succeeded"), ("simulate", "succeeded"), ("forbid", "blocked")]
+    ("effects", "outcome"), [("reuse", "succeeded"), ("simulate", "succeeded"), ("forbid", "blocked")]
 )
-def test_a_fork_goes_on_without_doing_again_what_was_done(
-    command_line: CommandLine, program: Program, effects: str, told: str
+def test_a_fork_does_not_repeat_effects(
+    command_line: CommandLine, program: Program, effects: str, outcome: str
 ) -> None:
-    """With a loop it goes on at once; under no policy is the payment made a second time."""
-    ended = command_line("runs", "fork", "one", f"{program.file}:loop", "--step", "0", "--effects", effects)
-    assert (ended.code, ended.out) == (0, "done\nreally\n")
-    assert "recorded as one/fork-1" in ended.err
+    """With a loop the fork runs at once, and under no policy is the payment made a second time."""
+    result = command_line("runs", "fork", "one", f"{program.file}:loop", "--step", "0", "--effects", effects)
+    assert (result.code, result.out) == (0, "done\nreally\n")
+    assert "recorded as one/fork-1" in result.err
     assert program.paid == ["2"]
     calls = json.loads(command_line("runs", "show", "one/fork-1", "--journal", program.journal, "--json").out)["calls"]
-    assert [call["told"] for call in calls if call["name"] == "pay"] == [told]
+    assert [call["told"] for call in calls if call["name"] == "pay"] == [outcome]
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_a_fork_goes_on_without_doing_again_what_was_done(
         ([], "Missing option '--step'"),
     ],
 )
-def test_a_fork_needs_a_step_that_there_is(
+def test_a_fork_needs_an_existing_step(
     command_line: CommandLine, program: Program, options: list[str], problem: str
 ) -> None:
-    """Nothing is recorded otherwise."""
-    ended = command_line("runs", "fork", "one", "--journal", program.journal, *options)
-    assert (ended.code, problem in ended.err) == (2, True), ended.err
+    """Without an existing step, the command is a usage error and records nothing."""
+    result = command_line("runs", "fork", "one", "--journal", program.journal, *options)
+    assert (result.code, problem in result.err) == (2, True), result.err
     assert "fork" not in command_line("runs", "list", "--journal", program.journal).out
 
 
-def test_a_fork_becomes_a_test_too(command_line: CommandLine, program: Program) -> None:
-    """It begins in the middle, and so does its test."""
+def test_a_fork_can_be_exported_as_a_test(command_line: CommandLine, program: Program) -> None:
+    """The exported test of a fork starts at the step of the fork."""
     assert command_line("runs", "fork", "one", f"{program.file}:loop", "--step", "1").code == 0
     source = command_line("runs", "export", "one/fork-1", "--pytest", "--journal", program.journal).out
     scope: dict[str, object] = {}
@@ -86,35 +86,35 @@ def test_a_fork_becomes_a_test_too(command_line: CommandLine, program: Program) 
     test()
 
 
-def test_the_same_code_comes_to_the_same(command_line: CommandLine, program: Program) -> None:
-    """Nothing is run, and the exit code is 0."""
-    ended = command_line("runs", "replay", "one", f"{program.file}:loop")
-    assert (ended.code, "one: equal over 2 steps, 2 inferences, 2 calls" in ended.out) == (0, True), ended.out
+def test_a_replay_of_the_same_code_is_equal(command_line: CommandLine, program: Program) -> None:
+    """A replay calls no tools, and exits with 0 when nothing differs."""
+    result = command_line("runs", "replay", "one", f"{program.file}:loop")
+    assert (result.code, "one: equal over 2 steps, 2 inferences, 2 calls" in result.out) == (0, True), result.out
     assert program.paid == ["2"]
 
 
-def test_the_first_difference_is_told(command_line: CommandLine, program: Program) -> None:
-    """A tool that is described otherwise is a difference in the first request; the exit code is 1."""
-    other = changed(program, '"""Pay."""', '"""Pay a bill."""')
-    ended = command_line("runs", "replay", "one", other, "--journal", program.journal)
-    assert (ended.code, "step 1, inference 0: request.tools[1].description differs" in ended.out) == (1, True), (
-        ended.out
+def test_the_first_difference_is_shown(command_line: CommandLine, program: Program) -> None:
+    """A changed description is a difference in the first request, and the exit code is 1."""
+    other = change(program, '"""Pay."""', '"""Pay a bill."""')
+    result = command_line("runs", "replay", "one", other, "--journal", program.journal)
+    assert (result.code, "step 1, inference 0: request.tools[1].description differs" in result.out) == (1, True), (
+        result.out
     )
-    assert '"Pay." → "Pay a bill."' in ended.out
+    assert '"Pay." → "Pay a bill."' in result.out
 
 
 def test_all_executions_are_replayed(command_line: CommandLine, program: Program) -> None:
-    """Those that differ are told, those of sub-agents are compared with their callers, and the sum stands at the end."""
+    """--all shows the executions that differ and a summary; sub-agents are replayed with their callers."""
     program.run("parent", "ask", "two")
     program.run("loop", "again", "three")
-    ended = command_line("runs", "replay", "--all", f"{program.file}:loop")
-    assert ended.code == 1
-    assert ended.out.splitlines()[0] == "two"
-    assert ended.out.splitlines()[-1].startswith("3 executions: 2 equal, 1 differ (1 at ")
+    result = command_line("runs", "replay", "--all", f"{program.file}:loop")
+    assert result.code == 1
+    assert result.out.splitlines()[0] == "two"
+    assert result.out.splitlines()[-1].startswith("3 executions: 2 equal, 1 differ (1 at ")
 
 
-def test_executions_have_to_be_named_or_all(command_line: CommandLine, program: Program) -> None:
-    """Neither and both are refused."""
+def test_a_replay_needs_ids_or_all(command_line: CommandLine, program: Program) -> None:
+    """Neither ids nor --all, and both, are usage errors."""
     for options in ([], ["one", "--all"]):
-        ended = command_line("runs", "replay", *options, f"{program.file}:loop")
-        assert (ended.code, "all of them with --all" in ended.err) == (2, True)
+        result = command_line("runs", "replay", *options, f"{program.file}:loop")
+        assert (result.code, "all of them with --all" in result.err) == (2, True)

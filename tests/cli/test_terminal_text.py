@@ -1,10 +1,10 @@
-"""Text of models and tools on a terminal."""
+"""Text of models and tools on a terminal, and the formats of numbers."""
 
 from __future__ import annotations
 
 import pytest
 
-from agentloop.cli.console import call_text, counted, duration, one_line, printable, tokens
+from agentloop.cli.console import as_one_line, as_printable, format_call, format_count, format_duration, format_tokens
 from agentloop.values.inference import Usage
 from agentloop.values.tool_calls import ToolCall
 
@@ -22,15 +22,15 @@ from agentloop.values.tool_calls import ToolCall
     ],
     ids=ascii,
 )
-def test_nothing_acts_on_the_terminal(text: str, shown: str) -> None:
-    """Characters that a terminal would act on are spelled out; all others stay."""
-    assert ascii(printable(text)) == ascii(shown)
+def test_unsafe_characters_are_escaped(text: str, shown: str) -> None:
+    """Characters that a terminal would interpret are escaped; all others stay."""
+    assert ascii(as_printable(text)) == ascii(shown)
 
 
-def test_a_line_is_one_line() -> None:
-    """Whatever breaks lines becomes a space, and a text far longer than a line is cut."""
-    assert one_line(" a\n\tb\x1cc \u2028d ") == "a b c d"
-    assert len(one_line("x" * 1_000_000)) < 10_000
+def test_one_line_has_no_breaks() -> None:
+    """Every line break becomes a space, and a text far longer than a line is cut."""
+    assert as_one_line(" a\n\tb\x1cc \u2028d ") == "a b c d"
+    assert len(as_one_line("x" * 1_000_000)) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,20 @@ def test_a_line_is_one_line() -> None:
         ('{"name": "A', 'find({"name": "A)'),
     ],
 )
-def test_a_call_is_shown_as_written_by_hand(arguments: str, shown: str) -> None:
-    """Arguments are named; those that are no JSON object are shown as they came."""
-    assert call_text(ToolCall("1", "find", arguments)) == shown
+def test_a_call_is_formatted_as_written_by_hand(arguments: str, shown: str) -> None:
+    """Arguments are formatted by name; malformed arguments stay as they are."""
+    assert format_call(ToolCall("1", "find", arguments)) == shown
 
 
-def test_figures_are_words() -> None:
-    """Numbers of things, times and tokens are said in words that fit them."""
-    assert [counted(1, "step"), counted(1200, "step")] == ["1 step", "1,200 steps"]
-    assert [duration(0.0002), duration(0.25), duration(2.34), duration(125)] == [
+def test_numbers_have_units() -> None:
+    """Counts, durations and tokens are formatted with suitable units."""
+    assert [format_count(1, "step"), format_count(1200, "step")] == ["1 step", "1,200 steps"]
+    assert [format_duration(0.0002), format_duration(0.25), format_duration(2.34), format_duration(125)] == [
         "<1 ms",
         "250 ms",
         "2.3 s",
         "2 min 5 s",
     ]
-    assert tokens(Usage(1200, 5)) == "1,200 tokens in, 5 out"
-    assert tokens(Usage(1200, None)) == "1,200 tokens in, unknown out"
-    assert tokens(Usage(None, None)) == "tokens unknown"
+    assert format_tokens(Usage(1200, 5)) == "1,200 tokens in, 5 out"
+    assert format_tokens(Usage(1200, None)) == "1,200 tokens in, unknown out"
+    assert format_tokens(Usage(None, None)) == "tokens unknown"

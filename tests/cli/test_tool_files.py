@@ -1,4 +1,4 @@
-"""Tools from Python files, and from TOML files that describe ensembles."""
+"""Tools from Python files, and ensembles from TOML files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cli.sources import tools_from
+from agentloop.cli.sources import load_tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 
 TWO_TOOLS = '''
@@ -41,28 +41,28 @@ def _written(folder: Path, source: str, name: str = "tools.py") -> str:
 
 
 def test_a_file_offers_the_tools_it_defines(tmp_path: Path) -> None:
-    """Without a name, every tool of the file is taken once, in the order of their definition."""
-    assert tools_from([_written(tmp_path, TWO_TOOLS)]).names == ("add", "double")
+    """Without a name, every tool of the file is loaded once, in the order of definition."""
+    assert load_tools([_written(tmp_path, TWO_TOOLS)]).names == ("add", "double")
 
 
 def test_a_name_picks_one_tool(tmp_path: Path) -> None:
-    """With the name of a tool, that one is taken."""
-    assert tools_from([_written(tmp_path, TWO_TOOLS) + ":double"]).names == ("double",)
+    """The name of a tool selects this tool."""
+    assert load_tools([_written(tmp_path, TWO_TOOLS) + ":double"]).names == ("double",)
 
 
 def test_a_name_picks_a_list(tmp_path: Path) -> None:
-    """With the name of a list, its tools are taken in its order."""
-    assert tools_from([_written(tmp_path, TWO_TOOLS) + ":CHOSEN"]).names == ("double", "add")
+    """The name of a list selects its tools, in its order."""
+    assert load_tools([_written(tmp_path, TWO_TOOLS) + ":CHOSEN"]).names == ("double", "add")
 
 
-def test_a_tool_named_twice_is_taken_once(tmp_path: Path) -> None:
-    """A file that is given twice is imported once, so its tools are the same tools."""
+def test_a_tool_named_twice_is_loaded_once(tmp_path: Path) -> None:
+    """A file named twice is imported once, so its tools are the same objects."""
     place = _written(tmp_path, TWO_TOOLS)
-    assert tools_from([place + ":double", place]).names == ("double", "add")
+    assert load_tools([place + ":double", place]).names == ("double", "add")
 
 
 def test_imported_tools_are_not_offered(tmp_path: Path) -> None:
-    """Tools that a file imports are its building blocks; it finds the file beside it while it is imported."""
+    """Tools that a file imports are not offered, and the file can import its neighbors."""
     _written(tmp_path, TWO_TOOLS, "blocks_of_test.py")
     source = (
         TWO_TOOLS.replace("def add", "def sum_up").replace("return add", "return sum_up").partition("\ndef plain")[0]
@@ -70,29 +70,29 @@ def test_imported_tools_are_not_offered(tmp_path: Path) -> None:
     place = _written(tmp_path, "from blocks_of_test import add, double as twice\n" + source)
     before = list(sys.path)
     try:
-        assert tools_from([place]).names == ("sum_up", "double")
+        assert load_tools([place]).names == ("sum_up", "double")
         assert sys.path == before
     finally:
         sys.modules.pop("blocks_of_test", None)
 
 
-def test_a_file_never_stands_in_for_a_package(tmp_path: Path) -> None:
-    """A file of tools that is named like a package leaves the package alone."""
+def test_a_file_never_replaces_a_package(tmp_path: Path) -> None:
+    """A file of tools with the name of a package does not replace the package."""
     import httpx  # noqa: PLC0415  # the package that must stay
 
-    tools_from([_written(tmp_path, TWO_TOOLS, "httpx.py")])
+    load_tools([_written(tmp_path, TWO_TOOLS, "httpx.py")])
     assert sys.modules["httpx"] is httpx
 
 
-def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_tools_with_one_name_are_rejected(tmp_path: Path) -> None:
     """Two different tools cannot have the same name."""
     places = [_written(tmp_path, TWO_TOOLS), _written(tmp_path, TWO_TOOLS, "others.py")]
     with pytest.raises(ToolDefinitionError, match="two tools are named 'add'"):
-        tools_from(places)
+        load_tools(places)
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "told"),
+    ("source", "name", "message"),
     [
         (
             TWO_TOOLS,
@@ -102,7 +102,7 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
         (TWO_TOOLS, ":MIXED", r"item 2 of .*tools.py:MIXED is the plain function plain"),
         (TWO_TOOLS, ":NUMBER", r"tools.py:NUMBER is of type int, not a tool"),
         (TWO_TOOLS, ":duoble", r"there is no 'duoble' in .*tools.py, did you mean 'double'\?"),
-        ("from agentloop import Tool as T", ":T", r"tools.py:T is the class Tool, not a tool; give an instance"),
+        ("from agentloop import Tool as T", ":T", r"tools.py:T is the class Tool, not a tool; name an instance"),
         ("x = 1", "", r"tools.py defines no tools; decorate functions in it with @agentloop.tool"),
         ("x = 1\ny = x / 0", "", r"cannot be imported: ZeroDivisionError: division by zero \(.*tools.py, line 2\)"),
         ("x = (1", "", r"cannot be imported: SyntaxError: .* \(.*tools.py, line 1\)"),
@@ -116,32 +116,32 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_told(tmp_path: Path, source: str, name: str, told: str) -> None:
-    """Whatever is wrong with a file is told with the file and what is wrong in it."""
-    with pytest.raises(ConfigurationError, match=told):
-        tools_from([_written(tmp_path, source) + name])
+def test_an_unusable_file_is_reported(tmp_path: Path, source: str, name: str, message: str) -> None:
+    """The message names the file and what is wrong in it."""
+    with pytest.raises(ConfigurationError, match=message):
+        load_tools([_written(tmp_path, source) + name])
 
 
-def test_an_error_in_a_file_beside_it_is_told_with_its_place(tmp_path: Path) -> None:
-    """When a file that the file imports fails, the line of that one is told."""
+def test_an_error_in_an_imported_neighbor_is_reported_with_its_place(tmp_path: Path) -> None:
+    """The message names the line of the neighbor that raised."""
     _written(tmp_path, "x = 1\n\nx = undefined_name", "broken_of_test.py")
     with pytest.raises(ConfigurationError, match=r"NameError: .*broken_of_test.py, line 3"):
-        tools_from([_written(tmp_path, "import broken_of_test")])
+        load_tools([_written(tmp_path, "import broken_of_test")])
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("absent.py", r"there is no file .*absent.py; --tools takes a Python or TOML file"),
         ("", r"there is no file"),
-        ("notes.txt", r"notes.txt is not a Python file: its name has to end in .py"),
+        ("notes.txt", r"notes.txt is not a Python file: its name must end in .py"),
     ],
 )
-def test_what_is_not_a_python_file_is_told(tmp_path: Path, name: str, told: str) -> None:
-    """A path that leads to no Python file is told as such."""
+def test_a_path_without_a_python_file_is_reported(tmp_path: Path, name: str, message: str) -> None:
+    """A missing file, a folder and another kind of file are rejected."""
     _written(tmp_path, "no code", "notes.txt")
-    with pytest.raises(ConfigurationError, match=told):
-        tools_from([str(tmp_path / name)])
+    with pytest.raises(ConfigurationError, match=message):
+        load_tools([str(tmp_path / name)])
 
 
 # --- TOML files -----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ ALLOW = ["tool_files_of_test"]
 
 @pytest.fixture
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with a module of tools and a list of ensembles."""
+    """Change to a folder with a module of tools and a list of ensembles."""
     _written(tmp_path, TWO_TOOLS, "tool_files_of_test.py")
     _written(tmp_path, LISTED, "list.toml")
     monkeypatch.chdir(tmp_path)
@@ -169,23 +169,23 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("working_folder")
-def test_the_ensembles_of_a_list_are_taken() -> None:
-    """All of them, or the one that is named; what is switched off is not offered."""
-    everything = tools_from(["list.toml"], ALLOW)
+def test_the_ensembles_of_a_list_are_loaded() -> None:
+    """All ensembles are loaded, or the named one; disabled tools are not offered."""
+    everything = load_tools(["list.toml"], ALLOW)
     assert [group.name for group in everything.groups] == ["texts", "chance", "mine"]
     chance = ("describe_numbers", "draw_numbers", "count_selections", "binomial_probability", "normal_probability")
     assert everything.names == ("condense", *chance, "double", "add")
-    assert tools_from(["list.toml:texts"], ALLOW).names == ("condense",)
+    assert load_tools(["list.toml:texts"], ALLOW).names == ("condense",)
 
 
-def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
-    """Beside tools of a Python file."""
+def test_a_file_of_one_ensemble_is_loaded(working_folder: Path) -> None:
+    """A TOML file of one ensemble is combined with tools of a Python file."""
     _written(working_folder, 'use = "agentloop.tools.ensembles.summarization:summarization"', "short.toml")
-    assert tools_from(["short.toml", "tool_files_of_test.py:double"]).names == ("condense", "double")
+    assert load_tools(["short.toml", "tool_files_of_test.py:double"]).names == ("condense", "double")
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "allow", "told"),
+    ("text", "place", "allow", "message"),
     [
         (LISTED, "x.toml", [], "x.toml, line 8: ensembles.mine.use: the module 'tool_files_of_test' is not among"),
         (LISTED, "x.toml", ["a b"], "allow lists modules such as 'myapp.tools', not 'a b'"),
@@ -197,11 +197,11 @@ def test_a_file_of_one_ensemble_is_taken(working_folder: Path) -> None:
     ],
     ids=["not allowed", "no modules", "no ensemble", "no file", "key", "deduplicator", "import"],
 )
-def test_descriptors_that_cannot_be_used_are_told(
-    working_folder: Path, text: str, place: str, allow: list[str], told: str
+def test_unusable_descriptors_are_reported(
+    working_folder: Path, text: str, place: str, allow: list[str], message: str
 ) -> None:
-    """As `agentloop tools` tells them."""
+    """The message is that of `agentloop tools check`."""
     _written(working_folder, text, "x.toml")
     _written(working_folder, "raise OSError('no driver')", "broken_of_test.py")
-    with pytest.raises(ConfigurationError, match=told):
-        tools_from([place], allow)
+    with pytest.raises(ConfigurationError, match=message):
+        load_tools([place], allow)

@@ -27,11 +27,11 @@ def test_every_effect_happens_once_and_has_an_outcome() -> None:
     """A process is killed in the middle of three effects, another one recovers them, and the table shows each outcome."""
     command = [sys.executable, durable_demo.__file__]
     environment = {**os.environ, "PYTHONUTF8": "1"}  # without the COLUMNS that readline sets behind Python's back
-    ended = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, encoding="utf-8", env=environment, timeout=LONGEST, check=False
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    before, _, after = ended.stdout.partition("Another worker recovers the execution")
+    assert (result.returncode, result.stderr) == (0, "")
+    before, _, after = result.stdout.partition("Another worker recovers the execution")
     row = r"(reserve_budget|set_status|pay|send_letter)\(.*?\)  +(\w+)  +(\d)x  +(\d)x  +(.*?) *$"
     assert re.findall(row, before, re.MULTILINE) == [
         ("reserve_budget", "effect", "1", "1", "succeeded: reserved"),

@@ -46,14 +46,14 @@ def command_at_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 def test_the_example_answers(command: cli.CommandLine) -> None:
     """The example exits with 0, states that its model is scripted, and prints the answers and the summaries."""
-    ended = command()
-    assert (ended.code, ended.err) == (0, "")
-    assert "The model is scripted" in ended.out
-    assert "Dear Ada Lovelace," in ended.out
-    assert "completed in 6 steps · 9 tool calls (7 succeeded, 1 failed, 1 blocked)" in ended.out
-    assert "in the database: 0 refunds, 1 ticket, 1 voucher over 15.00" in ended.out
-    assert "I did not get to Grace Hopper and Ada Lovelace." in ended.out
-    assert "stopped in 3 steps" in ended.out
+    result = command()
+    assert (result.code, result.err) == (0, "")
+    assert "The model is scripted" in result.out
+    assert "Dear Ada Lovelace," in result.out
+    assert "completed in 6 steps · 9 tool calls (7 succeeded, 1 failed, 1 blocked)" in result.out
+    assert "in the database: 0 refunds, 1 ticket, 1 voucher over 15.00" in result.out
+    assert "I did not get to Grace Hopper and Ada Lovelace." in result.out
+    assert "stopped in 3 steps" in result.out
 
 
 def test_the_progress_shows_what_happens(command: cli.CommandLine) -> None:
@@ -86,12 +86,12 @@ def test_each_caption_is_shown_once(command: cli.CommandLine) -> None:
 @pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
 def test_the_example_runs_in_every_driver_and_mode(command: cli.CommandLine, driver: str, mode: str) -> None:
     """Whatever the driver and the mode, the example exits with 0, the same answers and the same database."""
-    ended = command("--driver", driver, "--mode", mode)
-    assert ended.code == 0
-    assert "whom I have asked: ticket 1 is open. For the" in ended.out
-    assert "7 succeeded, 1 failed, 1 blocked" in ended.out
-    assert "in the database: 0 refunds, 1 ticket, 1 voucher over 15.00" in ended.out
-    assert "I did not get to Grace Hopper and Ada Lovelace." in ended.out
+    result = command("--driver", driver, "--mode", mode)
+    assert result.code == 0
+    assert "whom I have asked: ticket 1 is open. For the" in result.out
+    assert "7 succeeded, 1 failed, 1 blocked" in result.out
+    assert "in the database: 0 refunds, 1 ticket, 1 voucher over 15.00" in result.out
+    assert "I did not get to Grace Hopper and Ada Lovelace." in result.out
 
 
 def test_text_is_shown_as_it_arrives(command: cli.CommandLine) -> None:
@@ -102,33 +102,33 @@ def test_text_is_shown_as_it_arrives(command: cli.CommandLine) -> None:
 
 def test_a_person_can_be_asked(command_at_terminal: cli.TerminalCommandLine) -> None:
     """With --ask, the person at the terminal decides: the ticket is denied, the voucher is approved unchanged."""
-    ended = command_at_terminal("--ask", typed="n\ny\n")
-    assert ended.code == 0
-    assert "Run it?" in ended.err
-    assert "in the database: 0 refunds, 0 tickets, 1 voucher over 25.00" in ended.out
-    assert "whom I could not ask" in ended.out
+    result = command_at_terminal("--ask", typed="n\ny\n")
+    assert result.code == 0
+    assert "Run it?" in result.err
+    assert "in the database: 0 refunds, 0 tickets, 1 voucher over 25.00" in result.out
+    assert "whom I could not ask" in result.out
 
 
 def test_a_person_who_does_not_answer_leaves_the_calls_waiting(command_at_terminal: cli.TerminalCommandLine) -> None:
     """At the end of the input the example continues with its second question, and exits with 3."""
-    ended = command_at_terminal("--ask", typed="")
-    assert ended.code == 3
-    assert "2 calls wait" in ended.out
-    assert "in the database: 0 refunds, 0 tickets, 0 vouchers" in ended.out
+    result = command_at_terminal("--ask", typed="")
+    assert result.code == 3
+    assert "2 calls wait" in result.out
+    assert "in the database: 0 refunds, 0 tickets, 0 vouchers" in result.out
 
 
 def test_asking_needs_a_terminal(command: cli.CommandLine) -> None:
     """--ask without a terminal is a usage error."""
-    ended = command("--ask")
-    assert (ended.code, ended.out) == (2, "")
-    assert "--ask needs a terminal" in ended.err
+    result = command("--ask")
+    assert (result.code, result.out) == (2, "")
+    assert "--ask needs a terminal" in result.err
 
 
 def test_a_mode_of_another_driver_is_refused(command: cli.CommandLine) -> None:
     """The example has the same drivers and modes as `agentloop run`."""
-    ended = command("--driver", "react", "--mode", "native")
-    assert (ended.code, ended.out) == (2, "")
-    assert "only auto, json, text" in ended.err
+    result = command("--driver", "react", "--mode", "native")
+    assert (result.code, result.out) == (2, "")
+    assert "only auto, json, text" in result.err
 
 
 @pytest.mark.parametrize(

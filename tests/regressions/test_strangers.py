@@ -90,7 +90,7 @@ def pay(to: str, note: str = "", amount: int = 0, iban: str = "") -> str:
     return "paid"
 '''
 
-AtTerminal = Callable[..., cli.Ended]
+AtTerminal = Callable[..., cli.CommandResult]
 
 
 @pytest.fixture
