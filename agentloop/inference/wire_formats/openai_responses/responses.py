@@ -218,7 +218,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
 
 
 @frozen(eq=False, repr=False)
-class StreamedText(Value):
+class StreamedField(Value):
     """Where a streamed text belongs.
 
     Attributes:
@@ -236,13 +236,13 @@ class StreamedText(Value):
     delta_kind: Literal["text", "reasoning", "arguments"]
 
 
-STREAMED_TEXTS: Mapping[str, StreamedText] = {
-    "response.output_text": StreamedText("message", "content", "text", "output_text", "text"),
-    "response.refusal": StreamedText("message", "content", "refusal", "refusal", "text"),
-    "response.reasoning_summary_text": StreamedText("reasoning", "summary", "text", "summary_text", "reasoning"),
-    "response.reasoning_text": StreamedText("reasoning", "content", "text", "reasoning_text", "reasoning"),
-    "response.function_call_arguments": StreamedText("function_call", "arguments", "arguments", "", "arguments"),
-    "response.custom_tool_call_input": StreamedText(CUSTOM_CALL, "input", "input", "", "arguments"),
+STREAMED_TEXTS: Mapping[str, StreamedField] = {
+    "response.output_text": StreamedField("message", "content", "text", "output_text", "text"),
+    "response.refusal": StreamedField("message", "content", "refusal", "refusal", "text"),
+    "response.reasoning_summary_text": StreamedField("reasoning", "summary", "text", "summary_text", "reasoning"),
+    "response.reasoning_text": StreamedField("reasoning", "content", "text", "reasoning_text", "reasoning"),
+    "response.function_call_arguments": StreamedField("function_call", "arguments", "arguments", "", "arguments"),
+    "response.custom_tool_call_input": StreamedField(CUSTOM_CALL, "input", "input", "", "arguments"),
 }
 """The streamed texts, by the names of their events without `.delta` and `.done`."""
 

@@ -1,0 +1,144 @@
+"""The shape of the code: how long functions are, how files depend on each other, what names mean."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import agentloop
+
+ROOT = Path(agentloop.__file__).parent
+
+ONE_CHILD: dict[str, str] = {
+    "BadRequest": "a caller can handle any refused request, or only one whose context is too long",
+    "CallPolicy": "how the layers of resilience treat a call; `ToolPolicy` adds how the executor runs it",
+    "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
+    "FunctionTool": "`PlainFunctionTool` can use a thread, which is a capability contract and so a type",
+    "GroupedTool": "`GroupedThreadTool` can use a thread, which is a capability contract and so a type",
+    "Inboxes": "the inboxes of running executions, and those that a replay fills from the record",
+    "MemoryJournal": "`CrashableJournal` is a journal for tests that loses what a crash would lose",
+    "ServerSession": "the border to the MCP SDK, which is loaded late",
+    "StreamDecoder": "the contract of decoders, beside `WireFormat`; wire formats of third parties implement it",
+    "ToolCallingDriver": "plays an exported test back",
+    "ToyTool": "`ThreadedToyTool` can use a thread, which is a capability contract and so a type",
+}
+"""Base classes with one subclass in the package, and why they are not one class with it."""
+
+SAME_NAME: dict[str, str] = {}
+"""Class names that occur more than once, and why."""
+
+
+@cache
+def sources() -> dict[str, tuple[str, ast.Module]]:
+    """Return text and syntax tree of every module, by its path inside the package."""
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    return {name: (text, ast.parse(text)) for name, text in files.items()}
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name of a module."""
+    parts = ("agentloop", *Path(path).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def code_lines(text: str, tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines that hold code: no blank lines, no comments, no docstrings."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in layout for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+def function_lengths() -> dict[str, int]:
+    """Return the lines of code of every function of the package."""
+    lengths: dict[str, int] = {}
+    for name, (text, tree) in sources().items():
+        code = code_lines(text, tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside = code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+                lengths[f"{name}:{node.lineno} {node.name}"] = len(inside)
+    return lengths
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield every class of the package with the file that it is in."""
+    for name, (_, tree) in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield name, node
+
+
+def importers() -> dict[str, set[str]]:
+    """Return for every module but the packages themselves which modules import it."""
+    modules = {module_name(name): name for name in sources()}
+    found: dict[str, set[str]] = {name: set() for path, name in modules.items() if not name.endswith("__init__.py")}
+    for importer, (_, tree) in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    target = modules.get(f"{node.module}.{alias.name}") or modules.get(node.module)
+                    if target in found:
+                        found[target].add(importer)
+    return found
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Nine functions of ten have at most 16 lines of code, and none has more than 50."""
+    lengths = function_lengths()
+    ordered = sorted(lengths.values())
+    assert ordered[int(0.9 * len(ordered))] <= 16
+    assert {place: length for place, length in lengths.items() if length > 50} == {}
+
+
+def test_few_modules_serve_one_other_module() -> None:
+    """At most 11 % of the modules have exactly one importer: a module that serves one other is usually a part of it."""
+    counts = importers()
+    exported = {path for text in stubs() for path in text}
+    single = [name for name, users in counts.items() if len(users) == 1 and name not in exported]
+    assert len(single) / len(counts) <= 0.11, single
+
+
+def stubs() -> Iterator[set[str]]:
+    """Yield the modules that each package's stub exports names of."""
+    modules = {module_name(name): name for name in sources()}
+    for stub in ROOT.rglob("__init__.pyi"):
+        imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+        yield {modules[str(node.module)] for node in imports}
+
+
+def test_few_files_are_fragments() -> None:
+    """At most 9 % of the files have fewer than 40 lines; a package's stub counts as a part of its `__init__`."""
+    short = []
+    for name, (text, _) in sources().items():
+        stub = (ROOT / name).with_suffix(".pyi")
+        lines = text.splitlines() + (stub.read_text().splitlines() if stub.exists() else [])
+        short += [name] if len(lines) < 40 else []
+    assert len(short) / len(sources()) <= 0.09, short
+
+
+def test_a_base_class_has_more_than_one_subclass() -> None:
+    """A base class with one subclass is one class cut in two, unless it is a contract or is listed with its reason."""
+    children: dict[str, set[str]] = defaultdict(set)
+    names = {node.name for name, node in classes() if not name.startswith("contracts/") and node.name[0] != "_"}
+    for _, node in classes():
+        for base in node.bases:
+            plain = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(plain, ast.Name):
+                children[plain.id].add(node.name)
+    cut = {base for base, subclasses in children.items() if len(subclasses) == 1 and base in names}
+    assert cut == set(ONE_CHILD)
+
+
+def test_a_class_name_occurs_once() -> None:
+    """Two public classes of the package never share a name, unless it is listed with its reason."""
+    counts = Counter(node.name for _, node in classes() if not node.name.startswith("_"))
+    assert {name for name, count in counts.items() if count > 1} == set(SAME_NAME)
