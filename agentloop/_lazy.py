@@ -1,4 +1,4 @@
-"""Names that a package offers and loads only when they are used (PEP 562)."""
+"""Lazy exports of a package: a name is imported when it is first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ _EXPORT = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Make `__getattr__`, `__dir__` and `__all__` for a package from the stub beside it.
+    """Create `__getattr__`, `__dir__` and `__all__` of a package from its stub.
 
-    The stub (`__init__.pyi`) is the one list of the names: type checkers read it as it is, and each line
+    The stub (`__init__.pyi`) is the only list of the names: type checkers read it, and each line
     `from module import name as name` makes the name available at run time.
 
     Args:
-        package: the package's `__name__`.
-        file: the package's `__file__`.
+        package: the `__name__` of the package.
+        file: the `__file__` of the package.
+
+    Returns:
+        The three attributes, in this order.
 
     Raises:
-        FileNotFoundError: if the stub was left out when the package was bundled.
+        FileNotFoundError: if the stub is missing, for example because a bundler left it out.
     """
     stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-    homes = {name: module for module, name in _EXPORT.findall(stub)}
-    names = sorted(homes)
+    modules = {name: module for module, name in _EXPORT.findall(stub)}
+    names = sorted(modules)
 
     def get(name: str) -> object:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, value)
+        value = getattr(import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)  # later accesses do not call this function any more
         return value
 
     return get, lambda: names, names

@@ -1,4 +1,4 @@
-"""Finishing work while being cancelled."""
+"""Finishing work in a task that is being cancelled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
-    """Do the work although this task is being cancelled, however often, but no longer than this.
+    """Run a coroutine to its end even if this task is cancelled, any number of times, within a time limit.
 
     Args:
-        work: what is left to do.
-        seconds: after which it is cancelled.
+        work: the coroutine.
+        seconds: the time limit, after which it is cancelled.
 
     Raises:
-        Exception: whatever the work raises in time.
+        Exception: any error that the coroutine raises within the limit.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
@@ -24,7 +24,7 @@ async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
         try:
             await asyncio.wait((task,), timeout=deadline - loop.time())
         except asyncio.CancelledError:
-            continue  # the caller is on its way out already, and raises it again when this is done
+            continue  # the caller is already handling a cancellation, and raises it again afterwards
     if not task.done():
         task.cancel()
     elif not task.cancelled():

@@ -1,14 +1,14 @@
 """Every error that agentloop raises.
 
     AgentLoopError
-    ├── ContractViolation          an implementer or a caller broke a stated contract
-    ├── ConfigurationError         a loop, model or tool is set up in a way that cannot work
-    │   └── InvalidDescriptor      a file that describes tools has mistakes in it
-    ├── InterceptorFailed          an interceptor raised, so what it guards did not happen
-    ├── NotJson                    a value that has no JSON form
-    ├── InvalidDocument            bytes that are not the JSON form of the value asked for
-    ├── ToolDefinitionError        a function or class that cannot become a tool
-    ├── ToolError                  a tool call that did not succeed
+    ├── ContractViolation          an implementation or a caller broke a contract
+    ├── ConfigurationError         the setup of a loop, model or tool cannot work
+    │   └── InvalidDescriptor      a file that describes tools has mistakes
+    ├── InterceptorFailed          an interceptor raised; the guarded operation was not performed
+    ├── NotJson                    a value has no JSON form
+    ├── InvalidDocument            data is not the JSON form of the expected value
+    ├── ToolDefinitionError        a function or class cannot become a tool
+    ├── ToolError                  a tool call did not succeed
     │   ├── UnknownTool
     │   ├── MalformedArguments
     │   ├── InvalidArguments
@@ -18,30 +18,29 @@
     │   ├── ToolUnavailable
     │   ├── ToolInDoubt
     │   └── ToolFailed
-    ├── InferenceError             a model that could not be asked, or did not answer
+    ├── InferenceError             a request to a model failed
     │   ├── AuthenticationError
     │   ├── RateLimited
     │   ├── BadRequest
     │   │   └── ContextLengthExceeded
     │   ├── ProviderUnavailable
     │   └── InvalidResponse
-    ├── InvalidOutput              a final answer that has not the type that was asked for
-    ├── DecisionError              a decision about a call that does not wait, or was given for another one
-    ├── DecisionExtractionError    no decision could be read in what a model wrote
-    ├── DecisionValidationError    the decisions of a model could be read and not be used
-    ├── InboxClosed                a message for an execution that has ended
+    ├── InvalidOutput              a final answer does not have the required type
+    ├── DecisionError              a decision does not match a pending call
+    ├── DecisionExtractionError    the output of a model contains no decision that can be parsed
+    ├── DecisionValidationError    the decisions of a model were parsed but cannot be used
+    ├── InboxClosed                the execution has ended and accepts no messages
     └── JournalError
-        ├── UnknownExecution       no execution of this id is recorded
-        ├── JournalConflict        somebody else drives the execution, or has driven it on
-        ├── JournalCorrupt         records that were changed, dropped, reordered or damaged
-        ├── InferenceNotRecorded              for the loop: calls have begun for an answer that is not at hand
-        ├── JournalFull
-        ├── JournalBusy
-        └── SchemaTooNew
+        ├── UnknownExecution       no execution with this id is recorded
+        ├── JournalConflict        another writer drives the execution, or has continued it
+        ├── JournalCorrupt         records were changed, dropped, reordered or damaged
+        ├── InferenceNotRecorded   calls have started for a response that is not recorded
+        ├── JournalFull            no space is left
+        ├── JournalBusy            another writer holds the lock
+        └── SchemaTooNew           a newer version of agentloop wrote the document
 
-A message says what was wrong, where, and what to do about it; what a program may want to act on is an attribute. Errors
-that carry a value of the loop (`AgentStop`, `ExecutionFailed`, `BatchInterrupted`, `StepInterrupted`) are defined in
-`agentloop.values`.
+Messages name the problem, its place and the remedy; attributes hold the data for programs. Errors that carry a value of the
+loop (`AgentStop`, `ExecutionFailed`, `BatchInterrupted`, `StepInterrupted`) are defined in `agentloop.values`.
 """
 
 from __future__ import annotations
@@ -50,36 +49,36 @@ from collections.abc import Sequence
 
 
 class AgentLoopError(Exception):
-    """The root: catch it to catch everything that agentloop raises on purpose."""
+    """The base class of all errors of agentloop."""
 
 
 class ContractViolation(AgentLoopError):
-    """An implementation or a caller broke what a contract promises; the message names who and how."""
+    """An implementation or a caller broke a contract; the message names the contract and the violation."""
 
 
 class ConfigurationError(AgentLoopError):
-    """Something is set up in a way that cannot work: a missing key, an unknown model string, a wrong option."""
+    """The setup cannot work: a missing key, an unknown model string, a wrong option."""
 
 
 class InvalidDescriptor(ConfigurationError):
-    """A file that describes tools has mistakes in it; nothing that it names was imported.
+    """A file that describes tools has mistakes; nothing that it names was imported.
 
     Attributes:
-        mistakes: for each, the file, the key (dotted), the line (0 where there is none) and what is wrong.
+        mistakes: for each mistake the file, the dotted key, the 1-based line (0 if there is none) and the problem.
     """
 
     def __init__(self, mistakes: Sequence[tuple[str, str, int, str]]) -> None:
         self.mistakes: tuple[tuple[str, str, int, str], ...] = tuple(mistakes)
-        super().__init__("\n".join(_located(*mistake) for mistake in self.mistakes))
+        super().__init__("\n".join(_format_mistake(*mistake) for mistake in self.mistakes))
 
 
-def _located(file: str, key: str, line: int, message: str) -> str:
+def _format_mistake(file: str, key: str, line: int, message: str) -> str:
     at = f"{file}, line {line}" if line else file
     return f"{at}: {key}: {message}" if key else f"{at}: {message}"
 
 
 class InterceptorFailed(AgentLoopError):
-    """An interceptor raised; what it guards did not happen (law 11). The cause is what it raised.
+    """An interceptor raised, so the guarded operation was not performed (law 11). `__cause__` is the error that it raised.
 
     Attributes:
         interceptor: the name of the interceptor.
@@ -100,23 +99,22 @@ class InterceptorFailed(AgentLoopError):
 
 
 class NotJson(AgentLoopError, TypeError):
-    """A value has no JSON form: an object of an unknown class, a NaN, a key that is not text, a cycle."""
+    """A value has no JSON form: an object of an unknown class, a NaN, a key that is not a string, a cycle."""
 
 
 class InvalidDocument(AgentLoopError, ValueError):
-    """Bytes are not the JSON form of the value that was asked for."""
+    """Data is not the JSON form of the expected value."""
 
 
 class ToolDefinitionError(AgentLoopError):
-    """A function or class cannot become a tool as it is written; the message says what to add or change."""
+    """A function or class cannot become a tool; the message says what to add or change."""
 
 
 class ToolError(AgentLoopError):
     """A tool call did not succeed.
 
     Attributes:
-        path: where in the arguments or the result the problem is, as a JSON path such as `$.days[0]`; empty when the
-            problem is not in one place.
+        path: the JSON path of the problem in the arguments or the result, such as `$.days[0]`; empty if there is none.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -125,11 +123,11 @@ class ToolError(AgentLoopError):
 
 
 class UnknownTool(ToolError):
-    """The model asked for a tool that is not offered."""
+    """The model called a tool that is not offered."""
 
 
 class MalformedArguments(ToolError):
-    """The arguments of a call are not a JSON object: no JSON at all, cut off, or some other JSON value."""
+    """The arguments of a call are not a JSON object: not JSON, cut off, or another JSON value."""
 
 
 class InvalidArguments(ToolError):
@@ -137,36 +135,36 @@ class InvalidArguments(ToolError):
 
 
 class AgentsTooDeep(ToolError):
-    """An agent was called by too many agents above each other, or the conversation was handed over too often."""
+    """Agents call each other in too many levels, or the conversation was handed over too often."""
 
 
 class ToolBlocked(ToolError):
-    """An interceptor or an ordering rule kept the call from running."""
+    """An interceptor or an ordering rule prevented the call."""
 
 
 class ToolTimedOut(ToolError):
-    """The tool did not end within its time limit."""
+    """The tool did not return within its time limit."""
 
 
 class ToolUnavailable(ToolError):
-    """The group that the tool belongs to could not be started; the tool did not run."""
+    """The group of the tool could not be started; the tool did not run."""
 
 
 class ToolInDoubt(ToolError):
-    """The tool was begun and nobody can say whether it ended: what it runs on was lost meanwhile."""
+    """The tool started, and it is unknown whether it finished: its process or connection was lost."""
 
 
 class ToolFailed(ToolError):
-    """The tool raised, or returned what its declared return type denies."""
+    """The tool raised, or its result does not match the declared return type."""
 
 
 class InferenceError(AgentLoopError):
-    """A model could not be asked or did not give a usable answer.
+    """A request to a model failed.
 
     Attributes:
-        status: the HTTP status code, or None when there was no HTTP answer.
-        request_id: the provider's id of the request, or None when it sent none.
-        retry_after: seconds that the provider asked to wait, or None.
+        status: the HTTP status code, or None if there was no HTTP response.
+        request_id: the provider's id of the request, or None if it sent none.
+        retry_after: the seconds to wait before a retry, as requested by the provider, or None.
         retryable: whether the same request may succeed when it is sent again.
     """
 
@@ -187,17 +185,17 @@ class InferenceError(AgentLoopError):
 
 
 class AuthenticationError(InferenceError):
-    """The provider refused the key, or the key may not use this model (HTTP 401, 403)."""
+    """The provider refused the API key, or the key has no access to the model (HTTP 401, 403)."""
 
 
 class RateLimited(InferenceError):
-    """The provider asks to slow down (HTTP 429), or a quota is used up."""
+    """The rate limit is exceeded (HTTP 429), or a quota is used up."""
 
     retryable = True
 
 
 class BadRequest(InferenceError):
-    """The provider refused the request itself (HTTP 400, 404, 413, 422): sending it again will not help."""
+    """The provider refused the request (HTTP 400, 404, 413, 422); sending it again will not help."""
 
 
 class ContextLengthExceeded(BadRequest):
@@ -205,29 +203,29 @@ class ContextLengthExceeded(BadRequest):
 
 
 class ProviderUnavailable(InferenceError):
-    """The provider could not be reached, did not answer in time, or failed on its own side (HTTP 408, 409, 5xx)."""
+    """The provider could not be reached, did not respond in time, or failed (HTTP 408, 409, 5xx)."""
 
     retryable = True
 
 
 class InvalidResponse(InferenceError):
-    """The provider answered with something that is not an answer: no JSON, JSON of another shape, a cut stream."""
+    """The provider's response cannot be decoded: not JSON, JSON of another shape, or a truncated stream."""
 
 
 class InvalidOutput(AgentLoopError):
-    """A final answer has not the type that was asked for; the message says where."""
+    """A final answer does not have the required type; the message names the path of the problem."""
 
 
 class DecisionError(AgentLoopError):
-    """A decision cannot be used: no such call waits, or the decision was given for another call or other arguments."""
+    """A decision cannot be applied: no such call is pending, or it was made for another call or other arguments."""
 
 
 class DecisionExtractionError(AgentLoopError):
-    """No decision could be read in what a model wrote, as often as it was asked.
+    """The output of a model contains no decision that can be parsed, after all allowed attempts.
 
     Attributes:
-        problem: what is wrong with the last answer.
-        text: the last answer.
+        problem: the problem of the last output.
+        text: the last output.
     """
 
     def __init__(self, problem: str, text: str) -> None:
@@ -237,10 +235,10 @@ class DecisionExtractionError(AgentLoopError):
 
 
 class DecisionValidationError(AgentLoopError):
-    """The decisions of a model could be read and not be used, as often as it was asked.
+    """The decisions of a model were parsed but cannot be used, after all allowed attempts.
 
     Attributes:
-        problems: what is wrong with the last one.
+        problems: the problems of the last decision.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -249,38 +247,41 @@ class DecisionValidationError(AgentLoopError):
 
 
 class InboxClosed(AgentLoopError):
-    """The execution has ended and takes no more messages."""
+    """The execution has ended and accepts no messages."""
 
 
 class JournalError(AgentLoopError):
-    """Something is wrong with a recorded run.
+    """A journal cannot be read or written, or a recorded execution cannot be used.
 
     Attributes:
-        state: the last `AgentState` of the execution that the error ended; None on any other error. `interrupted_state`
-            in `agentloop.values` returns it with its type.
+        state: the last `AgentState` of the execution, if the error ended one; else None. `interrupted_state` in
+            `agentloop.values` returns it with its type.
     """
 
     state: object | None = None
 
 
 class UnknownExecution(JournalError):
-    """No execution of this id is recorded."""
+    """No execution with this id is recorded."""
 
 
 class JournalConflict(JournalError):
-    """Somebody else drives the execution, or has driven it on meanwhile: what was to be appended does not follow."""
+    """Another writer drives the execution, or has continued it, so the records do not extend its chain."""
 
 
 class InferenceNotRecorded(JournalError):
-    """A model is asked again for a step whose calls have begun: these belong to an answer that is not at hand any more."""
+    """An inference has to be repeated, but calls of its step have started for an earlier response that is not recorded.
+
+    The loop handles this error: it settles these calls and returns to the state before the step.
+    """
 
 
 class JournalCorrupt(JournalError):
-    """A record was changed, dropped, put elsewhere or damaged.
+    """A record was changed, dropped, moved or damaged.
 
     Attributes:
-        execution_id: the execution; empty when the damage is not known to be in one.
-        sequence: the record that is wrong, or the first that is; 0 when that is not known.
+        execution_id: the execution; empty if unknown.
+        sequence: the sequence number of the first wrong record; 0 if unknown.
     """
 
     def __init__(self, message: str, *, execution_id: str = "", sequence: int = 0) -> None:
@@ -290,15 +291,15 @@ class JournalCorrupt(JournalError):
 
 
 class JournalFull(JournalError):
-    """There is no room to write."""
+    """No space is left to write."""
 
 
 class JournalBusy(JournalError):
-    """Somebody else kept the journal locked for longer than was waited."""
+    """Another writer held the lock of the journal for too long."""
 
 
 class SchemaTooNew(JournalError):
-    """A document was written by a newer agentloop than this one; it is refused whole, never read in part.
+    """A newer version of agentloop wrote the document; it is refused, never read in part.
 
     Attributes:
         document_version: the schema version of the document.

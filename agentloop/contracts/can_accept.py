@@ -1,6 +1,6 @@
-"""What the loop binds into a driver, an executor, an inference or an interceptor, once per execution.
+"""The contracts by which a loop passes its parts to drivers, executors, inferences and interceptors, once per execution.
 
-Binding makes a copy: what a user passed in is not changed, and any number of executions may be bound at once.
+Each method returns a copy, so the objects of the user are not changed and several executions can be bound at the same time.
 """
 
 from __future__ import annotations
@@ -19,72 +19,84 @@ from agentloop.values.points import Point
 
 
 class CanAcceptTools(ABC):
-    """Takes the tools of the loop; executors do."""
+    """Accepts the tools of the loop; implemented by executors."""
 
     @abstractmethod
     def with_tools(self, tools: Tools) -> Self:
-        """Return a copy that works with these tools."""
+        """Return a copy that uses these tools."""
 
 
 class CanAcceptToolRuntime(ABC):
-    """Takes the tools and the executor of the loop; drivers do."""
+    """Accepts the tools and the executor of the loop; implemented by drivers."""
 
     @abstractmethod
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
-        """Return a copy that offers these tools and has their calls run by this executor."""
+        """Return a copy that offers these tools and passes their calls to this executor."""
 
 
 class CanAcceptMessageCompiler(ABC):
-    """Takes the message compiler of the loop; drivers do."""
+    """Accepts the message compiler of the loop; implemented by drivers."""
 
     @abstractmethod
     def with_compiler(self, compiler: CanCompileMessages) -> Self:
-        """Return a copy whose model sees what this compiler makes of the state."""
+        """Return a copy whose requests hold the messages of this compiler."""
 
 
 class CanAcceptLifecycle(ABC):
-    """Takes the interceptors and the events of the loop, so that one stack and one wiretap serve the whole execution."""
+    """Accepts the interceptors and the event bus of the loop, so that one stack and one bus serve the whole execution."""
 
     @abstractmethod
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
-        """Return a copy that passes these points and emits to this bus."""
+        """Return a copy that calls this interceptor at its points and emits to this bus."""
 
 
 class CanAcceptExecutionScope(ABC):
-    """Takes what one execution runs with."""
+    """Accepts the scope of one execution."""
 
     @abstractmethod
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that uses this clock, these ids and these resources."""
+        """Return a copy that uses the clock, ids, resources and log of this scope."""
 
 
 OutputCheck: TypeAlias = Callable[[str], object]
-"""Reads the text of a final answer; raises `InvalidOutput` when it is not of the form that was asked for."""
+"""Parses the text of a final answer; raises `InvalidOutput` if it does not have the required format."""
 
 
 class CanAcceptOutputCheck(ABC):
-    """Takes the check of final answers; drivers that can ask again do."""
+    """Accepts a check of final answers; implemented by drivers that can request another answer."""
 
     @abstractmethod
     def with_output_check(self, check: OutputCheck) -> Self:
-        """Return a copy that asks again for a final answer which the check refuses."""
+        """Return a copy that requests another final answer when the check refuses one."""
 
 
 class CanObserveReplay(ABC):
-    """Sees what each interceptor does, and keeps out what would touch the world. The log of a replay does."""
+    """Observes the interceptors of a replayed execution and leaves out those with external effects; implemented by its log."""
 
     @abstractmethod
     def admits(self, interceptor: CanIntercept) -> bool:
-        """Say whether an interceptor stands in the execution."""
+        """Return whether an interceptor takes part in the execution."""
 
     @abstractmethod
     def before_interceptor(self, interceptor: str, point: str) -> None:
-        """See that an interceptor is about to do its work at a point."""
+        """Observe that an interceptor is about to run.
+
+        Args:
+            interceptor: its name.
+            point: the name of the point.
+        """
 
     @abstractmethod
     def after_interceptor(self, interceptor: str, point: str, before: Point, after: Point) -> None:
-        """See what an interceptor has made of a point."""
+        """Observe the context of a point before and after an interceptor ran.
+
+        Args:
+            interceptor: its name.
+            point: the name of the point.
+            before: the context that it received.
+            after: the context that it returned.
+        """
 
     @abstractmethod
     def with_recorded_tools(self, tools: Tools) -> Tools:
-        """Return the tools with those that a group would have to be started for to know."""
+        """Return the tools with the recorded tools of groups that would have to be started to discover them."""

@@ -11,28 +11,35 @@ from agentloop.values.state import AgentState
 
 
 class CanCompileMessages(ABC):
-    """Decides which messages of a state a model sees.
+    """Selects the messages of a state that a model sees.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
     - Compiling is pure: equal states give equal messages, and the state is not changed (laws 3 and 8).
-    - Whole messages are kept or dropped, so that a call is never parted from its result or its reasoning (law 2).
-    - Within an execution, what is compiled after a step begins with what was compiled before it, unless the compiler's
-      documentation names the point at which a new epoch begins (law 13).
+    - Messages are kept or dropped as a whole, so that a call is never separated from its result or its reasoning (law 2).
+    - Within an execution, the messages after a step extend those before it, except where a new epoch starts; the
+      documentation of the compiler says when that is (law 13).
     """
 
     @abstractmethod
     def compile(self, state: AgentState) -> Sequence[Message]:
-        """Return the messages for the next inference, without the system prompt."""
+        """Return the messages for the next inference, without the system prompt.
+
+        Raises:
+            Exception: any error fails the step.
+        """
 
 
 class CanMarkEpoch(ABC):
-    """A compiler that knows where its epochs begin, so that a driver can tell.
+    """A compiler that reports its epochs, so that a driver can announce a new one.
 
-    An implementer keeps this law: while the epochs of two states of an execution are equal, what is compiled of the later
-    begins with what is compiled of the earlier (law 13); another epoch is unequal to every one before it.
+    An implementation keeps these laws:
+
+    - While the epochs of two states of an execution are equal, the messages of the later state extend those of the earlier
+      one (law 13).
+    - A new epoch differs from all earlier epochs of the execution.
     """
 
     @abstractmethod
     def epoch(self, state: AgentState) -> Epoch:
-        """Return the epoch that this state stands in."""
+        """Return the epoch of a state."""

@@ -9,21 +9,21 @@ from agentloop.values.state import AgentState
 
 
 class CanExecuteToolCalls(ABC):
-    """An executor: runs a batch of tool calls and returns what came of each.
+    """An executor: runs a batch of tool calls and returns the outcome of each.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
-    - Totality: every call of the batch has either an execution or is pending, under the key the batch gives it, and
-      both lists are in call order, whatever fails, blocks, times out or is cancelled (law 1).
-    - The given state is not changed; what interceptors made of it is in the answer (law 3).
-    - What an event says of a call's outcome is what the answer says (law 10).
-    - A call whose interceptor raised does not run (law 11).
-    - A call whose tool raises `CallSuspended` is pending, begun, with what the tool left; when it comes again among the
-      `begun` of a batch, the tool gets that as `ToolContext.resumed`.
-    - With an `ExecutionScope.log`, a call's intent is noted before its tool runs and its outcome before the batch ends; what
-      is recorded of a call is not done again (law 14).
+    - Every call of the batch has an execution or is pending, never both, under its key in the batch; both lists are in call
+      order. This holds whatever fails, is blocked, times out or is cancelled (law 1).
+    - The state is not changed; changes by interceptors are in the returned state (law 3).
+    - Events and the returned executions agree about the outcome of a call (law 10).
+    - If an interceptor raises before a call, the call does not run (law 11).
+    - A call whose tool raises `CallSuspended` is pending, with `begun` set and the progress of the tool. When it is among the
+      `begun` calls of a later batch, the tool gets it as `ToolContext.resumed`.
+    - With an `ExecutionScope.log`, the intent of a call is recorded before its tool runs, and its outcome before the batch
+      ends. A recorded outcome is reused (law 14).
     - Arguments that reach a tool satisfy its schema (law 17).
-    - Its own tasks and threads end with the batch or with the execution (law 19).
+    - Tasks and threads of the executor end with the batch or with the execution (law 19).
     """
 
     @abstractmethod
@@ -31,14 +31,14 @@ class CanExecuteToolCalls(ABC):
         """Execute a batch.
 
         Args:
-            tool_calls: the calls, their keys, and decisions about calls that waited.
-            state: the state the batch belongs to.
+            tool_calls: the calls, their keys, and the decisions about pending calls.
+            state: the state to which the batch belongs.
 
         Returns:
-            One execution per settled call, the calls that wait, and the state after the batch's interceptors.
+            One execution per settled call, the pending calls, and the state after the batch's interceptors.
 
         Raises:
-            BatchInterrupted: after every call was settled, with the batch. Its cause is the error of an interceptor or of
-                the journal, an `AgentStop`, or a `BatchFailed` of an executor that raises when a tool fails.
-            asyncio.CancelledError: after the open calls were settled; raised from a `BatchInterrupted`.
+            BatchInterrupted: after every call was settled; carries the outcomes. The cause is the error of an interceptor or of
+                the journal, an `AgentStop`, or a `BatchFailed` if the executor raises when a tool fails.
+            asyncio.CancelledError: after every call was settled; raised from a `BatchInterrupted`.
         """

@@ -12,62 +12,64 @@ from agentloop.values.state import AgentState
 E = TypeVar("E", bound=Event)
 
 Listener: TypeAlias = Callable[[E], Awaitable[Any] | Any]
-"""A function of one event, plain or async; what it returns is not used."""
+"""A plain or async function of one event; its result is ignored."""
 
 
 class Subscription(ABC):
-    """A listener that is being told events."""
+    """The registration of a listener."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop telling the listener; cancelling twice is as cancelling once."""
+        """Remove the listener. Idempotent."""
 
 
 class CanHandleEvents(ABC):
-    """Tells listeners what happens.
+    """An event bus: delivers events to listeners.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
-    - Listeners are held until cancelled, and are told the events of one execution in the order of their sequence, each
-      listener one event at a time (law 7).
-    - A listener that fails does not disturb the run or other listeners.
-    - Events are counted whether or not anybody listens, so that watching changes nothing (law 8).
-    - An event that nobody listens for is not built: callers ask `due` first, then build and emit.
+    - Listeners are referenced until they are cancelled. They receive the events of one execution in the order of their
+      sequence, each listener one event at a time (law 7).
+    - An error of a listener affects neither the execution nor other listeners.
+    - Events are counted with and without listeners, so that observation does not change the run (law 8).
+
+    Emit events with `emit`, `emit_at_step` and `emit_soon` of `agentloop.events.bus`: they call `due`, and build an event only
+    if it has a listener.
     """
 
     @abstractmethod
     def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener every event."""
+        """Call the listener for every event."""
 
     @abstractmethod
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener the events of exactly this class."""
+        """Call the listener for events of exactly this class, not of its subclasses."""
 
     @abstractmethod
     def for_execution(self) -> CanHandleEvents:
-        """Return the bus as one execution sees it: with a count and an order of its own."""
+        """Return a bus for one execution, with the same listeners and its own sequence of events."""
 
     @abstractmethod
     def due(self, kind: type[Event]) -> bool:
-        """Count one event of this class, and say whether anybody listens; if so, it has to be built and emitted next."""
+        """Count one event of this class and return whether it has a listener; if so, emit it next."""
 
     @abstractmethod
     def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
-        """Make the head of the event that was counted last.
+        """Return the head of the event that was counted last.
 
         Args:
-            state: the state in which it happened.
-            step_number: the step it belongs to; the step after the state's last one when left out.
+            state: the state in which the event happened.
+            step_number: its 1-based step; by default the step after the state's last one.
         """
 
     @abstractmethod
     async def emit(self, event: Event) -> None:
-        """Tell the event; when this returns, every listener has taken it."""
+        """Deliver an event; when this returns, every listener has handled it."""
 
     @abstractmethod
     def emit_soon(self, event: Event) -> None:
-        """Tell the event from where nothing can be awaited: listeners have taken it before a later `emit` returns."""
+        """Deliver an event from code that cannot await; every listener has handled it before a later `emit` returns."""
 
     @abstractmethod
     async def drain(self) -> None:
-        """Wait until every listener has taken what was emitted."""
+        """Wait until every listener has handled every emitted event."""

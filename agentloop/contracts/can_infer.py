@@ -1,4 +1,4 @@
-"""The contract of inferences: whatever can be asked as a model."""
+"""The contracts of inferences: sending requests to a model, reporting retries, naming the model."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from agentloop.values.value import Value
 
 
 class CanInfer(ABC):
-    """Asks a model.
+    """Sends requests to a model.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
     - The request is not changed (law 3).
-    - The response's usage counts this inference; what the provider did not report is None (law 6).
-    - No key or other secret appears in an error, a repr or a response (law 18).
-    - A streamed answer ends with the response that `infer` would have returned (law 7). What came before it is provisional.
+    - The usage of the response counts this inference; counts that the provider did not report are None (law 6).
+    - A stream ends with the response that `infer` would have returned (law 7). The deltas before it are provisional.
+    - No API key or other secret appears in an error, a repr or a response (law 18).
     """
 
     @abstractmethod
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Ask the model and wait for its whole answer.
+        """Send a request and return the complete response.
 
         Raises:
-            InferenceError: typed by what went wrong.
+            InferenceError: the request failed; the subclass names the kind of failure.
         """
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
-        """Ask the model and take its answer while it is written: any number of deltas, then the whole response.
+        """Send a request and yield any number of deltas, then the complete response.
 
-        Whoever cannot answer in pieces answers with the response alone, as here. Whoever stops reading early closes the
-        iterator (`aclose`), which ends the inference.
+        The default implementation yields the response alone. A caller that stops early closes the iterator (`aclose`), which
+        ends the inference.
 
         Raises:
-            InferenceError: typed by what went wrong, also after deltas.
+            InferenceError: the request failed, possibly after some deltas; the subclass names the kind of failure.
         """
         yield await self.infer(request)
 
 
 @frozen(eq=False, repr=False)
 class FailedAttempt(Value):
-    """An attempt that failed and is going to be repeated.
+    """A failed attempt that will be retried.
 
     Attributes:
-        attempt: its number, from 1.
-        error: why it failed.
+        attempt: the 1-based number of the failed attempt.
+        error: the error.
         delay: seconds until the next attempt.
-        instead: what is asked next, when it is not the same again.
+        instead: the name of the inference that is used next, if it differs; else empty.
     """
 
     attempt: int
@@ -64,27 +64,27 @@ RetryReport: TypeAlias = Callable[[FailedAttempt], None]
 
 
 class CanReportRetries(ABC):
-    """An inference that repeats failed attempts and tells of each; its driver makes events of that."""
+    """An inference that retries failed attempts and reports each; its driver emits them as events."""
 
     @abstractmethod
     def with_retry_report(self, report: RetryReport) -> Self:
-        """Return a copy that calls `report` before each repetition."""
+        """Return a copy that calls `report` before each retry."""
 
 
 class CanNameModel(ABC):
-    """Tells which model it asks, so that what the model is able to do can be looked up before it is asked.
+    """An inference that names its model, so that the model's capabilities can be looked up before a request.
 
-    An implementer keeps this law:
+    An implementation keeps this law:
 
-    - Both answers are the same for the life of the object, and telling them asks nobody.
+    - Both names are constant for the life of the object, and reading them does no I/O.
     """
 
     @property
     @abstractmethod
     def model_name(self) -> str:
-        """The model, as `provider:model` or by its bare name; empty when that is not known."""
+        """The model, as `provider:model` or by its bare name; empty if unknown."""
 
     @property
     @abstractmethod
     def wire_format_name(self) -> str:
-        """The name of the wire format that it speaks, such as `anthropic-messages`; empty when that is not known."""
+        """The name of the wire format, such as `anthropic-messages`; empty if unknown."""

@@ -1,4 +1,4 @@
-"""The contract of tool-calling modes: how tools are offered to a model, and how its calls are read back."""
+"""The contracts of tool-calling modes: how tools are offered to a model, and how its calls are parsed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class ToolCallValidation(Value):
-    """Whether a call can be executed.
+    """The result of validating a call.
 
     Attributes:
         is_valid: whether the tool was offered and the arguments satisfy its schema.
-        error_message: why not, in words that a model can act on; empty when it can.
-        arguments: the arguments, when it can.
+        error_message: the problem, in words that a model can act on; empty if the call is valid.
+        arguments: the arguments if the call is valid, else empty.
     """
 
     is_valid: bool
@@ -29,73 +29,87 @@ class ToolCallValidation(Value):
 
 
 class CanRenderRequest(ABC):
-    """A model that is asked in another way than it is given, and can tell how. It is pure."""
+    """An inference that changes the form of requests before it sends them, and can return that form."""
 
     @abstractmethod
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
-        """Return a request as the model gets it."""
+        """Return the request in the form in which the model receives it. Pure."""
 
 
 class ModeStream(ABC):
-    """Translates the pieces of one streamed answer while they come."""
+    """Translates the deltas of one streamed response as they arrive."""
 
     @abstractmethod
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Take a piece as the model wrote it, and return what it means; text in which a call may begin is held back."""
+        """Translate a delta; text in which a call may start is held back until that is decided."""
 
     @abstractmethod
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Take the whole answer, translated, and return the pieces that were held back."""
+        """Return the deltas that were held back.
+
+        Args:
+            response: the complete response, already translated.
+        """
 
 
 class CanUseMode(ABC):
-    """A way in which a model is offered tools and calls them. It is pure, and usable by itself.
+    """A tool-calling mode: the form in which tools are offered to a model and in which the model calls them.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
-    - What is stored and what interceptors see does not depend on it: requests are translated on their way to the model,
-      responses on their way back (law 12).
+    - Its methods are pure.
+    - State and interceptors do not depend on the mode: requests are translated on their way to the model, responses on their
+      way back (law 12).
     - No translated request holds a call without its execution (law 2).
-    - Within an epoch, the translation of a request extends that of the request before (law 13).
-    - No text of a model makes it raise, and nothing of it is evaluated.
+    - Within an epoch, the translation of a request extends the translation of the request before it (law 13).
+    - No text of a model makes a method raise, and no text is evaluated as code.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name, such as `validated`."""
+        """The name of the mode, such as `validated`."""
 
     @property
     def reprompts(self) -> bool:
-        """Whether a call that cannot be executed is answered with the error and asked for again, instead of being executed."""
+        """Whether an invalid call is returned to the model with the error within the step, instead of being executed."""
         return False
 
     @property
     def translates(self) -> bool:
-        """Whether requests and responses look otherwise to the model; one that never translates costs nothing."""
+        """Whether the mode changes requests and responses; if False, drivers skip the translation."""
         return True
 
     @abstractmethod
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request as the model gets it in this mode."""
+        """Return the request in the form in which the model receives it."""
 
     @abstractmethod
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-        """Return the response with the calls that the model made.
+        """Return the response in neutral form, with its calls parsed.
 
         Args:
-            response: what the model answered to the translated request.
-            request: the request before it was translated.
+            response: the model's response to the translated request.
+            request: the request before its translation.
 
         Returns:
-            The response in neutral form. Its `problem` says what cannot be read; `wants_to_continue` that the model has
-            neither called nor answered yet.
+            The neutral response. `problem` describes what cannot be parsed; `wants_to_continue` is set if the model neither
+            called a tool nor answered.
         """
 
     @abstractmethod
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
-        """Say whether a call can be executed."""
+        """Return whether a call can be executed.
+
+        Args:
+            call: the call.
+            tools: the offered tools.
+        """
 
     @abstractmethod
     def stream(self, request: InferenceRequest) -> ModeStream:
-        """Return what translates a streamed answer to this request, before it was translated."""
+        """Return the translator of a streamed response.
+
+        Args:
+            request: the request before its translation.
+        """

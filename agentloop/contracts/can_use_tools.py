@@ -8,18 +8,18 @@ from agentloop.values.state import AgentState
 
 
 class CanUseTools(ABC):
-    """A driver: decides what to do next, has it done, and returns the state one step further.
+    """A driver: takes one step of an execution, usually one inference and the tool calls that follow from it.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
-    - The returned state has exactly one more step than the given one; or, when the given state's last step waits for
-      decisions, the same steps with that one further settled.
-    - A message that it adds holds every call with its execution (law 2).
-    - The given state is not changed (law 3); the driver keeps nothing of it, so that one driver serves any number of
+    - The returned state has exactly one more step than the argument. If the last step of the argument has pending calls, the
+      returned state has the same number of steps, and that step is further settled.
+    - Every call in an added message has its execution (law 2).
+    - The argument is not changed (law 3). The driver keeps no state of an execution, so one driver can serve any number of
       executions at once (law 9).
-    - It consults the model no more often per step than it says in its documentation, and the step's usage is the sum
-      of all of these inferences (laws 5 and 6).
-    - Given the same responses, outcomes, clock and ids it returns an equal state (law 8).
+    - It calls the model no more often per step than its documentation says, and the step's usage is the sum of all these
+      inferences (laws 5 and 6).
+    - With equal responses, outcomes, clock and ids it returns an equal state (law 8).
     """
 
     @abstractmethod
@@ -27,15 +27,15 @@ class CanUseTools(ABC):
         """Take one step.
 
         Args:
-            state: a state whose execution is in progress.
+            state: a state with an execution in progress.
 
         Returns:
             The state after the step.
 
         Raises:
-            StepInterrupted: with the state so far and the cause. The loop continues from that state, so that nothing done
-                is lost; the cause is handled as if it had been raised itself.
-            AgentStop: to stop the execution for a reason.
-            Exception: anything else becomes a step of kind `error`.
-            asyncio.CancelledError: when cancelled; raised from a `StepInterrupted` where there is a state to carry.
+            StepInterrupted: carries the state so far and the cause. The loop continues from that state, so no work is lost,
+                and handles the cause as if it had been raised.
+            AgentStop: to stop the execution.
+            Exception: any other error becomes a step of kind `error`.
+            asyncio.CancelledError: the task was cancelled; raised from a `StepInterrupted` if there is a state to carry.
         """

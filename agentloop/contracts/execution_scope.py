@@ -1,4 +1,4 @@
-"""What one execution runs with besides its state."""
+"""The scope of an execution: clock, ids, resources, log and dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Resources:
-    """Things that were opened, by key; whoever made the set closes it, in reverse order of opening."""
+    """A set of opened resources, by key. Its creator closes it; resources are closed in reverse order of opening."""
 
     __slots__ = ("_closers", "_opened")
 
@@ -25,27 +25,30 @@ class Resources:
         self._closers: list[Callable[[], Awaitable[None] | None]] = []
 
     def open(self, key: Hashable, make: Callable[[], T], close: Callable[[T], Awaitable[None] | None]) -> T:
-        """Return what was opened under this key, or open it now.
+        """Return the resource of this key; open it if it is not open yet.
 
         Args:
-            key: names the thing.
-            make: opens it.
-            close: closes it, plain or async.
+            key: identifies the resource.
+            make: opens the resource.
+            close: closes it; plain or async.
+
+        Raises:
+            Exception: any error of `make`; the key stays free then.
         """
         if key not in self._opened:
-            made = self._opened[key] = make()
-            self._closers.append(lambda: close(made))
+            resource = self._opened[key] = make()
+            self._closers.append(lambda: close(resource))
         return cast("T", self._opened[key])
 
     def is_open(self, key: Hashable) -> bool:
-        """Say whether something was opened under this key."""
+        """Return whether a resource is open under this key."""
         return key in self._opened
 
     async def aclose(self) -> None:
-        """Close everything; one that cannot be closed does not keep the others open.
+        """Close all resources, even if some of them raise.
 
         Raises:
-            ExceptionGroup: with what the closing functions raised.
+            ExceptionGroup: the errors of the closing functions.
         """
         errors: list[Exception] = []
         while self._closers:
@@ -63,17 +66,17 @@ class Resources:
 
 @frozen(eq=False, repr=False, kw_only=True)
 class ExecutionScope(Value):
-    """What one execution runs with besides its state.
+    """Everything that one execution uses besides its state.
 
     Attributes:
-        clock: where times come from.
-        ids: where ids come from.
-        dependencies: what the program gave to `AgentLoop.execute(…, dependencies=…)`, for its tools.
-        local_resources: what this execution opens for itself; closed when it ends.
-        shared_resources: what executions of one loop share, such as connections: held open by a loop that is entered, else the
-            same as `local_resources`.
-        depth: how many agents stand above: 0 for one that was not started by another's tool.
-        log: records its inferences and tool calls; None without a journal.
+        clock: the source of times.
+        ids: the source of ids.
+        dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`, for the tools.
+        local_resources: resources of this execution; closed when it ends.
+        shared_resources: resources that the executions of one loop share, such as connections. They stay open while the loop
+            is entered by `async with`; otherwise they are the same as `local_resources`.
+        depth: the number of agents above this one; 0 for a top-level agent.
+        log: records inferences and tool calls; None without a journal.
     """
 
     clock: Clock = field(factory=SystemClock)

@@ -1,4 +1,4 @@
-"""The contract of tools, and what else a tool may be able to do."""
+"""The contract of tools, the optional abilities of a tool, and groups of tools."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
 from agentloop.values.value import Value
 
 
-def _nobody(_: object) -> None:
-    """Take progress that nobody listens for."""
+def _ignore(_: object) -> None:
+    """Drop progress that has no listener."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolContext(Value):
-    """The context of one call, injected into a tool that asks for it.
+    """The context of one call, injected into tools that request it.
 
     Attributes:
-        execution_id: the execution that the call belongs to.
-        agent_id: the agent that the execution belongs to.
-        idempotency_key: `<execution id>/<step number>/<call index>`; the same again when the call is run again, so give
-            it to any service that can refuse a repetition.
-        dependencies: what the program gave to `AgentLoop.execute(…, dependencies=…)`.
-        attempt: how often the tool was begun for this call since it was last let run, from 1.
-        resumed: what the tool left when it raised `CallSuspended`, with what was decided since; None when it begins.
-        scope: clock and resources of the execution; for what draws ids, see `ids`.
+        execution_id: the execution of the call.
+        agent_id: the agent of the execution.
+        idempotency_key: `<execution id>/<step number>/<call index>`. It is the same when the call runs again, so pass it to
+            services that can reject duplicates.
+        dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`.
+        attempt: the 1-based attempt of this call; retries count, and a resumed call starts again at 1.
+        resumed: the pending call with its progress and decision, if the tool had suspended it; else None.
+        scope: clock and resources of the execution; for ids see `ids`.
         events: the bus of the execution; None outside of one.
         id: the id of the tool execution.
     """
@@ -53,45 +53,47 @@ class ToolContext(Value):
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False, eq=False)
     events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     id: str = ""
-    _report: Callable[[object], None] = field(default=_nobody, alias="report", repr=False, eq=False)
+    _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
 
     def ids(self) -> IdSource:
-        """Return ids for what serves this call: derived from the id of the call, so that calls side by side do not mix."""
+        """Return a source of ids derived from the id of the call, so that concurrent calls get the same ids in any order."""
         origin = self.id or self.idempotency_key
         return DerivedIds(origin if self.attempt == 1 else f"{origin}/attempt_{self.attempt}")
 
     def progress(self, update: object) -> None:
-        """Tell listeners how far the work is, from a coroutine or from a thread.
+        """Emit the progress of the call as `ToolCallProgressed`; can be called from a coroutine or from a thread.
 
         Args:
-            update: JSON data: a text, a fraction, an object. It is emitted as `ToolCallProgressed`; after the call has
-                ended it is dropped.
+            update: JSON data, such as a text, a fraction or an object. After the call has ended it is dropped.
 
         Raises:
-            NotJson: when the update has no JSON form.
+            NotJson: if the update has no JSON form.
         """
         self._report(update)
 
 
 OrderingKey: TypeAlias = str | Callable[[JsonObject], str]
-"""A name, or a function from a call's arguments to one."""
+"""A name, or a function from a call's arguments to a name."""
 _SAME = Literal["same arguments", "same tool"]
 Supersedes: TypeAlias = _SAME | Callable[[JsonObject, JsonObject], bool]
-"""Which earlier results of a tool a new one makes stale: those of calls with the same arguments, all, or those for which a
-function of the earlier and the new arguments is true."""
+"""Which earlier results of a tool a new result makes stale: those of calls with the same arguments, those of all calls, or those
+for which a function of the earlier and the new arguments returns True."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolPolicy(CallPolicy):
-    """How a tool wants to be run; what it asks for in calls that fail, repeat or come too often is a `CallPolicy`.
+    """How an executor runs the calls of a tool; `CallPolicy` adds retries, cache, rate limit and the like.
 
     Attributes:
         timeout: seconds after which a call ends as timed out; None for the executor's default.
-        sequential: run a call of this tool alone: after all calls before it, before all calls after it.
-        key: calls with the same key run one after the other; a name, or a function from the arguments to one.
-        max_result_bytes: the most bytes of a result that the model is shown; None for the executor's limit.
-        supersedes: which earlier results of the tool a new one makes stale: when an epoch begins, a compiler shows a notice in
-            their place. None for none.
+        sequential: whether a call of this tool runs alone: after all calls before it, and before all calls after it.
+        key: calls with the same key run one after the other; a name, or a function from the arguments to a name.
+        max_result_bytes: the maximum bytes of a result that the model sees; None for the executor's limit.
+        supersedes: which earlier results of the tool a new result makes stale. When an epoch starts, a compiler replaces them
+            by a notice. None for no results.
+
+    Raises:
+        ToolDefinitionError: if `supersedes` is an unknown string.
     """
 
     timeout: float | None = field(default=None, validator=optional(gt(0)))
@@ -112,108 +114,111 @@ DEFAULT_POLICY = ToolPolicy()
 
 
 class Tool(ABC):
-    """Something a model can call.
+    """A tool that a model can call. `name`, `description`, `parameters`, `effect` and `policy` may be class attributes.
 
-    An implementer keeps these laws:
+    An executor calls `use` only with arguments that satisfy `parameters` (law 17). An implementation keeps these laws:
 
-    - It is called with arguments that satisfy `parameters`, never with others (law 17).
-    - It keeps nothing of a call, so that calls may run at the same time (law 9).
-    - It does not change what it is given (law 3).
-    - What it does to the world is what `effect` says (law 14).
+    - It keeps no state of a call, so that calls can run at the same time (law 9).
+    - It does not change its arguments (law 3).
+    - Its effect on the outside world is what `effect` declares (law 14).
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name by which a model calls it; a class attribute will do."""
+        """The name by which a model calls the tool."""
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """What it does and when to use it, for the model; a class attribute will do."""
+        """What the tool does and when to use it, for the model."""
 
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, Any]:
-        """A JSON Schema of type object; a class attribute will do."""
+        """A JSON Schema of type object."""
 
     @property
     def effect(self) -> Effect:
-        """What calling it does to the world; a class attribute will do. `Effect.EFFECT` unless it says otherwise."""
+        """The effect of the tool on the outside world; by default `Effect.EFFECT`."""
         return Effect.EFFECT
 
     @property
     def policy(self) -> ToolPolicy:
-        """How it wants to be run; a class attribute will do."""
+        """How executors run the calls of the tool."""
         return DEFAULT_POLICY
 
     @property
     def spec(self) -> ToolSpec:
-        """What a model sees: name, description and parameters as one value."""
+        """The definition of the tool as one value.
+
+        Raises:
+            NotJson: if the parameters have no JSON form.
+        """
         return ToolSpec(self.name, self.description, freeze_object(self.parameters), self.effect)
 
     @abstractmethod
     async def use(self, *_: Any, **arguments: Any) -> Any:
-        """Do it.
+        """Run the tool.
 
-        An implementer declares its own keyword parameters in place of `**arguments`.
+        An implementation declares its own keyword parameters in place of `**arguments`.
 
         Args:
             **arguments: the arguments of the call, by name.
 
         Returns:
-            JSON data; a part such as `Image` or a sequence of parts, which the model is shown; a `ToolResult`; or, of a
-            tool that is `CanPresentResult`, whatever its `present` takes.
+            JSON data; a part such as `Image` or a sequence of parts, for the model; a `ToolResult`; or, if the tool is a
+            `CanPresentResult`, any argument of its `present`.
 
         Raises:
             AgentStop: to stop the execution.
-            CallSuspended: to let the call wait for a decision; then it is used again, with what it left in the context.
-            Exception: anything else makes the call fail; the model is told the message.
+            CallSuspended: to suspend the call until there is a decision; the tool is called again when it resumes.
+            Exception: any other error fails the call; the model gets its message.
         """
 
 
 class CanPrepareArguments(ABC):
-    """A tool that takes its arguments in other types than JSON's."""
+    """A tool whose arguments have other types than those of JSON."""
 
     @abstractmethod
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Turn arguments that satisfy the schema into what `use` takes.
+        """Convert arguments that satisfy the schema to the arguments of `use`.
 
         Raises:
-            InvalidArguments: when a value does not fit its type after all; names the path.
+            InvalidArguments: if a value does not fit its type; names the path.
         """
 
 
 class CanPresentResult(ABC):
-    """A tool whose results have another type than JSON's, or a declared type that they have to fit."""
+    """A tool whose results have other types than those of JSON, or must match a declared type."""
 
     @abstractmethod
     def present(self, result: Any) -> ToolResult:
-        """Turn what `use` returned into JSON, and into what the model is shown where that differs.
+        """Convert the result of `use` to JSON, and to content for the model if that differs.
 
         Raises:
-            ToolFailed: when the result does not fit the declared type, or has no JSON form.
+            ToolFailed: if the result does not match the declared type, or has no JSON form.
         """
 
 
 class CanUseThread(ABC):
-    """A tool whose work is a plain, blocking function: an executor runs it in a thread instead of awaiting `use`."""
+    """A tool that is a plain, blocking function: an executor runs it in a thread instead of awaiting `use`."""
 
     @abstractmethod
     def use_in_thread(self, **arguments: Any) -> Any:
-        """Do it, blocking."""
+        """Run the tool, blocking the thread; arguments, result and errors are as for `use`."""
 
 
 class CanAccessAgentState(ABC):
-    """A tool that reads the agent's state. The state is injected: it is never in the schema and never the model's."""
+    """A tool that reads the agent's state. The state is injected; it is no parameter of the schema."""
 
     @abstractmethod
     def with_agent_state(self, state: AgentState) -> Self:
-        """Return a copy that may read this state."""
+        """Return a copy that reads this state."""
 
 
 class CanAccessToolCall(ABC):
-    """A tool that wants to know the call it serves."""
+    """A tool that reads the call that it serves."""
 
     @abstractmethod
     def with_tool_call(self, call: ToolCall) -> Self:
@@ -221,27 +226,28 @@ class CanAccessToolCall(ABC):
 
 
 class CanAccessToolContext(ABC):
-    """A tool that wants the context of its call: idempotency key, progress, the program's dependencies."""
+    """A tool that uses the context of its call: idempotency key, progress, dependencies."""
 
     @abstractmethod
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that serves this context."""
+        """Return a copy that uses this context."""
 
 
 class CanReconcileCall(ABC):
-    """A tool that can find out whether an interrupted call of its own has run, for example by asking the service it calls."""
+    """A tool that can determine whether one of its interrupted calls has run, for example by a request to its service."""
 
     @abstractmethod
     async def reconcile(self, **arguments: Any) -> Reconciliation:
-        """Find out whether an interrupted call has run.
+        """Determine whether an interrupted call has run.
 
-        The tool is bound as for `use`: `ToolContext.idempotency_key` is the one that the call had.
+        The tool is bound as for `use`; `ToolContext.idempotency_key` is that of the interrupted call.
 
         Args:
             **arguments: the arguments of the call, by name.
 
         Returns:
-            `happened(value)`, whose value settles the call; `did_not_happen()`, with which it is run; or `cannot_tell(reason)`.
+            `happened(value)`, which settles the call with the value; `did_not_happen()`, which runs it; or
+            `cannot_tell(reason)`, which leaves it in doubt.
 
         Raises:
             Exception: any error leaves the call in doubt.
@@ -249,72 +255,72 @@ class CanReconcileCall(ABC):
 
 
 class CanContinueCall(ABC):
-    """A tool that writes down itself what it does: used again for a call that was interrupted, it goes on from there."""
+    """A tool that records its own progress: when an interrupted call runs again, it continues from that record."""
 
     @property
     @abstractmethod
     def continues_calls(self) -> bool:
-        """Whether it does."""
+        """Whether the tool continues interrupted calls; False if it has no record to continue from."""
 
 
 class ToolGroup(ABC):
-    """Tools that are configured, started and stopped together; it stands in a list of tools like a single one.
+    """Tools that are configured, started and stopped together. A list of tools may contain groups.
 
-    An implementer keeps these laws:
+    An implementation keeps these laws:
 
-    - `offered` is the same for the life of the group, unless it is one that `CanDiscoverTools`; a group that is switched off
-      offers nothing and costs nothing.
-    - `hold` and `release` are called in pairs, by any number of executions at once and in any number of event loops: the
-      first hold starts, the last release stops.
-    - Neither raises when starting or stopping fails: that is reported, and calls of the group's tools fail with a
-      `ToolUnavailable`, so that everything else goes on.
+    - `offered` is constant for the life of the group, unless the group is a `CanDiscoverTools`. A disabled group offers no
+      tools and is not started.
+    - `hold` and `release` are called in pairs, by any number of executions at once and in any number of event loops. The
+      first `hold` starts the group, the last `release` stops it.
+    - Neither raises if starting or stopping fails. The failure is reported, and calls of the group's tools fail with
+      `ToolUnavailable`.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of the group; a class attribute will do."""
+        """The name of the group; may be a class attribute."""
 
     @property
     @abstractmethod
     def offered(self) -> Sequence[Tool]:
-        """The tools that a model can call, in order."""
+        """The tools of the group, in order."""
 
     @property
     @abstractmethod
     def interceptors(self) -> Sequence[CanIntercept]:
-        """What the group does besides its tools' calls; stands in every loop that is given the group."""
+        """The interceptors that the group adds to every loop that uses it."""
 
     @abstractmethod
     async def hold(self) -> None:
-        """Have it started in the running event loop until `release`.
+        """Keep the group started in the running event loop until `release`.
 
         Raises:
-            asyncio.CancelledError: when cancelled meanwhile; then it is not held.
+            asyncio.CancelledError: the task was cancelled; the group is not held then.
         """
 
     @abstractmethod
     async def release(self) -> None:
-        """Need it no more; stops it when nobody else holds it."""
+        """End one `hold`; stops the group if it was the last one."""
 
 
 class CanDiscoverTools(ToolGroup):
-    """A group whose tools are known only while it is held, such as those of a server that has to be asked.
+    """A group whose tools are known only while it is held, such as the tools of a server.
 
-    An execution asks once, when it begins, and keeps what it was told until it ends. Two tools of one name are not an error
-    here, since what a server offers is not in the program's hands: the one that was there first stays.
+    An execution discovers the tools once, when it starts, and uses them until it ends. Two tools of the same name are not an
+    error here, since the program does not control what a server offers; the first one is used.
 
-    An implementer keeps these laws besides those of `ToolGroup`:
+    `discover` is called while the group is held, by any number of executions at once. An implementation keeps these laws in
+    addition to those of `ToolGroup`:
 
-    - `discover` is called while the group is held, by any number of executions at once.
-    - It does not raise: what cannot be asked is reported, and offers what it offered last, or nothing.
-    - `offered` is what was discovered last.
+    - `discover` does not raise if discovery fails. The failure is reported, and the last discovered tools are returned.
+    - `offered` is the result of the last discovery.
     """
 
     @abstractmethod
     async def discover(self) -> Sequence[Tool]:
-        """Return the tools that a model can call from now on, in order.
+        """Return the current tools of the group, in order.
 
         Raises:
-            asyncio.CancelledError: when cancelled meanwhile.
+            asyncio.CancelledError: the task was cancelled.
         """

@@ -1,4 +1,4 @@
-"""A set of tools."""
+"""The tools of a loop: single tools and those of groups, by name."""
 
 from __future__ import annotations
 
@@ -14,24 +14,14 @@ from agentloop.values.tool_calls import ToolSpec
 from agentloop.values.value import Value
 
 
-def _single(given: Iterable[Tool | ToolGroup]) -> Iterator[Tool]:
-    for one in given:
-        if isinstance(one, CanDiscoverTools):
-            continue
-        if isinstance(one, ToolGroup):
-            yield from one.offered
-        else:
-            yield one
-
-
 @frozen(eq=False, repr=False)
 class Tools(Value):
-    """Tools by name, in the order in which they are offered.
+    """An ordered set of tools with unique names.
 
     Attributes:
-        by_name: the tools.
-        groups: the groups that some of them came in; they have to be held while their tools are called.
-        origins: the name of the group that each discovered tool came in, by the tool's name.
+        by_name: the tools by name, in the order in which they are offered.
+        groups: the groups among them; a group must be held while its tools are called.
+        origins: the name of the group of each discovered tool, by the name of the tool.
     """
 
     by_name: Mapping[str, Tool]
@@ -40,17 +30,17 @@ class Tools(Value):
 
     @classmethod
     def of(cls, tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
-        """Collect tools, single ones and those of groups; groups that have to discover theirs only take their place.
+        """Create the set of single tools and the tools of groups; tools that are still to be discovered are not included.
 
         Raises:
-            TypeError: when something is not a `Tool`.
-            ToolDefinitionError: when two tools have the same name.
+            TypeError: if an element is neither a `Tool` nor a `ToolGroup`.
+            ToolDefinitionError: if two tools have the same name.
         """
         if isinstance(tools, Tools):
             return tools
-        given = list(tools)
+        elements = list(tools)
         by_name: dict[str, Tool] = {}
-        for tool in _single(given):
+        for tool in _iter_tools(elements):
             if not isinstance(tool, Tool):
                 raise TypeError(f"{tool!r} in the tools list is not a Tool; {_hint(tool)}")
             name = tool.name
@@ -60,22 +50,22 @@ class Tools(Value):
                     "with @tool(name=…)"
                 )
             by_name[name] = tool
-        return cls(by_name, tuple([group for group in given if isinstance(group, ToolGroup)]))
+        return cls(by_name, tuple([element for element in elements if isinstance(element, ToolGroup)]))
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What each of the tools offers, in order; the same tuple every time.
+        """The definitions of the tools, in order; the same tuple on each access.
 
         Raises:
-            ToolDefinitionError: when the parameters of a tool have no JSON form.
+            ToolDefinitionError: if the parameters of a tool have no JSON form.
         """
         return tuple([_spec(tool) for tool in self.by_name.values()])
 
     @cached_property
     def group_names(self) -> Mapping[str, str]:
-        """The name of the group that each tool came in, by the tool's name; tools of their own are left out."""
-        told = [group for group in self.groups if not isinstance(group, CanDiscoverTools)]
-        return {**{tool.name: group.name for group in told for tool in group.offered}, **self.origins}
+        """The name of the group of each tool, by the name of the tool; single tools are left out."""
+        static = [group for group in self.groups if not isinstance(group, CanDiscoverTools)]
+        return {**{tool.name: group.name for group in static for tool in group.offered}, **self.origins}
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -96,44 +86,56 @@ class Tools(Value):
         return self.by_name.get(name)
 
     def spec(self, name: str) -> ToolSpec | None:
-        """Return what the tool of this name offers, or None."""
+        """Return the definition of the tool of this name, or None."""
         return next((spec for spec in self.specs if spec.name == name), None)
 
-    def closest(self, name: str, most: int = 3) -> list[str]:
-        """Return the names most like this one, the likest first."""
+    def closest(self, name: str, limit: int = 3) -> list[str]:
+        """Return the names most similar to this one, the most similar first."""
         from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
 
-        return get_close_matches(name, self.by_name, n=most, cutoff=0.5)
+        return get_close_matches(name, self.by_name, n=limit, cutoff=0.5)
 
     def plus(self, *tools: Tool | ToolGroup) -> Tools:
-        """Return the set with more tools at the end."""
+        """Return a copy with more tools at the end.
+
+        Raises:
+            TypeError: if an element is neither a `Tool` nor a `ToolGroup`.
+            ToolDefinitionError: if two tools have the same name.
+        """
         more = Tools.of(tools)
         groups = (*self.groups, *more.groups)
         return evolve(Tools.of([*self, *more]), groups=groups, origins={**self.origins, **more.origins})
 
-    def with_discovered(self, found: Iterable[tuple[ToolGroup, Sequence[Tool]]]) -> Tools:
-        """Return the set with what groups have discovered at the end; of two tools of one name the first stays."""
+    def with_discovered(self, discovered: Iterable[tuple[ToolGroup, Sequence[Tool]]]) -> Tools:
+        """Return a copy with the discovered tools of groups at the end; a tool whose name is taken is left out and logged."""
         by_name, origins = dict(self.by_name), dict(self.origins)
-        for group, tools in found:
+        for group, tools in discovered:
             for tool in tools:
                 if tool.name in by_name:
-                    _tell_left_out(tool, group)
+                    _warn_of_duplicate(tool, group)
                 else:
                     by_name[tool.name], origins[tool.name] = tool, group.name
         return evolve(self, by_name=by_name, origins=origins)
 
     def only(self, names: Iterable[str]) -> Self:
-        """Return the tools of these names, in the order in which they stand here."""
-        wanted = set(names)
-        kept = {name: tool for name, tool in self.by_name.items() if name in wanted}
-        return type(self)(kept, self.groups, self.origins)
+        """Return a copy with only the tools of these names, in their present order."""
+        selected = set(names)
+        by_name = {name: tool for name, tool in self.by_name.items() if name in selected}
+        return type(self)(by_name, self.groups, self.origins)
 
 
-NO_TOOLS = Tools.of(())
+def _iter_tools(elements: Iterable[Tool | ToolGroup]) -> Iterator[Tool]:
+    for element in elements:
+        if isinstance(element, CanDiscoverTools):
+            continue
+        if isinstance(element, ToolGroup):
+            yield from element.offered
+        else:
+            yield element
 
 
-def _tell_left_out(tool: Tool, group: ToolGroup) -> None:
-    from logging import getLogger  # noqa: PLC0415  # loaded with the first tool that is left out
+def _warn_of_duplicate(tool: Tool, group: ToolGroup) -> None:
+    from logging import getLogger  # noqa: PLC0415  # loaded with the first duplicate
 
     log = getLogger("agentloop.tools")
     log.warning("the tool %r of %s is left out: there is another of this name", tool.name, group.name)
@@ -148,3 +150,6 @@ def _spec(tool: Tool) -> ToolSpec:
         return tool.spec
     except NotJson as error:
         raise ToolDefinitionError(f"the parameters of the tool {tool.name!r} are not JSON: {error}") from error
+
+
+NO_TOOLS = Tools.of(())

@@ -1,4 +1,4 @@
-"""What happened, told to whoever listens: event classes, the bus, the grammar and its monitor."""
+"""Event classes, the event bus, and the grammar of legal event sequences with its monitor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event bus: blinker signals with order, strong listeners and isolation."""
+"""The event bus: blinker signals with ordered delivery, strong references to listeners, and isolation of their errors."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def emit(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Awaitable[None]:
-    """Emit an event of the step after the state's last one, if anybody listens for it.
+    """Emit an event of the step after the state's last one, if it has a listener.
 
     The event is counted either way (law 8) and built only when it is observed. Await the result: the listeners have
-    taken the event when it returns.
+    handled the event when it returns.
 
     Args:
         events: the bus.
@@ -78,66 +78,66 @@ def emit_soon(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Emit an event from code that cannot await: the listeners have taken it before a later emission returns."""
+    """Emit an event from code that cannot await: every listener has handled it before a later emission returns."""
     if events.due(cast("type[Event]", kind)):
         events.emit_soon(kind(events.head(state, step_number=step_number), *args, **kwargs))
 
 
-class Switchboard(Protocol):
-    """What an execution's bus needs of the bus that it belongs to."""
+class SharedBus(Protocol):
+    """The part of a bus that the buses of its executions use."""
 
     clock: Clock
     every: Signal
     signals: dict[type[Event], Signal]
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener every event."""
+        """Call the listener for every event."""
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener the events of one class."""
+        """Call the listener for events of one class."""
 
     def receivers(self, kind: type[Event]) -> list[Any]:
-        """Return who is to be told, in order."""
+        """Return the receivers of an event class, in order."""
 
-    async def tell(self, event: Event, receivers: list[Any]) -> None:
-        """Call the receivers, awaiting the async ones."""
+    async def deliver(self, event: Event, receivers: list[Any]) -> None:
+        """Call the receivers and await the async ones."""
 
-    def tell_now(self, event: Event, receivers: list[Any]) -> None:
-        """Call receivers that are all plain."""
+    def deliver_now(self, event: Event, receivers: list[Any]) -> None:
+        """Call receivers that are all plain functions."""
 
 
 class ExecutionBus(CanHandleEvents):
-    """Counts the events of one execution and tells them in order, one at a time."""
+    """The bus of one execution: counts its events and delivers them in order, one at a time."""
 
-    __slots__ = ("_count", "_every", "_lock", "_queue", "_signals", "_switchboard", "_tasks")
+    __slots__ = ("_bus", "_count", "_every", "_lock", "_queue", "_signals", "_tasks")
 
-    def __init__(self, switchboard: Switchboard) -> None:
-        self._switchboard = switchboard
-        self._every = switchboard.every
-        self._signals = switchboard.signals
+    def __init__(self, bus: SharedBus) -> None:
+        self._bus = bus
+        self._every = bus.every
+        self._signals = bus.signals
         self._count = 0
         self._queue: deque[tuple[Event, list[Any]]] = deque()
         self._lock: asyncio.Lock | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener every event of the whole bus, not of this execution only."""
-        return self._switchboard.wiretap(listener)
+        """Call the listener for every event of the shared bus, not only of this execution."""
+        return self._bus.wiretap(listener)
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener the events of exactly this class, of the whole bus."""
-        return self._switchboard.on(kind, listener)
+        """Call the listener for events of exactly this class, of the shared bus."""
+        return self._bus.on(kind, listener)
 
     def belongs_to(self, bus: object) -> bool:
-        """Say whether this is how an execution sees that bus."""
-        return self._switchboard is bus
+        """Return whether this is an execution's view of that bus."""
+        return self._bus is bus
 
     def for_execution(self) -> ExecutionBus:
-        """Return the bus as another execution, such as a sub-agent's, sees it."""
-        return ExecutionBus(self._switchboard)
+        """Return the bus of another execution, such as that of a sub-agent."""
+        return ExecutionBus(self._bus)
 
     def due(self, kind: type[Event]) -> bool:
-        """Count one event of this class, and say whether anybody listens."""
+        """Count one event of this class and return whether it has a listener."""
         self._count += 1
         if self._every.receivers:
             return True
@@ -145,72 +145,74 @@ class ExecutionBus(CanHandleEvents):
         return signal is not None and bool(signal.receivers)
 
     def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
-        """Make the head of the event that was counted last."""
+        """Return the head of the event that was counted last."""
         number = state.step_count + 1 if step_number is None else step_number
-        now = self._switchboard.clock.now()
+        now = self._bus.clock.now()
         return EventHead(state.agent_id, state.execution_id, state.parent_agent_id, number, self._count, now)
 
     async def emit(self, event: Event) -> None:
-        """Tell the event; when this returns, every listener has taken it."""
-        if not self._told_at_once(event):
-            await self._tell_queued()
+        """Deliver an event; when this returns, every listener has handled it."""
+        if not self._deliver_at_once(event):
+            await self._deliver_queued()
 
     def emit_soon(self, event: Event) -> None:
-        """Tell the event from where nothing can be awaited: now, if all who listen are plain; else as soon as can be."""
-        if not self._told_at_once(event):
-            task = asyncio.ensure_future(self._tell_queued())
+        """Deliver an event at once if all its listeners are plain functions, else in a task."""
+        if not self._deliver_at_once(event):
+            task = asyncio.ensure_future(self._deliver_queued())
+            # Failed tasks are kept, so that `drain` raises their error.
             self._tasks = {*(other for other in self._tasks if not other.done() or other.exception()), task}
 
     async def drain(self) -> None:
-        """Wait until every listener has taken what was emitted."""
+        """Wait until every listener has handled every emitted event."""
         while self._tasks:
             await self._tasks.pop()
 
-    def _told_at_once(self, event: Event) -> bool:
-        receivers = self._switchboard.receivers(type(event))
-        if self._queue or self._busy or _awaits(receivers):
+    def _deliver_at_once(self, event: Event) -> bool:
+        receivers = self._bus.receivers(type(event))
+        # An event must not overtake a queued one, nor one whose async listener is still running.
+        if self._queue or self._busy or _has_async(receivers):
             self._queue.append((event, receivers))
             return False
-        self._switchboard.tell_now(event, receivers)
+        self._bus.deliver_now(event, receivers)
         return True
 
     @property
     def _busy(self) -> bool:
         return self._lock is not None and self._lock.locked()
 
-    async def _tell_queued(self) -> None:
+    async def _deliver_queued(self) -> None:
         if self._lock is None:
             self._lock = asyncio.Lock()
         async with self._lock:
             while self._queue:
-                await self._switchboard.tell(*self._queue.popleft())
+                await self._bus.deliver(*self._queue.popleft())
 
 
-def _awaits(receivers: list[Any]) -> bool:
-    """Say whether any of those who are to be told is async."""
-    for receiver in receivers:  # noqa: SIM110  # a generator costs more than all the rest
-        if getattr(receiver, "awaits", False):
+def _has_async(receivers: list[Any]) -> bool:
+    """Return whether any receiver is async."""
+    for receiver in receivers:  # noqa: SIM110  # a generator would take longer than everything else here
+        if getattr(receiver, "is_async", False):
             return True
     return False
 
 
 logger: logging.Logger = logging.getLogger("agentloop.events")
 
-_LAST = float("inf")
+_AFTER_ALL = float("inf")
 
 
 class Receiver:
-    """A listener as blinker calls it, with its place in the order of subscription."""
+    """A listener in the form that blinker calls, with its position in the order of subscription."""
 
-    __slots__ = ("awaits", "listener", "order")
+    __slots__ = ("is_async", "listener", "order")
 
     def __init__(self, listener: Callable[[Any], Any], order: int) -> None:
         self.listener: Callable[[Any], Any] = listener
         self.order: int = order
-        self.awaits: bool = iscoroutinefunction(listener) or iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
+        self.is_async: bool = iscoroutinefunction(listener) or iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
 
     def __call__(self, _bus: object, event: Event) -> Awaitable[Any] | Any:
-        """Take an event from a blinker signal."""
+        """Handle an event of a blinker signal."""
         return self.listener(event)
 
     def __repr__(self) -> str:
@@ -223,19 +225,20 @@ class _SignalSubscription(Subscription, Value):
     receiver: Receiver
 
     def cancel(self) -> None:
-        """Stop telling the listener."""
+        """Remove the listener."""
         self.signal.disconnect(self.receiver)
 
 
 class EventBus(CanHandleEvents):
-    """Tells events to listeners: one blinker signal per event class and one for all.
+    """Delivers events to listeners, with one blinker signal per event class and one for all events.
 
-    Listeners are held strongly until cancelled and are called in the order in which they subscribed; async ones are
-    awaited. One that raises is logged under `agentloop.events` and does not disturb the run or the others.
+    Listeners are called in the order in which they subscribed; async listeners are awaited. An error of a listener is logged
+    under `agentloop.events` and affects neither the execution nor other listeners.
 
     Args:
-        clock: where the times of events come from; a clock of their own, so that watching draws no time from the loop's.
-        strict: raise the first error of a listener, after all listeners were told, instead of logging it.
+        clock: the source of event times. It is separate from the loop's clock, so that observation does not change the times
+            that a loop reads.
+        strict: whether to raise the first error of a listener, after all listeners were called, instead of logging it.
     """
 
     def __init__(self, *, clock: Clock | None = None, strict: bool = False) -> None:
@@ -247,53 +250,53 @@ class EventBus(CanHandleEvents):
         self._stream = ExecutionBus(self)
 
     def signal(self, kind: type[Event]) -> Signal:
-        """Return the blinker signal of an event class, for code that speaks blinker: receivers get `(bus, event=event)`."""
+        """Return the blinker signal of an event class, for code that uses blinker: receivers get `(bus, event=event)`."""
         return self.signals.setdefault(kind, Signal())
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener every event."""
+        """Call the listener for every event."""
         return self._subscribe(self.every, listener)
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener the events of exactly this class."""
+        """Call the listener for events of exactly this class."""
         return self._subscribe(self.signal(kind), listener)
 
     def for_execution(self) -> ExecutionBus:
-        """Return the bus as one execution sees it: with a count and an order of its own."""
+        """Return a bus for one execution, with the same listeners and its own sequence of events."""
         return ExecutionBus(self)
 
     def due(self, kind: type[Event]) -> bool:
-        """Count one event outside of any execution of a loop, and say whether anybody listens."""
+        """Count one event outside of any execution and return whether it has a listener."""
         return self._stream.due(kind)
 
     def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
-        """Make the head of the event that was counted last."""
+        """Return the head of the event that was counted last."""
         return self._stream.head(state, step_number=step_number)
 
     async def emit(self, event: Event) -> None:
-        """Tell the event; when this returns, every listener has taken it."""
+        """Deliver an event; when this returns, every listener has handled it."""
         await self._stream.emit(event)
 
     def emit_soon(self, event: Event) -> None:
-        """Tell the event from where nothing can be awaited."""
+        """Deliver an event from code that cannot await."""
         self._stream.emit_soon(event)
 
     async def drain(self) -> None:
-        """Wait until every listener has taken what was emitted."""
+        """Wait until every listener has handled every emitted event."""
         await self._stream.drain()
 
     def receivers(self, kind: type[Event]) -> list[Any]:
-        """Return who is to be told an event of this class, in order."""
-        found = list(self.every.receivers_for(self)) if self.every.receivers else []
+        """Return the receivers of an event class, in the order in which they subscribed."""
+        receivers = list(self.every.receivers_for(self)) if self.every.receivers else []
         signal = self.signals.get(kind)
         if signal is not None and signal.receivers:
-            found.extend(signal.receivers_for(self))
-        if len(found) > 1:
-            found.sort(key=lambda receiver: getattr(receiver, "order", _LAST))
-        return found
+            receivers.extend(signal.receivers_for(self))
+        if len(receivers) > 1:
+            receivers.sort(key=lambda receiver: getattr(receiver, "order", _AFTER_ALL))
+        return receivers
 
-    async def tell(self, event: Event, receivers: list[Any]) -> None:
-        """Call the receivers one after the other, and await those that are async."""
+    async def deliver(self, event: Event, receivers: list[Any]) -> None:
+        """Call the receivers one after the other and await the async ones."""
         cancelled: BaseException | None = None
         failed: Exception | None = None
         for receiver in receivers:
@@ -301,25 +304,25 @@ class EventBus(CanHandleEvents):
                 outcome = receiver(self, event=event)
                 if isawaitable(outcome):
                     await outcome
-            except Exception as error:  # noqa: BLE001  # a listener's error is the listener's
+            except Exception as error:  # noqa: BLE001  # the error of a listener must not reach the execution
                 failed = failed or self._report(receiver, event, error)
-            except BaseException as error:  # noqa: BLE001  # raised again when all others were told
+            except BaseException as error:  # noqa: BLE001  # raised again after all other receivers were called
                 cancelled = error
         if cancelled is not None:
             raise cancelled
         if failed is not None:
             raise failed
 
-    def tell_now(self, event: Event, receivers: list[Any]) -> None:
+    def deliver_now(self, event: Event, receivers: list[Any]) -> None:
         """Call receivers that are all plain functions."""
         failed: Exception | None = None
         for receiver in receivers:
             try:
                 outcome = receiver(self, event=event)
                 if outcome is not None and isawaitable(outcome):
-                    error = TypeError("a plain listener returned an awaitable, which nobody awaits: use async def")
+                    error = TypeError("a plain listener returned an awaitable, which is not awaited: use async def")
                     failed = failed or self._report(receiver, event, error)
-            except Exception as error:  # noqa: BLE001  # a listener's error is the listener's
+            except Exception as error:  # noqa: BLE001  # the error of a listener must not reach the execution
                 failed = failed or self._report(receiver, event, error)
         if failed is not None:
             raise failed
@@ -339,16 +342,16 @@ class EventBus(CanHandleEvents):
 
 
 def join_buses(first: CanHandleEvents, second: CanHandleEvents) -> CanHandleEvents:
-    """Return a bus that tells the listeners of both, each listener once."""
-    return first if _reaches(first, second) else JoinedBus(first, second)
+    """Return a bus that delivers to the listeners of both buses, once to each listener."""
+    return first if _delivers_to(first, second) else JoinedBus(first, second)
 
 
 class JoinedBus(CanHandleEvents):
-    """Tells every event to the listeners of two buses, which count alike.
+    """Delivers every event to the listeners of two buses.
 
     Args:
-        first: the bus whose listeners are told first, and that makes the heads.
-        second: the other one.
+        first: the bus whose listeners are called first, and that creates the heads of events.
+        second: the other bus.
     """
 
     def __init__(self, first: CanHandleEvents, second: CanHandleEvents) -> None:
@@ -356,44 +359,44 @@ class JoinedBus(CanHandleEvents):
         self.second: CanHandleEvents = second
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
-        """Tell the listener every event of the first bus, and so all of this one."""
+        """Subscribe to the first bus, which receives every event of this one."""
         return self.first.wiretap(listener)
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Tell the listener the events of exactly this class."""
+        """Call the listener for events of exactly this class."""
         return self.first.on(kind, listener)
 
     def for_execution(self) -> JoinedBus:
-        """Return both as one execution sees them."""
+        """Return the joined buses of one execution."""
         return JoinedBus(self.first.for_execution(), self.second.for_execution())
 
     def due(self, kind: type[Event]) -> bool:
-        """Count one event of this class, and say whether anybody listens."""
-        first, second = self.first.due(kind), self.second.due(kind)  # both count, whoever listens
+        """Count one event of this class and return whether it has a listener."""
+        first, second = self.first.due(kind), self.second.due(kind)  # no `or` here: both buses have to count the event
         return first or second
 
     def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
-        """Make the head of the event that was counted last."""
+        """Return the head of the event that was counted last."""
         return self.first.head(state, step_number=step_number)
 
     async def emit(self, event: Event) -> None:
-        """Tell the event; when this returns, every listener has taken it."""
+        """Deliver an event; when this returns, every listener has handled it."""
         await self.first.emit(event)
         await self.second.emit(event)
 
     def emit_soon(self, event: Event) -> None:
-        """Tell the event from where nothing can be awaited."""
+        """Deliver an event from code that cannot await."""
         self.first.emit_soon(event)
         self.second.emit_soon(event)
 
     async def drain(self) -> None:
-        """Wait until every listener has taken what was emitted."""
+        """Wait until every listener has handled every emitted event."""
         await self.first.drain()
         await self.second.drain()
 
 
-def _reaches(bus: CanHandleEvents, other: CanHandleEvents) -> bool:
-    """Say whether what is told to a bus reaches the listeners of another one."""
+def _delivers_to(bus: CanHandleEvents, other: CanHandleEvents) -> bool:
+    """Return whether events of a bus reach the listeners of another one."""
     if isinstance(bus, JoinedBus):
-        return _reaches(bus.first, other) or _reaches(bus.second, other)
+        return _delivers_to(bus.first, other) or _delivers_to(bus.second, other)
     return bus is other or (isinstance(bus, ExecutionBus) and bus.belongs_to(other))

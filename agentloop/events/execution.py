@@ -1,4 +1,4 @@
-"""Events of an execution as a whole."""
+"""Events of executions, their steps, their context and their interceptors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentloop.values.tool_calls import ErrorInfo, ToolExecution
 
 @frozen(eq=False, repr=False)
 class AgentExecutionStarted(Event):
-    """An execution began, or goes on after it was left or suspended.
+    """An execution started, or resumed after it was left or suspended.
 
     Attributes:
-        message: the newest message of the conversation: the input.
-        resumed: whether the execution had begun before.
+        message: the last message of the conversation, which is the input.
+        resumed: whether the execution had started before.
     """
 
     message: Message | None = None
@@ -28,12 +28,12 @@ class AgentExecutionStarted(Event):
 
 @frozen(eq=False, repr=False)
 class ExecutionEnded(Event):
-    """What the events at the end of a run have in common.
+    """The base of the events at the end of a run.
 
     Attributes:
-        signal: the weightiest reason to stop.
-        step_count: how many steps the execution has taken.
-        usage: its tokens so far.
+        signal: the stop signal of highest weight; None if there is none.
+        step_count: the number of steps of the execution.
+        usage: the tokens of the execution.
     """
 
     signal: StopSignal | None = None
@@ -43,7 +43,7 @@ class ExecutionEnded(Event):
 
 @frozen(eq=False, repr=False)
 class AgentExecutionCompleted(ExecutionEnded):
-    """The execution came to its answer.
+    """The execution ended with a final answer.
 
     Attributes:
         final_text: the text of the answer.
@@ -53,17 +53,17 @@ class AgentExecutionCompleted(ExecutionEnded):
 
 
 class AgentExecutionStopped(ExecutionEnded):
-    """The execution was stopped before it came to an answer: by a limit, a request or a person."""
+    """The execution was stopped before its final answer, by a limit or a request."""
 
     __slots__ = ()
 
 
 @frozen(eq=False, repr=False)
 class AgentExecutionSuspended(ExecutionEnded):
-    """The execution waits for decisions.
+    """The execution is suspended until there are decisions about its pending calls.
 
     Attributes:
-        pending: the calls that wait.
+        pending: the pending calls.
     """
 
     pending: tuple[PendingCall, ...] = ()
@@ -71,7 +71,7 @@ class AgentExecutionSuspended(ExecutionEnded):
 
 @frozen(eq=False, repr=False)
 class AgentExecutionFailed(ExecutionEnded):
-    """The execution ended by an error.
+    """The execution ended with an error.
 
     Attributes:
         error: the error.
@@ -82,10 +82,10 @@ class AgentExecutionFailed(ExecutionEnded):
 
 @frozen(eq=False, repr=False)
 class StopSignalReceived(Event):
-    """Somebody gave a reason to stop.
+    """An interceptor, a tool, a driver or the loop requested a stop.
 
     Attributes:
-        signal: the reason.
+        signal: the stop signal.
     """
 
     signal: StopSignal
@@ -93,10 +93,10 @@ class StopSignalReceived(Event):
 
 @frozen(eq=False, repr=False)
 class ConversationHandedOver(Event):
-    """The conversation is now with another loop, which takes the next step.
+    """The conversation was handed over to another loop, which takes the next step.
 
     Attributes:
-        execution: the call that handed it over.
+        execution: the tool execution that handed it over.
     """
 
     execution: ToolExecution
@@ -104,10 +104,10 @@ class ConversationHandedOver(Event):
 
 @frozen(eq=False, repr=False)
 class MessageReceived(Event):
-    """A message that was sent to the running execution is now in its conversation.
+    """A message that was sent to the running execution was added to its conversation.
 
-    It comes between steps, or where an execution is cut off inside of one. One that was sent after it had been decided to
-    stop, but before anything was done about it, takes that decision back unless it was a hard one.
+    The event occurs between steps, or where an execution is cancelled inside a step. A message that arrives after the
+    decision to stop, but before the execution ends, revokes that decision unless a hard signal caused it.
 
     Attributes:
         message: the message.
@@ -118,11 +118,11 @@ class MessageReceived(Event):
 
 @frozen(eq=False, repr=False)
 class ContinuationEvaluated(Event):
-    """It was decided, after a step, whether another follows.
+    """The loop decided, after a step, whether another step follows.
 
     Attributes:
-        continues: the decision.
-        continuation: what spoke for stopping and for going on.
+        continues: whether another step follows.
+        continuation: the stop signals and the continuation request.
     """
 
     continues: bool
@@ -130,17 +130,17 @@ class ContinuationEvaluated(Event):
 
 
 class AgentStepStarted(Event):
-    """A step began."""
+    """A step started."""
 
     __slots__ = ()
 
 
 @frozen(eq=False, repr=False)
 class AgentStepCompleted(Event):
-    """A step was taken; what it says is final.
+    """A step was completed.
 
     Attributes:
-        step: the step.
+        step: the final step.
     """
 
     step: AgentStep
@@ -148,14 +148,14 @@ class AgentStepCompleted(Event):
 
 @frozen(eq=False, repr=False)
 class ContextEpochBegan(Event):
-    """The next request does not extend the one before, so that the provider's cache of it ends there.
+    """The next request does not extend the one before, so it cannot use the provider's cache of that request.
 
-    It is also told when an execution begins, or goes on after it was suspended, with something left out.
+    The event is also emitted when an execution starts or resumes with messages left out.
 
     Attributes:
-        reason: why.
-        dropped: how many messages of the conversation are left out.
-        kept: how many messages the model is shown.
+        reason: why a new epoch started.
+        dropped: the number of messages of the conversation that are left out.
+        kept: the number of messages that the model sees.
         superseded: how many of these have results that were replaced by a notice, because later calls made them stale.
     """
 
@@ -167,12 +167,12 @@ class ContextEpochBegan(Event):
 
 @frozen(eq=False, repr=False)
 class ContextSummarized(Event):
-    """The beginning of the conversation was summarized, by an inference between two steps.
+    """The first messages of the conversation were summarized, by an inference between two steps.
 
     Attributes:
-        summary: the text that the model is shown instead.
-        covered: how many messages it stands for, from the first.
-        usage: the tokens of the inference; they are counted in the execution.
+        summary: the text that the model sees instead.
+        covered: the number of messages that it replaces, from the first.
+        usage: the tokens of the inference, which count in the totals of the execution.
     """
 
     summary: str
@@ -182,12 +182,12 @@ class ContextSummarized(Event):
 
 @frozen(eq=False, repr=False)
 class InterceptorRan(Event):
-    """An interceptor did its work at a point.
+    """An interceptor ran at a point.
 
     Attributes:
-        interceptor: its name.
+        interceptor: the name of the interceptor.
         point: the name of the point, such as `before_step`.
-        changed: whether it changed anything; None for the points around a call, which are told before they run.
+        changed: whether it changed the context; None at a point around a call, where the event comes before the call.
     """
 
     interceptor: str

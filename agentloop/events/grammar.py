@@ -1,9 +1,9 @@
-"""The legal sequences of events, as tables: what may follow in each state of an execution, an inference and a tool call.
+"""The grammar of events as tables (which events are legal in each state), and a monitor that checks event streams.
 
-A run of one execution begins with `AgentExecutionStarted` and ends with exactly one of the four terminal events. Inside a
-step the inferences come one after the other, the calls of a batch side by side, each with its own small grammar. A run that
-is left early, as by leaving `iterate`, ends between two steps without a terminal event and may begin again. A step that was cut off before it came to anything is not
-completed: the execution is stopped inside of it.
+A run of an execution starts with `AgentExecutionStarted` and ends with exactly one of the four terminal events. Inside a step
+inferences are sequential and the calls of a batch are concurrent, each with its own grammar. A run that is left early, for
+example by leaving `iterate`, ends between two steps without a terminal event and may start again. A step that is cancelled
+before it has a result is not completed: the execution is stopped inside it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from agentloop.events.tool_calls import (
 from agentloop.values.event import Event
 
 Grammar: TypeAlias = Mapping[str, Mapping[type[Event], str]]
-"""For each state, the events that may come and the state that each leads to."""
+"""For each state, the legal events and the state to which each leads."""
 
 START = "start"
 BETWEEN_STEPS = "between steps"
@@ -108,7 +108,7 @@ EXECUTION: Grammar = {
     DECIDED: {AgentStepCompleted: BETWEEN_STEPS},
     OVER: {AgentExecutionStarted: BETWEEN_STEPS},
 }
-"""One execution. The events of inferences and tool calls come in the state `in a step`."""
+"""The grammar of an execution. The events of inferences and tool calls are legal in the state `in a step`."""
 
 IDLE = "idle"
 ASKED = "asked"
@@ -129,8 +129,8 @@ INFERENCE: Grammar = {
     },
     ANSWERED: {TokenUsageReported: IDLE},
 }
-"""The inferences of one step, one after the other. A response without a request was given by an
-interceptor, or recorded."""
+"""The grammar of the inferences of a step, which are sequential. A response without a request comes from an interceptor or
+from the journal."""
 
 RUNNING = "running"
 SETTLED = "settled"
@@ -164,12 +164,12 @@ TOOL_CALL: Grammar = {
     },
     SETTLED: {},
 }
-"""One tool call, by its key. A call completed without a start was answered or cancelled before it ran, or
-its outcome was recorded; one suspended without a start had begun before an interruption."""
+"""The grammar of one tool call. A call that completes without a start was answered or cancelled before it ran, or its outcome
+was recorded. A call that is suspended without a start had started before an interruption."""
 
 
 def event_classes(grammar: Grammar) -> frozenset[type[Event]]:
-    """Return every event class that a grammar speaks of."""
+    """Return every event class of a grammar."""
     return frozenset(kind for following in grammar.values() for kind in following)
 
 
@@ -178,12 +178,12 @@ TOOL_CALL_EVENTS = event_classes(TOOL_CALL)
 EXECUTION_EVENTS = event_classes(EXECUTION)
 
 
-_SHOWN = 20
+_MAX_SHOWN_VIOLATIONS = 20
 
 
 @define
 class _Run:
-    """What is known of one execution."""
+    """The state of one execution in the monitor."""
 
     state: str = START
     inference: str = IDLE
@@ -193,28 +193,28 @@ class _Run:
 
 @define
 class ProtocolMonitor:
-    """Checks the events of every execution against the grammar; for tests and for production.
+    """Checks the events of any number of executions against the grammar; cheap enough for production.
 
-    Use it as a wiretap, then ask for `violations` or call `check`:
+    Use it as a wiretap, then read `violations` or call `check`:
 
         monitor = ProtocolMonitor()
         loop.wiretap(monitor)
 
     Attributes:
-        violations: what was against the grammar, in words.
+        violations: a description of each illegal event.
     """
 
     violations: list[str] = field(factory=list)
     _runs: dict[str, _Run] = field(factory=dict)
 
     def __call__(self, event: Event) -> None:
-        """Take one event."""
+        """Check one event."""
         if isinstance(event, AgentExecutionStarted) and event.resumed:
-            self._runs.pop(event.execution_id, None)  # what was interrupted in the middle of a step begins it again
+            self._runs.pop(event.execution_id, None)  # an execution that was interrupted inside a step repeats the step
         run = self._runs.setdefault(event.execution_id, _Run())
         self._check_sequence(run, event)
         kind = type(event)
-        if isinstance(event, _OF_A_CALL):
+        if isinstance(event, _CALL_EVENTS):
             self._require_step(run, event)
             before = run.calls.get(event.key, START)
             run.calls[event.key] = self._next(TOOL_CALL, before, event, f"the call {event.key}")
@@ -229,52 +229,53 @@ class ProtocolMonitor:
 
     @property
     def unfinished(self) -> list[str]:
-        """The ids of executions that have begun and not come to a terminal event."""
+        """The ids of executions that have started and have no terminal event yet."""
         return [execution for execution, run in self._runs.items() if run.state != OVER]
 
     def check(self) -> None:
-        """Check what was seen so far.
+        """Raise if any event so far was illegal.
 
         Raises:
-            ContractViolation: listing everything against the grammar, and runs that stand inside a step.
+            ContractViolation: lists the violations, and executions whose last event is inside a step.
         """
-        inside = [f"{name} stands {run.state}" for name, run in self._runs.items() if run.state in _INSIDE]
-        found = [*self.violations, *inside]
-        if found:
-            raise ContractViolation("the events break the grammar (law 7): " + "; ".join(found[:_SHOWN]))
+        inside = [f"{name} ended {run.state}" for name, run in self._runs.items() if run.state in _INSIDE_STEP]
+        problems = [*self.violations, *inside]
+        if problems:
+            shown = "; ".join(problems[:_MAX_SHOWN_VIOLATIONS])
+            raise ContractViolation(f"the events break the grammar (law 7): {shown}")
 
     def _next(self, table: Grammar, state: str, event: Event, subject: str) -> str:
         following = table[state].get(type(event))
         if following is None:
             legal = ", ".join(sorted(kind.__name__ for kind in table[state])) or "nothing"
-            self._blame(event, f"{subject} is {state!r}, where {legal} may come")
+            self._report(event, f"{subject} is {state!r}, where {legal} may come")
             return state
         return following
 
     def _check_sequence(self, run: _Run, event: Event) -> None:
-        begins = isinstance(event, AgentExecutionStarted)
+        is_start = isinstance(event, AgentExecutionStarted)
         if isinstance(event, AgentExecutionStarted) and not event.resumed and run.state != START:
-            self._blame(event, "the execution has begun before, and this does not say that it is resumed")
-        if not begins and event.sequence != run.sequence + 1 and run.sequence:
-            self._blame(event, f"its sequence is {event.sequence} after {run.sequence}")
+            self._report(event, "the execution has started before, but the event is not marked as resumed")
+        if not is_start and event.sequence != run.sequence + 1 and run.sequence:
+            self._report(event, f"its sequence is {event.sequence} after {run.sequence}")
         run.sequence = event.sequence
 
     def _require_step(self, run: _Run, event: Event) -> None:
         if run.state != IN_STEP:
-            self._blame(event, f"it came {run.state!r} instead of in a step")
+            self._report(event, f"it came {run.state!r} instead of in a step")
 
     def _check_step_is_settled(self, run: _Run, event: Event) -> None:
         if run.inference != IDLE:
-            self._blame(event, f"the inference is still {run.inference!r}")
+            self._report(event, f"the inference is still {run.inference!r}")
         running = [key for key, state in run.calls.items() if state == RUNNING]
         if running:
-            self._blame(event, f"calls are still running: {', '.join(running)}")
+            self._report(event, f"calls are still running: {', '.join(running)}")
 
-    def _blame(self, event: Event, why: str) -> None:
+    def _report(self, event: Event, why: str) -> None:
         self.violations.append(f"{type(event).__name__} (#{event.sequence} of {event.execution_id}): {why}")
 
 
-_OF_A_CALL = (
+_CALL_EVENTS = (
     PermissionDecided,
     ToolCallStarted,
     ToolCallProgressed,
@@ -283,4 +284,4 @@ _OF_A_CALL = (
     ToolCallDecided,
     ToolCallSettled,
 )
-_INSIDE = frozenset({IN_STEP, DECIDED})
+_INSIDE_STEP = frozenset({IN_STEP, DECIDED})

@@ -1,4 +1,4 @@
-"""Events of an inference."""
+"""Events of inferences, and of responses that cannot be used."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentloop.values.tool_calls import ErrorInfo
 
 @frozen(eq=False, repr=False)
 class InferenceRequestStarted(Event):
-    """A model is being asked.
+    """A request is about to be sent to a model.
 
     Attributes:
-        request: what it is asked.
+        request: the request.
     """
 
     request: InferenceRequest
@@ -22,10 +22,10 @@ class InferenceRequestStarted(Event):
 
 @frozen(eq=False, repr=False)
 class InferenceDeltaReceived(Event):
-    """A piece of an answer came while it is still being written; what it says is provisional.
+    """A delta of a streamed response arrived; it is provisional.
 
     Attributes:
-        delta: the piece.
+        delta: the delta.
     """
 
     delta: InferenceDelta
@@ -33,13 +33,13 @@ class InferenceDeltaReceived(Event):
 
 @frozen(eq=False, repr=False)
 class InferenceRetried(Event):
-    """An attempt to ask the model failed and is being repeated.
+    """An attempt of an inference failed and will be retried.
 
     Attributes:
-        attempt: the number of the attempt that failed, from 1.
-        error: why it failed.
+        attempt: the 1-based number of the failed attempt.
+        error: the error.
         delay: seconds until the next attempt.
-        instead: what is asked next, when it is not the same again.
+        instead: the name of the inference that is used next, if it differs; else empty.
     """
 
     attempt: int
@@ -50,10 +50,10 @@ class InferenceRetried(Event):
 
 @frozen(eq=False, repr=False)
 class InferenceResponseReceived(Event):
-    """A model answered, or an interceptor answered in its place; what it says is final.
+    """A response arrived, from the model or from an interceptor in its place.
 
     Attributes:
-        response: the answer, after the interceptors.
+        response: the final response, after the interceptors.
     """
 
     response: InferenceResponse
@@ -61,10 +61,10 @@ class InferenceResponseReceived(Event):
 
 @frozen(eq=False, repr=False)
 class InferenceFailed(Event):
-    """A model could not be asked, or gave no usable answer.
+    """An inference failed.
 
     Attributes:
-        error: why.
+        error: the error.
     """
 
     error: ErrorInfo
@@ -72,11 +72,11 @@ class InferenceFailed(Event):
 
 @frozen(eq=False, repr=False)
 class TokenUsageReported(Event):
-    """Tokens of one inference.
+    """The tokens of one inference.
 
     Attributes:
         usage: the tokens of this inference.
-        total: the tokens of the execution so far, this inference included.
+        total: the tokens of the execution so far, including this inference.
     """
 
     usage: Usage
@@ -85,12 +85,12 @@ class TokenUsageReported(Event):
 
 @frozen(eq=False, repr=False)
 class DecisionExtractionFailed(Event):
-    """A model's answer could not be read as calls or as an answer.
+    """A response could not be parsed, neither as calls nor as an answer.
 
     Attributes:
-        attempt: which answer of the step it was, from 1.
-        problem: what is wrong with it, as the model is told.
-        text: what the model wrote, as far as it was text.
+        attempt: the 1-based number of the response in its step.
+        problem: the problem, in words for the model.
+        text: the text of the response.
     """
 
     attempt: int
@@ -100,11 +100,11 @@ class DecisionExtractionFailed(Event):
 
 @frozen(eq=False, repr=False)
 class ValidationFailed(Event):
-    """A model's answer was read, and cannot be used: a call that cannot be executed, or an answer of another form.
+    """A response was parsed but cannot be used: it has an invalid call, or an answer of the wrong format.
 
     Attributes:
-        attempt: which answer of the step it was, from 1.
-        problems: what is wrong with it, as the model is told.
+        attempt: the 1-based number of the response in its step.
+        problems: the problems, in words for the model.
     """
 
     attempt: int

@@ -1,4 +1,4 @@
-"""What the layers around a tool decided about a call that has begun."""
+"""Events of the resilience layers around a tool: deduplication, cache, retry, rate limit, circuit breaker, timeouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentloop.values.tool_calls import ErrorInfo
 
 @frozen(eq=False, repr=False)
 class ToolCallDecided(Event):
-    """What these events have in common.
+    """The base of events that name a call and its tool.
 
     Attributes:
         key: the idempotency key of the call.
@@ -23,7 +23,7 @@ class ToolCallDecided(Event):
 
 @frozen(eq=False, repr=False)
 class ToolCallDeduplicated(ToolCallDecided):
-    """A call was given the outcome of another one and did not run.
+    """A call got the outcome of an equal call and did not run.
 
     Attributes:
         original: the key of the call that ran.
@@ -34,10 +34,10 @@ class ToolCallDeduplicated(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class ToolCallCached(ToolCallDecided):
-    """A call was given a result from the cache and did not run.
+    """A call got a cached result and did not run.
 
     Attributes:
-        age: how many seconds old the result is.
+        age: the age of the result in seconds.
     """
 
     age: float
@@ -45,10 +45,10 @@ class ToolCallCached(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class ToolCallDeadlineExceeded(ToolCallDecided):
-    """A call had taken its time in all, and was cut off.
+    """A call exceeded its deadline, which includes waits and retries, and was cancelled.
 
     Attributes:
-        seconds: the time it had.
+        seconds: the deadline in seconds.
     """
 
     seconds: float
@@ -56,11 +56,11 @@ class ToolCallDeadlineExceeded(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class ToolCallRetried(ToolCallDecided):
-    """An attempt failed and is going to be repeated.
+    """An attempt of a call failed and will be retried.
 
     Attributes:
-        attempt: the number of the attempt that failed, from 1.
-        error: why it failed.
+        attempt: the 1-based number of the failed attempt.
+        error: the error.
         delay: seconds until the next attempt.
     """
 
@@ -71,17 +71,17 @@ class ToolCallRetried(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class ToolAttemptTimedOut(ToolCallDecided):
-    """One attempt had taken its time, and was cut off."""
+    """One attempt of a call exceeded its timeout and was cancelled."""
 
 
 @frozen(eq=False, repr=False)
 class ToolCallRateLimited(ToolCallDecided):
-    """An attempt came too early, and waits or was refused.
+    """An attempt found its token bucket empty, and waits or was refused.
 
     Attributes:
-        bucket: the name of the bucket that was empty.
-        delay: seconds until there is a token for it.
-        refused: whether it was refused instead of having to wait.
+        bucket: the name of the bucket.
+        delay: seconds until a token is available.
+        refused: whether the attempt was refused instead of waiting.
     """
 
     bucket: str
@@ -91,7 +91,7 @@ class ToolCallRateLimited(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class CircuitDecided(ToolCallDecided):
-    """What the events of circuits have in common.
+    """The base of the events of circuits.
 
     Attributes:
         circuit: the name of the circuit.
@@ -102,10 +102,10 @@ class CircuitDecided(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class CircuitOpened(CircuitDecided):
-    """The failure of this call opened a circuit: calls are refused for a while.
+    """The failure of this call opened a circuit, which refuses calls for a time.
 
     Attributes:
-        seconds: for how long.
+        seconds: how long the circuit stays open.
     """
 
     seconds: float
@@ -113,12 +113,12 @@ class CircuitOpened(CircuitDecided):
 
 @frozen(eq=False, repr=False)
 class CircuitHalfOpened(CircuitDecided):
-    """The time of an open circuit is over: this call is let through to probe whether the tool works again."""
+    """The time of an open circuit is over, and this call tests whether the tool works again."""
 
 
 @frozen(eq=False, repr=False)
 class CircuitClosed(CircuitDecided):
-    """The success of this call closed a circuit: calls run again."""
+    """The success of this call closed a circuit, so calls run again."""
 
 
 @frozen(eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Events of a tool call."""
+"""Events of tool calls, permissions and recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 @frozen(eq=False, repr=False)
 class ToolCallStarted(Event):
-    """A tool began to run. A call that is rejected, blocked or answered without running has no such event.
+    """A tool started. A call that is rejected, blocked or answered without running has no such event.
 
     Attributes:
         key: the idempotency key of the call.
@@ -29,12 +29,12 @@ class ToolCallStarted(Event):
 
 @frozen(eq=False, repr=False)
 class ToolCallProgressed(Event):
-    """A running tool told how far it is.
+    """A running tool reported progress.
 
     Attributes:
         key: the idempotency key of the call.
         name: the name of the tool.
-        update: what the tool said.
+        update: the progress as JSON.
     """
 
     key: str
@@ -44,10 +44,10 @@ class ToolCallProgressed(Event):
 
 @frozen(eq=False, repr=False)
 class ToolCallSettled(Event):
-    """What the events at the end of a call have in common; what they say is what the state and the model get.
+    """The base of the events at the end of a call.
 
     Attributes:
-        execution: the outcome, after the interceptors.
+        execution: the outcome after the interceptors, the same as in the state (law 10).
     """
 
     execution: ToolExecution
@@ -65,23 +65,23 @@ class ToolCallCompleted(ToolCallSettled):
 
 
 class ToolCallBlocked(ToolCallSettled):
-    """A call was kept from running."""
+    """An interceptor or an ordering rule prevented a call."""
 
     __slots__ = ()
 
 
 class ToolCallRejected(ToolCallSettled):
-    """A call could not be run: unknown tool, malformed arguments, arguments against the schema."""
+    """A call could not run: unknown tool, malformed arguments, or arguments that do not satisfy the schema."""
 
     __slots__ = ()
 
 
 @frozen(eq=False, repr=False)
 class ToolCallSuspended(Event):
-    """A running tool let its call wait for a decision; an agent does when a call of its own waits.
+    """A running tool suspended its call; an agent as a tool does so when one of its own calls is pending.
 
     Attributes:
-        pending: the call as it waits.
+        pending: the pending call.
     """
 
     pending: PendingCall
@@ -94,7 +94,7 @@ class ToolCallSuspended(Event):
 
 @frozen(eq=False, repr=False)
 class ToolCallAbandoned(Event):
-    """A plain function goes on in its thread although its call has ended; what it will return is dropped.
+    """A plain function continues in its thread although its call has ended; its result will be dropped.
 
     Attributes:
         key: the idempotency key of the call.
@@ -107,14 +107,14 @@ class ToolCallAbandoned(Event):
 
 @frozen(eq=False, repr=False)
 class PermissionDecided(Event):
-    """A call was let through or kept from running, before it began.
+    """A call was allowed or denied before it started.
 
     Attributes:
         key: the idempotency key of the call.
         name: the name of the tool.
-        allowed: what was decided.
-        rule: the rule that decided, in words; empty when no rule spoke of the call.
-        reason: what the model is told; empty when the call was let through.
+        allowed: whether the call may run.
+        rule: the rule that decided, in words; empty if no rule matched.
+        reason: the reason for the model; empty if the call was allowed.
     """
 
     key: str
@@ -125,11 +125,11 @@ class PermissionDecided(Event):
 
 
 class Recovery(StrEnum):
-    """What becomes of a call that had begun when its execution was interrupted.
+    """What happens to a call that had started when its execution was interrupted.
 
-    `REUSED`: its recorded outcome is used. `REPEATED`: it is run again with the same key, as its effect allows, or since its
-    tool says that it has not run. `CONTINUED`: its tool goes on from a record of its own. `RECONCILED`: its tool says that it has
-    run, and what came of it. `IN_DOUBT`: nobody knows whether it has run.
+    `REUSED`: its recorded outcome is used. `REPEATED`: it runs again with the same key, because its effect allows it or its tool
+    reported that it has not run. `CONTINUED`: its tool continues from its own record. `RECONCILED`: its tool reported that it
+    has run, with its result. `IN_DOUBT`: it is unknown whether it has run.
     """
 
     REUSED = "reused"
@@ -141,10 +141,10 @@ class Recovery(StrEnum):
 
 @frozen(eq=False, repr=False)
 class InferenceReused(Event):
-    """A recorded response was used, and the model not asked.
+    """A recorded response was used instead of a request to the model.
 
     Attributes:
-        response: the response.
+        response: the recorded response.
     """
 
     response: InferenceResponse
@@ -152,11 +152,11 @@ class InferenceReused(Event):
 
 @frozen(eq=False, repr=False)
 class ToolCallRecovered(ToolCallDecided):
-    """It was decided what becomes of a call that had begun when its execution was interrupted.
+    """The recovery of a call that had started when its execution was interrupted was decided.
 
     Attributes:
-        recovery: what becomes of it.
-        reason: why, where that is not said by `recovery`.
+        recovery: what happens to the call.
+        reason: the reason, if `recovery` does not imply it; else empty.
     """
 
     recovery: Recovery = field(converter=Recovery)
@@ -165,11 +165,11 @@ class ToolCallRecovered(ToolCallDecided):
 
 @frozen(eq=False, repr=False)
 class ToolCallIntentKept(ToolCallDecided):
-    """A call that had begun was to be changed or kept from running; what was recorded of it holds.
+    """An interceptor tried to change or prevent a call that had started before an interruption; its recorded intent is kept.
 
     Attributes:
-        recorded: the call as it had begun.
-        refused: what was to become of it now.
+        recorded: the call as it had started.
+        refused: the refused change, in words.
     """
 
     recorded: ToolCall
