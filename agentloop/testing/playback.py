@@ -216,7 +216,7 @@ class FixtureInterceptor(Interceptor):
             return point
         suspended = next((call for call in outcome.suspensions if not call.begun), None)
         if suspended is not None:
-            # With a decision, `suspend` applies it instead of suspending the call again.
+            # A call with a decision is not suspended again: `suspend` restores the call that was decided on.
             return (
                 point.with_call(suspended.call).suspend(suspended.reason) if point.decision is None else point.suspend()
             )
