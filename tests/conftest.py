@@ -68,9 +68,9 @@ def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     if not request.config.getoption("--replay") or "unreplayed" in request.keywords:
         yield
         return
-    from tests.replay.every_run import CANNOT, check_runs, recorded_runs  # noqa: PLC0415  # loaded with the option only
+    from tests.replay.every_run import NOT_REPLAYABLE, check_runs, recorded_runs  # noqa: PLC0415  # loaded with the option only
 
-    if request.node.originalname in CANNOT:
+    if request.node.originalname in NOT_REPLAYABLE:
         yield
         return
     with recorded_runs(monkeypatch) as runs:

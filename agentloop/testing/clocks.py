@@ -17,58 +17,73 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is told to go on."""
+    """A clock that moves only when `advance` is called.
+
+    Args:
+        start: the initial time.
+    """
 
     def __init__(self, start: datetime = _START) -> None:
         self._now = start
         self._seconds = 0.0
 
     def now(self) -> datetime:
-        """Return the time it was set to."""
+        """Return the start time plus all advances."""
         return self._now
 
     def monotonic(self) -> float:
-        """Return the seconds that it was told to go on."""
+        """Return the sum of all advances, in seconds."""
         return self._seconds
 
     def advance(self, seconds: float) -> None:
-        """Go on by this many seconds."""
+        """Move both the time of day and the monotonic time forward."""
         self._now += timedelta(seconds=seconds)
         self._seconds += seconds
 
 
 class LoopClock(Clock):
-    """A clock that shows the time of the running event loop, which may be virtual."""
+    """A clock that follows the running event loop, whose time may be virtual."""
 
     def now(self) -> datetime:
-        """Return the beginning of 2026 plus the seconds that the event loop counts."""
+        """Return 2026-01-01 UTC plus the event loop's time."""
         return _START + timedelta(seconds=self.monotonic())
 
     def monotonic(self) -> float:
-        """Return the seconds that the event loop counts."""
+        """Return the event loop's time in seconds."""
         return asyncio.get_running_loop().time()
 
 
 class CountingIds(IdSource):
-    """Ids that count up, as in `step_1`, `step_2`."""
+    """Ids that count up for each kind, as in `step_1`, `step_2`."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def new_id(self, kind: str) -> str:
-        """Return the next number of this kind."""
+        """Return the next id of this kind."""
         self._counts[kind] += 1
         return f"{kind}_{self._counts[kind]}"
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while anything can run, and jumps when nothing can.
+def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to completion in a new event loop with virtual time, and return its result.
 
-    Sleeps and timeouts of any length take no time and end in the right order. Work in threads is not seen: a loop that waits
-    for a thread jumps too.
+    Raises:
+        Exception: whatever the coroutine raises.
+    """
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(coroutine)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer as soon as no callback is ready.
+
+    Sleeps and timeouts of any length take no real time and expire in the right order. The loop cannot see work in threads: while
+    it waits for a thread, its clock jumps as well.
     """
 
     def __init__(self) -> None:
+        # The base class reads the time in its constructor.
         self._virtual_now = 0.0
         super().__init__(_JumpingSelector(self))
 
@@ -77,25 +92,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual_now
 
     def jump(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Advance the virtual time."""
         self._virtual_now += seconds
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Lets time jump where a real selector would wait."""
+    """A selector that advances the loop's virtual time where a real one would block."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # Without a timeout no timer is scheduled: only real I/O, such as a thread's wake-up, can end the wait.
         ready = super().select(None if timeout is None else 0)
         if not ready and timeout is not None and timeout > 0:
             self._loop.jump(timeout)
         return ready
-
-
-def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop with virtual time, to its end."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(work)

@@ -35,57 +35,22 @@ from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import StopReason
 
 
-@frozen
-class RecordingCompiler(CanCompileMessages):
-    """The default compiler, and a record of what it compiled, by execution.
-
-    Attributes:
-        compiled: for each execution, what was compiled, in order.
-    """
-
-    compiled: dict[str, list[tuple[Message, ...]]] = field(factory=dict)
-
-    def compile(self, state: AgentState) -> Sequence[Message]:
-        """Compile, and take note."""
-        messages = tuple(ConversationWithCurrentToolTrace().compile(state))
-        self.compiled.setdefault(state.execution_id, []).append(messages)
-        return messages
-
-
-@frozen
-class ScenarioRun:
-    """A whole execution under a driver.
-
-    Attributes:
-        scenario: what the model decides.
-        state: the final state.
-        states: what was yielded, in order.
-        events: what was emitted, in order.
-        compiled: what was compiled, in order.
-    """
-
-    scenario: Scenario
-    state: AgentState
-    states: tuple[AgentState, ...]
-    events: tuple[Event, ...]
-    compiled: tuple[tuple[Message, ...], ...]
-
-
 class DriverKit(Kit):
-    """Checks a driver against the laws of `CanUseTools`, at work in a loop with toys.
+    """Checks a driver against the laws of `CanUseTools`, in a loop with toy tools.
 
     Args:
-        make: makes a fresh driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference())`.
-        examples: how many examples are tried for each law.
-        max_inferences_per_step: how often the driver says it consults the model in one step.
-        scenarios: what the model decides; a driver that asks again for calls that cannot be executed takes `VALID_SCENARIOS`.
+        factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference())`.
+        examples: the number of examples that are tried for each law.
+        max_inferences_per_step: the maximum number of inferences that the driver declares for one step.
+        scenarios: the model's decisions. Pass `VALID_SCENARIOS` for a driver that asks the model again when a call cannot be
+            executed: it needs more responses than a scenario with invalid calls has.
     """
 
     laws: tuple[int, ...] = (2, 3, 5, 6, 7, 8, 9, 13, 19, 20)
 
     def __init__(
         self,
-        make: Callable[[Scenario], CanUseTools],
+        factory: Callable[[Scenario], CanUseTools],
         *,
         examples: int = 100,
         max_inferences_per_step: int = 1,
@@ -93,7 +58,7 @@ class DriverKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.scenarios = scenarios
-        self.make = make
+        self.factory = factory
         self.max_inferences_per_step = max_inferences_per_step
 
     async def run_scenario(
@@ -105,15 +70,23 @@ class DriverKit(Kit):
         max_steps: int | None = None,
         agent: str = "agent",
     ) -> ScenarioRun:
-        """Run a scenario to its end."""
-        events, watching = list[Event](), RecordingCompiler()
+        """Run a scenario to its end.
+
+        Args:
+            scenario: the model's decisions, and the user's message.
+            driver: the driver to use; a new one by default.
+            interceptors: the interceptors of the loop.
+            max_steps: the step limit; None for no limit.
+            agent: the agent's id.
+        """
+        events, compiler = list[Event](), RecordingCompiler()
         bus = EventBus(clock=ManualClock())
         bus.wiretap(events.append)
         loop = AgentLoop(
-            driver or self.make(scenario),
+            driver or self.factory(scenario),
             toy_tools(Ledger()),
             interceptors=interceptors,
-            compiler=watching,
+            compiler=compiler,
             events=bus,
             max_steps=max_steps,
             clock=ManualClock(),
@@ -121,25 +94,25 @@ class DriverKit(Kit):
         )
         start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
         states = [state async for state in loop.iterate(start, execution_id=f"execution of {agent}")]
-        compiled = watching.compiled.get(f"execution of {agent}", [])
+        compiled = compiler.compiled.get(f"execution of {agent}", [])
         return ScenarioRun(scenario, states[-1], tuple(states), tuple(events), tuple(compiled))
 
     def law_2(self) -> None:
-        """Every call that the model made is in the conversation with its execution, and in every encoded request."""
+        """Each call of the model is in the conversation with its execution, and in every encoded request."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_in_virtual_time(self.run_scenario(scenario))
-            for state in journey.states:
-                made = [len(turn.calls) for turn in scenario.turns[: state.step_count]]
-                held = [len(step.executions) for step in state.steps]
-                require(2, held == made, f"steps made {made} calls, and hold {held}")
+            run = run_in_virtual_time(self.run_scenario(scenario))
+            for state in run.states:
+                expected = [len(turn.calls) for turn in scenario.turns[: state.step_count]]
+                actual = [len(step.executions) for step in state.steps]
+                require(2, actual == expected, f"the steps made {expected} calls and hold {actual} executions")
                 unpaired = _unpaired(state)
-                require(2, not unpaired, f"an encoded request holds unpaired calls {unpaired}")
+                require(2, not unpaired, f"an encoded request holds the unpaired calls {unpaired}")
 
         self.for_all(self.scenarios, holds)
 
     def law_3(self) -> None:
-        """A state that was yielded, and so given to the driver, never changes afterwards."""
+        """A state that was yielded, and passed to the driver, never changes afterwards."""
 
         def holds(scenario: Scenario) -> None:
             run_in_virtual_time(self._compare_states(scenario))
@@ -147,28 +120,33 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     async def _compare_states(self, scenario: Scenario) -> None:
-        loop = AgentLoop(self.make(scenario), toy_tools(Ledger()), clock=ManualClock(), ids=CountingIds())
+        loop = AgentLoop(self.factory(scenario), toy_tools(Ledger()), clock=ManualClock(), ids=CountingIds())
         start = AgentState.start(scenario.question, agent_id="agent", clock=ManualClock())
-        kept = [(state, to_json(state)) async for state in loop.iterate(start)]
-        for state, before in kept:
+        snapshots = [(state, to_json(state)) async for state in loop.iterate(start)]
+        for state, before in snapshots:
             require(3, to_json(state) == before, f"the state after step {state.step_count} was changed later")
 
     def law_5(self) -> None:
-        """Under a limit of n steps there are at most n, with no more inferences than declared, all of them counted."""
+        """Under a limit of n steps there are at most n steps, with no more inferences than declared, and all are counted."""
 
-        def holds(given: tuple[Scenario, int]) -> None:
-            scenario, most = given
-            journey = run_in_virtual_time(self.run_scenario(scenario, max_steps=most))
-            steps = journey.state.step_count
-            require(5, steps <= most, f"{steps} steps under a limit of {most}")
-            if len(scenario.turns) > most:
-                signal = journey.state.stop_signal
-                require(5, signal is not None and signal.reason is StopReason.STEP_LIMIT, f"it ended by {signal}")
-            answered = sum(isinstance(event, InferenceResponseReceived) for event in journey.events)
+        def holds(example: tuple[Scenario, int]) -> None:
+            scenario, max_steps = example
+            run = run_in_virtual_time(self.run_scenario(scenario, max_steps=max_steps))
+            steps = run.state.step_count
+            require(5, steps <= max_steps, f"{steps} steps under a limit of {max_steps}")
+            if len(scenario.turns) > max_steps:
+                signal = run.state.stop_signal
+                require(
+                    5,
+                    signal is not None and signal.reason is StopReason.STEP_LIMIT,
+                    f"the execution stopped by {signal}, not by the step limit",
+                )
+            inferences = sum(isinstance(event, InferenceResponseReceived) for event in run.events)
             allowed = steps * self.max_inferences_per_step
-            require(5, answered <= allowed, f"{answered} inferences in {steps} steps, {allowed} are declared")
-            counted = journey.state.usage.requests
-            require(5, answered in {0, counted}, f"{answered} inferences, {counted} of them counted")
+            require(5, inferences <= allowed, f"{inferences} inferences in {steps} steps; {allowed} are declared")
+            counted = run.state.usage.requests
+            # A scripted driver works without a model, and emits no responses for the requests that it counts.
+            require(5, inferences in {0, counted}, f"{inferences} inferences, but {counted} are counted")
 
         self.for_all(st.tuples(self.scenarios, st.integers(1, 5)), holds)
 
@@ -176,30 +154,32 @@ class DriverKit(Kit):
         """The usage of the execution is the sum of the usage of its inferences; unknown stays unknown."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_in_virtual_time(self.run_scenario(scenario))
+            run = run_in_virtual_time(self.run_scenario(scenario))
             expected: Usage = NO_USAGE
             for turn in scenario.turns:
                 expected += turn.usage
-            require(6, journey.state.usage == expected, f"{expected} was used, {journey.state.usage} is recorded")
+            require(
+                6, run.state.usage == expected, f"the model used {expected}, and the execution counts {run.state.usage}"
+            )
             by_step: Usage = NO_USAGE
-            for step in journey.state.steps:
+            for step in run.state.steps:
                 by_step += step.usage
-            require(6, by_step == expected, f"{expected} was used, the steps say {by_step}")
+            require(6, by_step == expected, f"the model used {expected}, and the steps count {by_step}")
 
         self.for_all(self.scenarios, holds)
 
     def law_7(self) -> None:
-        """The events of every run are accepted by the grammar."""
+        """The grammar accepts the event sequence of every run."""
 
-        def holds(given: tuple[Scenario, int]) -> None:
-            journey = run_in_virtual_time(self.run_scenario(given[0], max_steps=given[1]))
+        def holds(example: tuple[Scenario, int]) -> None:
+            run = run_in_virtual_time(self.run_scenario(example[0], max_steps=example[1]))
             monitor = ProtocolMonitor()
-            for event in journey.events:
+            for event in run.events:
                 monitor(event)
-            unfinished = [f"{execution} has not ended" for execution in monitor.unfinished]
+            unfinished = [f"the execution {execution} has not ended" for execution in monitor.unfinished]
             require(7, not [*monitor.violations, *unfinished], "; ".join([*monitor.violations, *unfinished]))
-            started = sum(type(event).__name__ == "AgentStepStarted" for event in journey.events)
-            require(7, started == journey.state.step_count, f"{journey.state.step_count} steps, {started} were told")
+            started = sum(type(event).__name__ == "AgentStepStarted" for event in run.events)
+            require(7, started == run.state.step_count, f"{run.state.step_count} steps, but {started} start events")
 
         self.for_all(st.tuples(self.scenarios, st.integers(1, 5)), holds)
 
@@ -207,76 +187,114 @@ class DriverKit(Kit):
         """The same scenario gives the same state, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
-            first, second = (
-                run_in_virtual_time(self.run_scenario(scenario)),
-                run_in_virtual_time(self.run_scenario(scenario)),
-            )
-            require(8, to_json(first.state) == to_json(second.state), "two runs of one scenario differ")
+            first = run_in_virtual_time(self.run_scenario(scenario))
+            second = run_in_virtual_time(self.run_scenario(scenario))
+            require(8, to_json(first.state) == to_json(second.state), "two runs of the same scenario differ")
 
         self.for_all(self.scenarios, holds)
 
     def law_9(self) -> None:
-        """One driver serves executions at the same time as if each were alone."""
+        """A driver that serves concurrent executions gives each the state that it would have alone."""
 
-        async def together(scenario: Scenario) -> list[ScenarioRun]:
-            driver = self.make(scenario)
+        async def run_concurrently(scenario: Scenario) -> list[ScenarioRun]:
+            driver = self.factory(scenario)
             return await asyncio.gather(
                 *[self.run_scenario(scenario, driver=driver, agent=agent) for agent in ("ada", "bob", "cleo")]
             )
 
         def holds(scenario: Scenario) -> None:
-            for journey in run_in_virtual_time(together(scenario)):
-                alone = run_in_virtual_time(self.run_scenario(scenario, agent=journey.state.agent_id))
+            for run in run_in_virtual_time(run_concurrently(scenario)):
+                alone = run_in_virtual_time(self.run_scenario(scenario, agent=run.state.agent_id))
                 require(
-                    9, to_json(journey.state) == to_json(alone.state), "an execution differs from the same one alone"
+                    9,
+                    to_json(run.state) == to_json(alone.state),
+                    "a concurrent execution differs from the same execution alone",
                 )
 
         self.for_all(self.scenarios, holds)
 
     def law_13(self) -> None:
-        """What is compiled for a step extends what was compiled for the step before."""
+        """The compiled messages of a step extend those of the previous step."""
 
         def holds(scenario: Scenario) -> None:
             compiled = run_in_virtual_time(self.run_scenario(scenario)).compiled
             for earlier, later in pairwise(compiled):
-                require(13, later[: len(earlier)] == earlier, "what a model has seen was changed within an epoch")
+                require(
+                    13, later[: len(earlier)] == earlier, "messages that the model has seen changed within an epoch"
+                )
 
         self.for_all(self.scenarios, holds)
 
     def law_19(self) -> None:
-        """Afterwards, tasks and threads are as before, also when the iteration is left early."""
+        """No task or thread outlives an execution, even when the iteration stops early."""
 
-        async def left_over(scenario: Scenario, after: int) -> int:
+        async def count_leaked_tasks(scenario: Scenario, steps: int) -> int:
             before = asyncio.all_tasks()
-            loop = AgentLoop(self.make(scenario), toy_tools(Ledger()))
+            loop = AgentLoop(self.factory(scenario), toy_tools(Ledger()))
             states = loop.iterate(scenario.question)
-            for _ in range(after):
+            for _ in range(steps):
                 if await anext(states, None) is None:
                     break
             await states.aclose()
             return len(asyncio.all_tasks() - before)
 
-        def holds(given: tuple[Scenario, int]) -> None:
+        def holds(example: tuple[Scenario, int]) -> None:
             threads = set(threading.enumerate())
-            require(19, run_in_virtual_time(left_over(*given)) == 0, "tasks are left")
-            left = set(threading.enumerate()) - threads
-            require(19, not left, f"threads are left: {left}")
+            require(19, run_in_virtual_time(count_leaked_tasks(*example)) == 0, "tasks are still running")
+            leaked = set(threading.enumerate()) - threads
+            require(19, not leaked, f"threads are still running: {leaked}")
 
         self.for_all(st.tuples(self.scenarios, st.integers(0, 6)), holds)
 
     def law_20(self) -> None:
-        """A step compiles the conversation no more often than the model is asked."""
+        """A step compiles the conversation no more often than it calls the model."""
 
         def holds(scenario: Scenario) -> None:
-            journey = run_in_virtual_time(self.run_scenario(scenario))
-            most = journey.state.step_count * self.max_inferences_per_step
-            require(20, len(journey.compiled) <= most, f"compiled {len(journey.compiled)} times, {most} are allowed")
+            run = run_in_virtual_time(self.run_scenario(scenario))
+            allowed = run.state.step_count * self.max_inferences_per_step
+            require(20, len(run.compiled) <= allowed, f"compiled {len(run.compiled)} times; {allowed} are allowed")
 
         self.for_all(self.scenarios, holds)
 
 
+@frozen
+class ScenarioRun:
+    """A complete execution of a scenario under a driver.
+
+    Attributes:
+        scenario: the model's decisions.
+        state: the final state.
+        states: the states that the loop yielded, in order.
+        events: the events that were emitted, in order.
+        compiled: the messages that were compiled for each request, in order.
+    """
+
+    scenario: Scenario
+    state: AgentState
+    states: tuple[AgentState, ...]
+    events: tuple[Event, ...]
+    compiled: tuple[tuple[Message, ...], ...]
+
+
+@frozen
+class RecordingCompiler(CanCompileMessages):
+    """The default compiler, which records what it compiles.
+
+    Attributes:
+        compiled: the compiled messages of each request, in order, by execution id.
+    """
+
+    compiled: dict[str, list[tuple[Message, ...]]] = field(factory=dict)
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        """Compile the messages of a state, and record them."""
+        messages = tuple(ConversationWithCurrentToolTrace().compile(state))
+        self.compiled.setdefault(state.execution_id, []).append(messages)
+        return messages
+
+
 def _unpaired(state: AgentState) -> list[str]:
-    """Return the ids of calls without a result, or results without a call, in the request that a state makes."""
+    """Return the ids of calls without a result, and of results without a call, in the encoded request of a state."""
     request = InferenceRequest(state.messages)
     config = LLMConfig(model="any", base_url="http://localhost")
     try:
@@ -287,9 +305,9 @@ def _unpaired(state: AgentState) -> list[str]:
     unpaired: list[str] = []
     for message in body["messages"]:
         if message["role"] == "tool":
-            found = message["tool_call_id"] in waiting
-            (waiting.remove if found else unpaired.append)(message["tool_call_id"])
+            is_paired = message["tool_call_id"] in waiting
+            (waiting.remove if is_paired else unpaired.append)(message["tool_call_id"])
         else:
             unpaired += waiting
-            waiting = [one["id"] for one in message.get("tool_calls") or ()]
+            waiting = [call["id"] for call in message.get("tool_calls") or ()]
     return unpaired + waiting

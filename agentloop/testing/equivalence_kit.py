@@ -1,4 +1,4 @@
-"""The law suite of drivers that stand for one another."""
+"""The law suite for the equivalence of drivers and modes."""
 
 from __future__ import annotations
 
@@ -42,19 +42,58 @@ S = TypeVar("S", bound=StatePoint)
 _SCENARIOS = valid_scenarios("stop")
 
 
+class EquivalenceKit(Kit):
+    """Checks that a driver behaves like a reference driver, in a loop with toy tools (law 12).
+
+    Args:
+        factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference(write_tags))`.
+        reference: creates the driver to compare with; by default one with native tool calls.
+        examples: the number of examples that are tried.
+        scenarios: the model's decisions.
+    """
+
+    laws: tuple[int, ...] = (12,)
+
+    def __init__(
+        self,
+        factory: Callable[[Scenario], CanUseTools],
+        *,
+        reference: Callable[[Scenario], CanUseTools] | None = None,
+        examples: int = 100,
+        scenarios: st.SearchStrategy[Scenario] = _SCENARIOS,
+    ) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+        self.reference: Callable[[Scenario], CanUseTools] = reference or _native
+        self.scenarios = scenarios
+
+    def law_12(self) -> None:
+        """Calls, outcomes, answer, stop reason, points and events equal those of the reference driver."""
+
+        def holds(example: tuple[Scenario, int]) -> None:
+            scenario, max_steps = example
+            expected = run_in_virtual_time(observe_behavior(self.reference(scenario), scenario, max_steps=max_steps))
+            actual = run_in_virtual_time(observe_behavior(self.factory(scenario), scenario, max_steps=max_steps))
+            for attribute in fields(ObservedBehavior):
+                theirs, ours = getattr(expected, attribute.name), getattr(actual, attribute.name)
+                require(12, ours == theirs, f"{attribute.name}: {theirs} under the reference, {ours} under the driver")
+
+        self.for_all(st.tuples(self.scenarios, st.integers(1, 6)), holds)
+
+
 @frozen
 class ObservedBehavior:
-    """What of an execution must not depend on driver and mode.
+    """The parts of an execution that must not depend on the driver or the mode.
 
     Attributes:
-        outcomes: for each step, its calls and what came of them.
-        used: what the toys were called with.
+        outcomes: the calls of each step, with their outcomes.
+        used: the calls that ran, with their arguments.
         final_text: the answer.
-        status: how the execution ended.
-        stop_reason: why it ended.
-        usage: the tokens that it took.
-        points: the interceptor points that it passed, each with what an interceptor sees there.
-        events: the classes of what was emitted, apart from deltas.
+        status: the final status.
+        stop_reason: the reason of the stop signal, or an empty string.
+        usage: the tokens that the execution used.
+        points: the interceptor points that were passed, each with the details that an interceptor sees there.
+        events: the class names of the emitted events, without deltas.
     """
 
     outcomes: tuple[tuple[Any, ...], ...]
@@ -67,98 +106,10 @@ class ObservedBehavior:
     events: tuple[str, ...]
 
 
-@frozen
-class PointRecorder(CanIntercept):
-    """An interceptor that records every point and what is to be seen there.
-
-    Attributes:
-        seen: the name of each point that was passed, the number of steps, and the details of the point.
-    """
-
-    seen: list[Any] = field(factory=list)
-    points: frozenset[str] = field(default=frozenset(POINTS), init=False)
-    priority: int = field(default=0, init=False)
-    name: str = field(default="PointRecorder", init=False)
-
-    def handle(self, point: S) -> S:
-        """Record the point."""
-        self._record(point, _details(point))
-        return point
-
-    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
-        """Record the point, and the response of an inference."""
-        self._record(point, _details(point))
-        outcome = await proceed()
-        if isinstance(outcome, InferenceResponse):
-            self._record(point, _said(outcome))
-        return outcome
-
-    def _record(self, point: Point, details: Sequence[Any]) -> None:
-        self.seen.append((point.point_name, point.state.step_count, *details))
-
-
-def _details(point: Point) -> Sequence[Any]:
-    """Return what an interceptor sees at a point besides the state."""
-    details: Sequence[Any] = ()
-    match point:
-        case BeforeInference(request=request):
-            details = [spec.name for spec in request.tools], len(request.messages)
-        case AroundInference(request=request):
-            details = ([spec.name for spec in request.tools],)
-        case AfterInference(response=response):
-            details = _said(response)
-        case BeforeToolUse(call=call) | AroundToolUse(call=call):
-            details = _call(call)
-        case AfterToolUse(execution=execution):
-            details = _outcome(execution)
-        case OnError(error=error):
-            details = (str(error),)
-    return details
-
-
-class EquivalenceKit(Kit):
-    """Checks that a driver comes to the same as another one, at work in a loop with toys (law 12).
-
-    Args:
-        make: makes a fresh driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference(as_tags))`.
-        reference: makes the driver that it is compared with; by native tool calls when left out.
-        examples: how many examples are tried.
-        scenarios: what the model decides.
-    """
-
-    laws: tuple[int, ...] = (12,)
-
-    def __init__(
-        self,
-        make: Callable[[Scenario], CanUseTools],
-        *,
-        reference: Callable[[Scenario], CanUseTools] | None = None,
-        examples: int = 100,
-        scenarios: st.SearchStrategy[Scenario] = _SCENARIOS,
-    ) -> None:
-        super().__init__(examples=examples)
-        self.make = make
-        self.reference: Callable[[Scenario], CanUseTools] = reference or _native
-        self.scenarios = scenarios
-
-    def law_12(self) -> None:
-        """Calls, outcomes, answer, reason to stop, points and events are the same as those of the reference."""
-
-        def holds(given: tuple[Scenario, int]) -> None:
-            scenario, most = given
-            expected = run_in_virtual_time(observe_behavior(self.reference(scenario), scenario, max_steps=most))
-            found = run_in_virtual_time(observe_behavior(self.make(scenario), scenario, max_steps=most))
-            for one in fields(ObservedBehavior):
-                wanted, got = getattr(expected, one.name), getattr(found, one.name)
-                require(12, got == wanted, f"{one.name}: {wanted} under the reference, {got} under the driver")
-
-        self.for_all(st.tuples(self.scenarios, st.integers(1, 6)), holds)
-
-
 async def observe_behavior(
     driver: CanUseTools, scenario: Scenario, *, max_steps: int | None = None
 ) -> ObservedBehavior:
-    """Run a scenario under a driver, with toys, and return what must not depend on the driver."""
+    """Run a scenario under a driver, with toy tools, and return what must not depend on the driver."""
     events, recorder, ledger = list[Event](), PointRecorder(), Ledger()
     bus = EventBus(clock=ManualClock())
     bus.wiretap(events.append)
@@ -185,6 +136,55 @@ async def observe_behavior(
     )
 
 
+@frozen
+class PointRecorder(CanIntercept):
+    """An interceptor that records every point that it passes.
+
+    Attributes:
+        seen: the name of each point, the number of steps so far, and the details of the point.
+    """
+
+    seen: list[Any] = field(factory=list)
+    points: frozenset[str] = field(default=frozenset(POINTS), init=False)
+    priority: int = field(default=0, init=False)
+    name: str = field(default="PointRecorder", init=False)
+
+    def handle(self, point: S) -> S:
+        """Record the point."""
+        self._record(point, _details(point))
+        return point
+
+    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
+        """Record the point, and afterwards the response if it is an inference."""
+        self._record(point, _details(point))
+        outcome = await proceed()
+        if isinstance(outcome, InferenceResponse):
+            self._record(point, _response(outcome))
+        return outcome
+
+    def _record(self, point: Point, details: Sequence[Any]) -> None:
+        self.seen.append((point.point_name, point.state.step_count, *details))
+
+
+def _details(point: Point) -> Sequence[Any]:
+    """Return the details that an interceptor sees at a point, without the state."""
+    details: Sequence[Any] = ()
+    match point:
+        case BeforeInference(request=request):
+            details = [spec.name for spec in request.tools], len(request.messages)
+        case AroundInference(request=request):
+            details = ([spec.name for spec in request.tools],)
+        case AfterInference(response=response):
+            details = _response(response)
+        case BeforeToolUse(call=call) | AroundToolUse(call=call):
+            details = _call(call)
+        case AfterToolUse(execution=execution):
+            details = _outcome(execution)
+        case OnError(error=error):
+            details = (str(error),)
+    return details
+
+
 def _native(scenario: Scenario) -> CanUseTools:
     return ToolCallingDriver(scenario.inference(), mode="native")
 
@@ -193,8 +193,11 @@ def _call(call: ToolCall) -> tuple[Any, ...]:
     return call.name, call.arguments
 
 
-def _said(response: InferenceResponse) -> tuple[Any, ...]:
-    """Return the calls of a response, or its answer: what is said beside calls may be text or a thought."""
+def _response(response: InferenceResponse) -> tuple[Any, ...]:
+    """Return the calls of a response, or its answer.
+
+    Text next to calls is left out: it is text in some modes, and a thought in others.
+    """
     calls = [_call(call) for call in response.tool_calls]
     return calls, "" if calls else response.text, response.finish_reason
 

@@ -1,4 +1,4 @@
-"""A bench for executors: batches of calls outside of any loop."""
+"""A test bench for executors: batches of calls outside a loop."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from agentloop.values.tool_calls import ToolCall, ToolStatus
 
 @frozen
 class ExecutorBench:
-    """An executor at work outside of any loop, bound to tools, interceptors, a bus and a scope.
+    """Runs an executor outside a loop, bound to tools, interceptors, an event bus and a scope.
 
     Attributes:
         tools: the tools.
         executor: the executor.
-        interceptors: what its calls pass.
-        dependencies: what the program gives to tools.
-        clock: where times come from.
-        events: what it emitted.
-        log: where the calls are written down; None for nowhere.
+        interceptors: the interceptors of the calls.
+        dependencies: the program's dependencies, which tools can access.
+        clock: the source of times.
+        events: the events that were emitted so far.
+        log: records the calls; None to record nothing.
     """
 
     tools: Iterable[Tool]
@@ -62,109 +62,117 @@ class ExecutorBench:
         keys: Sequence[str] | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> ToolExecutions:
-        """Execute a batch, and close what it opened.
+        """Execute a batch, and close the resources that it opened.
 
         Args:
             *calls: the calls.
-            state: the state they belong to; one at the beginning of an execution named `run` when left out.
-            keys: the keys of the calls; made from the state when left out.
-            decisions: what was decided about calls that waited, by key.
+            state: the state that the calls belong to; by default, the initial state of an execution with the id `run`.
+            keys: the keys of the calls; derived from the state by default.
+            decisions: the decisions about pending calls, by key. They take effect only together with `keys`.
 
         Raises:
             Exception: whatever the executor raises.
         """
-        own = Resources()
+        resources = Resources()
         scope = ExecutionScope(
             clock=self.clock,
             ids=CountingIds(),
             dependencies=self.dependencies,
-            local_resources=own,
-            shared_resources=own,
+            local_resources=resources,
+            shared_resources=resources,
             log=self.log,
         )
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
         tools = Tools.of(self.tools)
         executor = bind_executor(self.executor, tools, InterceptorStack.of(self.interceptors), bus, scope)
-        begun = state or started_state("agent", "run")
-        batch = ToolCalls.of(calls, begun)
+        state = state or started_state("agent", "run")
+        batch = ToolCalls.of(calls, state)
         if keys is not None:
             batch = ToolCalls(tuple(calls), tuple(keys), decisions or {})
         try:
-            return await executor.execute_tools(batch, begun)
+            return await executor.execute_tools(batch, state)
         finally:
-            await own.aclose()
+            await resources.aclose()
 
     def event_names(self) -> list[str]:
-        """Return the classes of the events, in order."""
+        """Return the class names of the emitted events, in order."""
         return [type(event).__name__ for event in self.events]
 
 
 def started_state(agent_id: str, execution_id: str) -> AgentState:
-    """Return the state of an agent whose execution has just begun."""
+    """Return the state of an agent at the start of an execution."""
     clock = ManualClock()
     return AgentState.start("go", agent_id=agent_id, clock=clock).with_execution_started(execution_id, clock.now())
 
 
-_RUN = "run"
+_EXECUTION_ID = "run"
 
 
 async def require_effects_accounted(
-    make: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], share: float
+    factory: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], share: float
 ) -> None:
-    """Execute a batch, cut what is written down of it short after this share of its records, and execute it again.
+    """Check law 14: execute a batch, discard the last records as a crash does, and execute the batch again.
+
+    Args:
+        factory: creates the executor.
+        calls: the batch.
+        share: the share of the records that survive the crash, from 0 to 1.
 
     Raises:
-        LawBroken: when what was recorded is done again, or something ran that was not (law 14).
+        LawViolation: when a recorded call runs again, or a call ran that was not recorded before.
     """
-    chronicle = CrashableJournal()
-    first = await _executed(make, calls, chronicle)
-    begun = _keys_of(chronicle, RecordKind.CALL_INTENT, "intent")
-    ran = {one.key for one in first.answer.executions if one.succeeded}
-    require(14, ran <= begun, f"these ran, and nothing was written down before: {sorted(ran - begun)}")
-    left = await chronicle.after_crash(1 + round(share * (len(chronicle.appended) - 1)))
-    begun, ended = (
-        _keys_of(left, RecordKind.CALL_INTENT, "intent"),
-        _keys_of(left, RecordKind.CALL_OUTCOME, "execution"),
-    )
-    again = await _executed(make, calls, left)
-    repeated = {arguments["value"] for _, arguments in again.ledger.calls}
-    for place, (before, after) in enumerate(zip(first.answer.executions, again.answer.executions, strict=True)):
-        if after.key in begun:
-            require(14, place not in repeated, f"the call {after.key} had begun, and was run again")
+    journal = CrashableJournal()
+    first = await _execute_journaled(factory, calls, journal)
+    intents = _call_keys(journal, RecordKind.CALL_INTENT, "intent")
+    ran = {execution.key for execution in first.answer.executions if execution.succeeded}
+    require(14, ran <= intents, f"these calls ran without a recorded intent: {sorted(ran - intents)}")
+
+    # At least one record survives: without any, there is no execution to recover.
+    survived = await journal.after_crash(1 + round(share * (len(journal.appended) - 1)))
+    started = _call_keys(survived, RecordKind.CALL_INTENT, "intent")
+    ended = _call_keys(survived, RecordKind.CALL_OUTCOME, "execution")
+    second = await _execute_journaled(factory, calls, survived)
+    # The value of each call is its index in the batch.
+    repeated = {arguments["value"] for _, arguments in second.ledger.calls}
+    for index, (before, after) in enumerate(zip(first.answer.executions, second.answer.executions, strict=True)):
+        if after.key in started:
+            require(14, index not in repeated, f"the call {after.key} had started, and ran again")
         if after.key in ended:
-            require(14, after.value == before.value, f"the call {after.key} had ended with {before.value!r}")
-        elif after.key in begun:
+            require(
+                14, after.value == before.value, f"the outcome of {after.key} was {before.value!r}, not {after.value!r}"
+            )
+        elif after.key in started:
             require(14, after.status is ToolStatus.IN_DOUBT, f"the call {after.key} is in doubt, not {after.status}")
         else:
-            require(14, place in repeated, f"the call {after.key} had not begun, and was not run")
+            require(14, index in repeated, f"the call {after.key} had not started, and did not run")
 
 
 @frozen
-class _Executed:
-    """What came of a batch under a journal.
+class _JournaledBatch:
+    """The result of a batch under a journal.
 
     Attributes:
-        answer: the executor's answer.
-        ledger: which toys ran.
+        answer: the executions.
+        ledger: the calls that ran.
     """
 
     answer: ToolExecutions
     ledger: Ledger
 
 
-async def _executed(
-    make: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], chronicle: CrashableJournal
-) -> _Executed:
-    """Execute a batch as the first step of an execution that is written down, or go on with it."""
-    clock, ledger, state = ManualClock(), Ledger(), started_state("agent", _RUN)
-    if await chronicle.head(_RUN) is None:
-        log = ExecutionRecorder(chronicle, InDoubt.TELL, clock)
+async def _execute_journaled(
+    factory: Callable[[], CanExecuteToolCalls], calls: Sequence[ToolCall], journal: CrashableJournal
+) -> _JournaledBatch:
+    """Execute a batch as the first step of a journaled execution, or recover it when the journal holds it."""
+    clock, ledger, state = ManualClock(), Ledger(), started_state("agent", _EXECUTION_ID)
+    if await journal.head(_EXECUTION_ID) is None:
+        log = ExecutionRecorder(journal, InDoubt.TELL, clock)
     else:
-        log = await ExecutionRecorder.reopen(chronicle, _RUN, InDoubt.TELL, clock)
+        log = await ExecutionRecorder.reopen(journal, _EXECUTION_ID, InDoubt.TELL, clock)
     await log.start(state)
     try:
-        answer = await ExecutorBench(toy_tools(ledger), make(), clock=clock, log=log).run(*calls, state=state)
+        answer = await ExecutorBench(toy_tools(ledger), factory(), clock=clock, log=log).run(*calls, state=state)
     except Exception as error:
         carrier = BatchInterrupted.find_in(error)
         if carrier is None:
@@ -172,9 +180,9 @@ async def _executed(
         answer = carrier.executions
     finally:
         await log.aclose()
-    return _Executed(answer, ledger)
+    return _JournaledBatch(answer, ledger)
 
 
-def _keys_of(chronicle: CrashableJournal, kind: RecordKind, field: str) -> set[str]:
-    """Return the keys of the calls that records of a kind are about."""
-    return {parse_json(record.body)[field]["key"] for record in chronicle.appended if record.kind is kind}
+def _call_keys(journal: CrashableJournal, kind: RecordKind, field: str) -> set[str]:
+    """Return the keys of the calls in the records of a kind; `field` holds the call in their bodies."""
+    return {parse_json(record.body)[field]["key"] for record in journal.appended if record.kind is kind}

@@ -19,26 +19,26 @@ from agentloop.values.state import AgentState
 
 
 class InterceptorKit(Kit):
-    """Checks an interceptor against the laws of `CanIntercept`, at work in a loop with toys.
+    """Checks an interceptor against the laws of `CanIntercept`, in a loop with toy tools.
 
     Args:
-        make: makes a fresh interceptor.
-        examples: how many examples are tried for each law.
+        factory: creates a new interceptor.
+        examples: the number of examples that are tried for each law.
     """
 
     laws: tuple[int, ...] = (3, 8, 9)
 
-    def __init__(self, make: Callable[[], CanIntercept], *, examples: int = 100) -> None:
+    def __init__(self, factory: Callable[[], CanIntercept], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.make = make
+        self.factory = factory
 
     def law_3(self) -> None:
-        """No point that it was given is changed, and each point returns a context of the type it got."""
+        """The interceptor changes no state of a point in place, and returns contexts of the type that it receives."""
 
         def holds(scenario: Scenario) -> None:
-            seen: list[tuple[AgentState, bytes]] = []
-            run_in_virtual_time(_run_scenario(scenario, self.make(), *_recorders(seen)))
-            for state, before in seen:
+            snapshots: list[tuple[AgentState, bytes]] = []
+            run_in_virtual_time(_run_scenario(scenario, self.factory(), *_recorders(snapshots)))
+            for state, before in snapshots:
                 require(3, to_json(state) == before, "the state of a point was changed")
 
         self.for_all(SCENARIOS, holds)
@@ -47,34 +47,36 @@ class InterceptorKit(Kit):
         """The same scenario gives the same state, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
-            first = run_in_virtual_time(_run_scenario(scenario, self.make()))
-            second = run_in_virtual_time(_run_scenario(scenario, self.make()))
-            require(8, to_json(first) == to_json(second), "two runs of one scenario differ")
+            first = run_in_virtual_time(_run_scenario(scenario, self.factory()))
+            second = run_in_virtual_time(_run_scenario(scenario, self.factory()))
+            require(8, to_json(first) == to_json(second), "two runs of the same scenario differ")
 
         self.for_all(SCENARIOS, holds)
 
     def law_9(self) -> None:
-        """One interceptor serves executions at the same time as if each were alone."""
+        """An interceptor that serves concurrent executions gives each the state that it would have alone."""
 
-        async def together(scenario: Scenario) -> list[AgentState]:
-            shared = self.make()
+        async def run_concurrently(scenario: Scenario) -> list[AgentState]:
+            shared = self.factory()
             return await asyncio.gather(
                 *[_run_scenario(scenario, shared, agent=agent) for agent in ("ada", "bob", "cleo")]
             )
 
         def holds(scenario: Scenario) -> None:
-            for state in run_in_virtual_time(together(scenario)):
-                alone = run_in_virtual_time(_run_scenario(scenario, self.make(), agent=state.agent_id))
-                require(9, to_json(state) == to_json(alone), "an execution differs from the same one alone")
+            for state in run_in_virtual_time(run_concurrently(scenario)):
+                alone = run_in_virtual_time(_run_scenario(scenario, self.factory(), agent=state.agent_id))
+                require(
+                    9, to_json(state) == to_json(alone), "a concurrent execution differs from the same execution alone"
+                )
 
         self.for_all(SCENARIOS, holds)
 
 
-def _recorders(seen: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
-    """Return interceptors that note the state of every point on both sides of all others."""
+def _recorders(snapshots: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
+    """Return interceptors that record the state of every point, before and after all other interceptors."""
 
     def record(point: Point) -> Point:
-        seen.append((point.state, to_json(point.state)))
+        snapshots.append((point.state, to_json(point.state)))
         return point
 
     kinds = [kind for kind in POINTS.values() if issubclass(kind, StatePoint)]

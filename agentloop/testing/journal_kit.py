@@ -13,13 +13,13 @@ from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import JournalConflict
 from agentloop.testing.journal_bench import (
     AGENTS,
-    BEGIN,
     EXECUTIONS,
     GROUPS,
     INVALID_APPENDS,
+    START,
     JournalModel,
     JournalOperation,
-    scripts,
+    operation_lists,
 )
 from agentloop.testing.kit import Kit, require
 from agentloop.values.json import format_json
@@ -27,174 +27,188 @@ from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.secrets import MASK
 from agentloop.values.steps import ExecutionStatus
 
-SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # it opens nothing
-"""A secret that JSON spells in many ways."""
+SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # not a real secret
+"""A secret with characters that JSON can escape."""
 
 
 class JournalKit(Kit):
     """Checks a journal against the laws of `CanJournal`.
 
-    Law 14: what was appended is there, and of what was given up all is there or nothing. Law 15: everything is read as it was
-    written, also after deletions. Law 16: what does not extend the chain is refused, and a claim keeps others out. Law 18: no
-    declared secret comes into a record or shows in the journal.
+    The kit checks these parts of the laws:
+
+    - Law 14: an append is durable, and a cancelled append is stored completely or not at all.
+    - Law 15: records and heads are read as they were written, also after deletions.
+    - Law 16: an append that does not extend the chain is refused, and a claim excludes other claims.
+    - Law 18: no declared secret is in a record or in the journal's repr.
 
     Args:
-        make: makes a fresh, empty journal; for law 18 it is called with `secrets` and `secret_fields`.
-        again: opens the place of a journal once more, as another process would; None for one that has no place.
-        examples: how many examples are tried for each law.
+        factory: creates a new, empty journal; for law 18 it is called with the keywords `secrets` and `secret_fields`.
+        reopen: opens the storage of a journal again, as another process would; None for a journal without storage.
+        examples: the number of examples that are tried for each law.
     """
 
     laws: tuple[int, ...] = (14, 15, 16, 18)
 
     def __init__(
         self,
-        make: Callable[..., CanJournal],
+        factory: Callable[..., CanJournal],
         *,
-        again: Callable[[CanJournal], CanJournal] | None = None,
+        reopen: Callable[[CanJournal], CanJournal] | None = None,
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.make = make
-        self.again: Callable[[CanJournal], CanJournal] = again or _itself
+        self.factory = factory
+        self.reopen: Callable[[CanJournal], CanJournal] = reopen or _same
 
     def law_14(self) -> None:
-        """What was appended is there, of what was given up all or nothing, also for who opens the place anew."""
-        self.for_all(scripts("given up"), lambda script: _run(self._lasting(script)))
+        """An append is durable, and a cancelled one is stored completely or not at all, also after the storage is reopened."""
+        self.for_all(operation_lists("cancelled"), lambda operations: _run(self._check_durability(operations)))
 
     def law_15(self) -> None:
-        """Everything is read as it was written, in order and without gaps, by number, agent and status, also after deletions."""
-        self.for_all(scripts("delete", "purge"), lambda script: _run(self._faithful(script)))
+        """Records and heads are read as written, in order and without gaps, by number, agent and status, also after deletions."""
+        self.for_all(operation_lists("delete", "purge"), lambda operations: _run(self._check_reads(operations)))
 
     def law_16(self) -> None:
-        """Of two writers one wins, and the other one changes nothing; what is claimed is not claimed again, nor deleted."""
-        self.for_all(scripts("race", *INVALID_APPENDS), lambda script: _run(self._exclusive(script)))
-        self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._claimed(execution_id)))
+        """Of two writers exactly one succeeds; a claimed execution can be neither claimed again nor deleted."""
+        self.for_all(
+            operation_lists("race", *INVALID_APPENDS), lambda operations: _run(self._check_conflicts(operations))
+        )
+        self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_claims(execution_id)))
 
     def law_18(self) -> None:
-        """No declared secret comes into a record, however it is spelled, nor shows in the journal."""
-        self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda given: _run(self._secretive(*given)))
+        """No declared secret is in a record, however it is escaped, or in the journal's repr."""
+        self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda example: _run(self._check_redaction(*example)))
 
-    async def _lasting(self, script: Sequence[JournalOperation]) -> None:
-        journal, model = self.make(), JournalModel()
-        given_up: dict[str, list[JournalRecord]] = {}
-        for operation in script:
-            if operation.execution in given_up:
+    async def _check_durability(self, operations: Sequence[JournalOperation]) -> None:
+        journal, model = self.factory(), JournalModel()
+        cancelled: dict[str, list[JournalRecord]] = {}
+        for operation in operations:
+            if operation.execution_id in cancelled:
                 continue
-            head, records = model.following(operation)
+            head, records = model.next_records(operation)
             ticks = None if operation.kind == "append" else operation.ticks
-            if await _was_appended(journal.append(head, records), ticks):
-                model.keep(head, records)
+            if await _append_or_cancel(journal.append(head, records), ticks):
+                model.add(head, records)
             else:
-                given_up[operation.execution] = records
+                cancelled[operation.execution_id] = records
         await journal.aclose()
         await journal.aclose()
-        journal = self.again(journal)
+        journal = self.reopen(journal)
         for execution_id in EXECUTIONS:
-            there = list(await journal.read(execution_id))
-            sure = model.records.get(execution_id, [])
-            possible = (sure, [*sure, *given_up.get(execution_id, [])])
+            stored = list(await journal.read(execution_id))
+            expected = model.records.get(execution_id, [])
+            possible = (expected, [*expected, *cancelled.get(execution_id, [])])
             require(
-                14, there in possible, f"of {execution_id}, {_shown(sure)} were appended, and there are {_shown(there)}"
+                14,
+                stored in possible,
+                f"{_describe(expected)} of {execution_id} were appended, and {_describe(stored)} are stored",
             )
-            known = await journal.head(execution_id)
-            count = known.record_count if known is not None else 0
+            stored_head = await journal.head(execution_id)
+            count = stored_head.record_count if stored_head is not None else 0
             require(
-                14, count == len(there), f"of {execution_id}, there are {len(there)} records and its head says {count}"
+                14,
+                count == len(stored),
+                f"{execution_id} has {len(stored)} records, and its head counts {count}",
             )
         await journal.aclose()
 
-    async def _faithful(self, script: Sequence[JournalOperation]) -> None:
-        journal, model = self.make(), JournalModel()
-        for operation in script:
+    async def _check_reads(self, operations: Sequence[JournalOperation]) -> None:
+        journal, model = self.factory(), JournalModel()
+        for operation in operations:
             if operation.kind == "append":
-                head, records = model.following(operation)
+                head, records = model.next_records(operation)
                 await journal.append(head, records)
-                model.keep(head, records)
+                model.add(head, records)
             elif operation.kind == "delete":
-                deleted = await journal.delete(operation.execution)
+                deleted = await journal.delete(operation.execution_id)
                 require(
-                    15, deleted == model.forget(operation.execution), f"deleting {operation.execution} said {deleted}"
+                    15,
+                    deleted == model.remove(operation.execution_id),
+                    f"deleting {operation.execution_id} returned {deleted}",
                 )
             else:
-                await _purged(journal, model, operation)
+                await _purge(journal, model, operation)
         await _require_same(15, journal, model)
         await journal.aclose()
-        journal = self.again(journal)
+        journal = self.reopen(journal)
         await _require_same(15, journal, model)
         await journal.aclose()
 
-    async def _exclusive(self, script: Sequence[JournalOperation]) -> None:
-        journal, model = self.make(), JournalModel()
-        other = self.again(journal)
-        for operation in script:
-            head, records = model.following(operation)
-            spoilt = INVALID_APPENDS.get(operation.kind)
-            if spoilt is not None and not (
-                operation.kind in {"again", "number"} and operation.execution not in model.heads
-            ):
-                wrong = spoilt(head, records)
-                refused = await _conflicts(journal.append(*wrong))
-                require(16, refused, f"an append that does not extend the chain was taken ({operation.kind})")
+    async def _check_conflicts(self, operations: Sequence[JournalOperation]) -> None:
+        journal, model = self.factory(), JournalModel()
+        other = self.reopen(journal)
+        for operation in operations:
+            head, records = model.next_records(operation)
+            invalidate = INVALID_APPENDS.get(operation.kind)
+            # Without an earlier record there is no sequence number and no execution number to reuse.
+            is_valid = operation.kind in {"again", "number"} and operation.execution_id not in model.heads
+            if invalidate is not None and not is_valid:
+                refused = await _conflicts(journal.append(*invalidate(head, records)))
+                require(16, refused, f"an append that does not extend the chain was accepted ({operation.kind})")
             elif operation.kind == "race":
                 await _race(journal, other, model, operation)
             else:
                 await journal.append(head, records)
-                model.keep(head, records)
+                model.add(head, records)
         await _require_same(16, journal, model)
         await other.aclose()
         await journal.aclose()
 
-    async def _claimed(self, execution_id: str) -> None:
-        journal, model = self.make(), JournalModel()
-        other = self.again(journal)
+    async def _check_claims(self, execution_id: str) -> None:
+        journal, model = self.factory(), JournalModel()
+        other = self.reopen(journal)
         claim = await journal.claim(execution_id)
-        head, records = model.following(JournalOperation("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0))
+        head, records = model.next_records(
+            JournalOperation("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0)
+        )
         await journal.append(head, records)
-        model.keep(head, records)
-        for one in (journal, other):
-            require(16, await _conflicts(one.claim(execution_id)), "what is claimed was claimed once more")
-            require(16, await _conflicts(one.delete(execution_id)), "what is claimed was deleted")
+        model.add(head, records)
+        for each in (journal, other):
+            require(16, await _conflicts(each.claim(execution_id)), "a claimed execution was claimed again")
+            require(16, await _conflicts(each.delete(execution_id)), "a claimed execution was deleted")
         await _require_same(16, journal, model)
-        beside = await other.claim("another")
+        unrelated = await other.claim("another")
         for _ in range(2):
             await claim.release()
-        taken = await other.claim(execution_id)
+        second = await other.claim(execution_id)
         await claim.release()
-        require(16, await _conflicts(journal.claim(execution_id)), "an old claim released that of somebody else")
-        for last in (beside, taken):
-            await last.release()
-        require(16, await other.delete(execution_id), "what nobody claims any more was not deleted")
+        require(
+            16, await _conflicts(journal.claim(execution_id)), "a released claim released the claim of another writer"
+        )
+        for held in (unrelated, second):
+            await held.release()
+        require(16, await other.delete(execution_id), "an execution without a claim was not deleted")
         await other.aclose()
         await journal.aclose()
 
-    async def _secretive(self, bodies: Sequence[str], depth: int) -> None:
-        journal = self.make(secrets=[SECRET], secret_fields=["password", "card.number"])
-        require(18, isinstance(journal, CanRedactRecords), "no secrets can be declared to it")
-        assert isinstance(journal, CanRedactRecords)  # noqa: S101  # tells the type checker what was required
+    async def _check_redaction(self, bodies: Sequence[str], depth: int) -> None:
+        journal = self.factory(secrets=[SECRET], secret_fields=["password", "card.number"])
+        require(18, isinstance(journal, CanRedactRecords), "the journal does not implement CanRedactRecords")
+        assert isinstance(journal, CanRedactRecords)  # noqa: S101  # narrows the type
         nested: Any = {"password": "hidden one", "a": [f"({SECRET})", {"card": {"number": "hidden two"}}], SECRET: 1}
         for _ in range(depth):
             nested = {"arguments_json": format_json(nested).decode()}
         body = {"texts": list(bodies), "value": nested}
         redacted = format_json(journal.redact(body)).decode()
         for hidden in (*_spellings(SECRET, depth + 1), "hidden one", "hidden two"):
-            require(18, hidden not in redacted, f"a secret is in what is recorded, as {hidden!r}")
-        require(18, MASK in redacted, "a secret is gone without a mask")
+            require(18, hidden not in redacted, f"a secret is in the redacted record, as {hidden!r}")
+        require(18, MASK in redacted, "a secret was removed without a mask")
         harmless = {"texts": list(bodies)}
-        require(18, journal.redact(harmless) is harmless, "what holds no secret was not left as it is")
+        require(18, journal.redact(harmless) is harmless, "a record without secrets was changed")
         require(
             18,
-            not any(one in repr(journal) for one in (*_spellings(SECRET, 1), repr(SECRET)[1:-1])),
-            "the journal shows a secret",
+            not any(secret in repr(journal) for secret in (*_spellings(SECRET, 1), repr(SECRET)[1:-1])),
+            "a secret is in the repr of the journal",
         )
         await journal.aclose()
 
 
-async def _was_appended(appending: Coroutine[Any, Any, None], ticks: int | None) -> bool:
-    """Give an append up after some turns of the event loop, unless that is None; say whether it had returned before."""
+async def _append_or_cancel(append: Coroutine[Any, Any, None], ticks: int | None) -> bool:
+    """Cancel an append after some iterations of the event loop, or never for None. Return whether it completed."""
     if ticks is None:
-        await appending
+        await append
         return True
-    task = asyncio.ensure_future(appending)
+    task = asyncio.ensure_future(append)
     for _ in range(ticks):
         await asyncio.sleep(0)
     task.cancel()
@@ -205,72 +219,84 @@ async def _was_appended(appending: Coroutine[Any, Any, None], ticks: int | None)
     return True
 
 
-async def _conflicts(asking: Coroutine[Any, Any, object]) -> bool:
+async def _conflicts(operation: Coroutine[Any, Any, object]) -> bool:
+    """Return whether an operation raises `JournalConflict`."""
     try:
-        await asking
+        await operation
     except JournalConflict:
         return True
     return False
 
 
 async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
-    """Let two writers append different records at the same place."""
-    mine = model.following(operation)
-    theirs = model.following(
-        JournalOperation("append", operation.execution, ['{"by":"other"}', *operation.bodies], operation.status, 0)
+    """Append different records at the same position by two concurrent writers."""
+    mine = model.next_records(operation)
+    theirs = model.next_records(
+        JournalOperation("append", operation.execution_id, ['{"by":"other"}', *operation.bodies], operation.status, 0)
     )
     lost = await asyncio.gather(_conflicts(journal.append(*mine)), _conflicts(other.append(*theirs)))
-    require(16, sorted(lost) == [False, True], f"of two appends at the same place, {lost.count(False)} were taken")
-    model.keep(*(theirs if lost[0] else mine))
+    require(
+        16, sorted(lost) == [False, True], f"of two appends at the same position, {lost.count(False)} were accepted"
+    )
+    model.add(*(theirs if lost[0] else mine))
 
 
-async def _purged(journal: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
-    before = BEGIN + timedelta(seconds=operation.ticks)
-    over = [one.execution_id for one in model.heads.values() if one.status.is_terminal and one.updated_at < before]
-    for execution_id in over:
-        model.forget(execution_id)
+async def _purge(journal: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
+    """Purge a journal, and compare the number of purged executions with the model."""
+    before = START + timedelta(seconds=operation.ticks)
+    expired = [
+        head.execution_id for head in model.heads.values() if head.status.is_terminal and head.updated_at < before
+    ]
+    for execution_id in expired:
+        model.remove(execution_id)
     purged = await journal.purge(before)
-    require(15, purged == len(over), f"{len(over)} executions were over, and {purged} were purged")
+    require(15, purged == len(expired), f"{len(expired)} executions had expired, and {purged} were purged")
 
 
 async def _require_same(law: int, journal: CanJournal, model: JournalModel) -> None:
-    """Require that a journal says all that a model says."""
+    """Check that all reads of a journal return what the model contains."""
     for execution_id in (*EXECUTIONS, "another"):
         records = model.records.get(execution_id, [])
         for after in range(len(records) + 2):
-            there = list(await journal.read(execution_id, after=after))
-            require(law, there == records[after:], f"after record {after} of {execution_id} come {_shown(there)}")
+            stored = list(await journal.read(execution_id, after=after))
+            require(
+                law, stored == records[after:], f"record {after} of {execution_id} is followed by {_describe(stored)}"
+            )
         head = await journal.head(execution_id)
         require(law, head == model.heads.get(execution_id), f"the head of {execution_id} is {head!r}")
     for agent_id in (None, *AGENTS, "nobody"):
         for status in (None, *ExecutionStatus):
             heads = await journal.list(agent_id=agent_id, status=status)
-            require(law, _by_id(heads) == _by_id(model.chosen(agent_id, status)), f"of {agent_id}, {status}: {heads!r}")
-            begun = [head.started_at for head in heads]
-            require(law, begun == sorted(begun, reverse=True), "the newest does not come first")
-            some = await journal.list(agent_id=agent_id, status=status, limit=2)
-            require(law, list(some) == list(heads[:2]), "a limit changes which come first")
+            require(
+                law,
+                _by_id(heads) == _by_id(model.filter(agent_id, status)),
+                f"listed for {agent_id}, {status}: {heads!r}",
+            )
+            started = [head.started_at for head in heads]
+            require(law, started == sorted(started, reverse=True), "the newest execution is not listed first")
+            limited = await journal.list(agent_id=agent_id, status=status, limit=2)
+            require(law, list(limited) == list(heads[:2]), "a limit changes the order of the list")
 
 
 def _by_id(heads: Sequence[ExecutionHead]) -> list[ExecutionHead]:
     return sorted(heads, key=lambda head: head.execution_id)
 
 
-def _shown(records: Sequence[JournalRecord]) -> str:
+def _describe(records: Sequence[JournalRecord]) -> str:
     return f"the records {[(record.execution_id, record.sequence) for record in records]}"
 
 
 def _spellings(text: str, depth: int) -> list[str]:
-    """Return a text as it stands in JSON, and in JSON within strings of JSON."""
-    spelled = [text]
+    """Return a text as it is, as escaped in JSON, and as escaped in JSON nested `depth` levels deep in JSON strings."""
+    escaped = [text]
     for _ in range(depth):
-        spelled.append(format_json(spelled[-1]).decode()[1:-1])
-    return spelled
+        escaped.append(format_json(escaped[-1]).decode()[1:-1])
+    return escaped
 
 
-def _itself(journal: CanJournal) -> CanJournal:
+def _same(journal: CanJournal) -> CanJournal:
     return journal
 
 
-def _run(trial: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(trial)
+def _run(check: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(check)

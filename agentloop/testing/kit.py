@@ -1,4 +1,4 @@
-"""What all kits have in common."""
+"""The laws of the contracts, and what all law suites share."""
 
 from __future__ import annotations
 
@@ -10,67 +10,44 @@ from hypothesis.strategies import SearchStrategy
 
 from agentloop.errors import ConfigurationError
 
+T = TypeVar("T")
+
 LAWS: Mapping[int, str] = {
     1: "Totality: executions and pending calls are together exactly the calls, disjoint and in call order.",
     2: "Pairing: no message and no encoded request holds a call without its execution.",
-    3: "Immutability: nothing changes a value that it was given.",
+    3: "Immutability: no component changes a value that is passed to it.",
     4: "Round trip: from_json(to_json(v)) == v for every value; a newer schema version is refused.",
     5: "Bounded: under StepLimit(n) at most n steps, and per step no more inferences than the driver declares, all counted.",
     6: "Accounting: an execution's usage is the sum of its inferences' usage; unknown stays unknown.",
     7: "Grammar: every run's event sequence is accepted by the grammar.",
     8: "Determinism: same responses, tools, clock and ids give equal states, whatever finishes first.",
     9: "Isolation: concurrent executions never see each other's state.",
-    10: "Finality: what ToolCallCompleted says is what the state and the model get.",
+    10: "Finality: the outcome in ToolCallCompleted is the outcome that the state and the model get.",
     11: "Fail closed: an interceptor that raises never lets the call it guards run.",
     12: "Driver equivalence: one scenario gives the same calls, outcomes and points under every driver and mode.",
     13: "Prefix stability: within an epoch, a request's segments extend the previous request's.",
     14: "Effects: after a crash and a recovery, an effect ran at most once or is reported in doubt.",
     15: "Fold: the state rebuilt from the journal equals the state in memory.",
-    16: "Decisions: an approval is used at most once and only for the call and arguments it was given for.",
+    16: "Decisions: an approval is used at most once and only for the call and the arguments that it approves.",
     17: "Validity: arguments that reach a tool satisfy its schema.",
     18: "Secrets: no configured key appears in any event, error, repr, journal record or trace.",
     19: "Tidiness: after an execution ends in any way, tasks, threads and sockets are as before.",
-    20: "Linearity: over a run each message is compiled, encoded and validated a bounded number of times.",
+    20: "Linearity: over a run, each message is compiled, encoded and validated a bounded number of times.",
 }
 
 
-class LawViolation(AssertionError):  # named for what happened, as everything here
-    """An implementation breaks a law.
-
-    Attributes:
-        law: the number of the law.
-    """
-
-    def __init__(self, law: int, why: str) -> None:
-        super().__init__(f"law {law} is broken: {why}\n  {LAWS[law]}")
-        self.law = law
-
-
-def require(law: int, holds: object, why: str) -> None:
-    """Raise unless something holds.
-
-    Raises:
-        LawBroken: when it does not.
-    """
-    if not holds:
-        raise LawViolation(law, why)
-
-
-T = TypeVar("T")
-
-
 class Kit:
-    """Checks an implementation of a contract against the laws that the contract names.
+    """A law suite: checks an implementation of a contract against the laws that the contract names.
 
         @pytest.mark.parametrize("law", ExecutorKit.laws)
-        def test_my_executor_keeps_the_law(law: int) -> None:
+        def test_my_executor_obeys_the_law(law: int) -> None:
             ExecutorKit(MyExecutor).check(law)
 
     Args:
-        examples: how many examples Hypothesis tries for each law.
+        examples: the number of examples that Hypothesis tries for each law.
 
     Attributes:
-        laws: the numbers of the laws that the kit checks.
+        laws: the numbers of the laws that the kit checks; the texts are in `LAWS`.
     """
 
     laws: tuple[int, ...] = ()
@@ -78,15 +55,20 @@ class Kit:
     def __init__(self, *, examples: int = 100) -> None:
         self.examples = examples
 
-    def checks(self) -> Mapping[int, Callable[[], None]]:
-        """Return the check of each law."""
-        return {law: getattr(self, f"law_{law}") for law in self.laws}
+    def check_all(self) -> None:
+        """Check every law of the kit, in order.
+
+        Raises:
+            LawViolation: for the first law that does not hold.
+        """
+        for law in self.laws:
+            self.check(law)
 
     def check(self, law: int) -> None:
         """Check one law.
 
         Raises:
-            LawBroken: when the implementation breaks it; the note says by which example.
+            LawViolation: when the implementation violates the law; a note shows the example.
             ConfigurationError: when the kit does not check this law.
         """
         check = self.checks().get(law)
@@ -97,19 +79,14 @@ class Kit:
         except LawViolation:
             raise
         except Exception as error:
-            raise LawViolation(law, f"the check ended with {type(error).__name__}: {error}") from error
+            raise LawViolation(law, f"the check failed with {type(error).__name__}: {error}") from error
 
-    def check_all(self) -> None:
-        """Check every law of the kit, in order.
+    def checks(self) -> Mapping[int, Callable[[], None]]:
+        """Return the check of each law."""
+        return {law: getattr(self, f"law_{law}") for law in self.laws}
 
-        Raises:
-            LawBroken: by the first law that is broken.
-        """
-        for law in self.laws:
-            self.check(law)
-
-    def for_all(self, strategy: SearchStrategy[T], holds: Callable[[T], None]) -> None:
-        """Try a check on examples; the same ones each time, the smallest failing one is reported."""
+    def for_all(self, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
+        """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported."""
         configured = settings(
             max_examples=self.examples,
             deadline=None,
@@ -118,4 +95,26 @@ class Kit:
             suppress_health_check=list(HealthCheck),
             phases=(Phase.generate, Phase.shrink),
         )
-        configured(given(strategy)(holds))()
+        configured(given(strategy)(check))()
+
+
+class LawViolation(AssertionError):
+    """An implementation violates a law of its contract.
+
+    Attributes:
+        law: the number of the law.
+    """
+
+    def __init__(self, law: int, reason: str) -> None:
+        super().__init__(f"law {law} is violated: {reason}\n  {LAWS[law]}")
+        self.law = law
+
+
+def require(law: int, condition: object, reason: str) -> None:
+    """Check a condition that a law implies.
+
+    Raises:
+        LawViolation: when the condition is false.
+    """
+    if not condition:
+        raise LawViolation(law, reason)

@@ -1,9 +1,9 @@
-"""Playing a recorded execution again, without its model, its tools and its journal."""
+"""Plays a recorded execution again, without its model, its tools and its journal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -29,70 +29,153 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolResult, ToolSpec, ToolStatus
 
+# Recorded results were truncated when they were recorded.
 _UNLIMITED = ToolPolicy(max_result_bytes=1 << 40)
-"""What the model was shown is recorded as it was cut."""
+
+
+def play(fixture: Fixture, loop: AgentLoop | None = None) -> AgentState:
+    """Run a recorded execution again: a script replaces the model, and each tool call ends as it ended then.
+
+    Args:
+        fixture: the recorded execution.
+        loop: a loop whose tool specs and interceptors are used in place of the recorded ones; its model, its journal and the
+            functions of its tools are not used. Without it, the recorded effects of the interceptors are applied.
+
+    Returns:
+        The final state.
+    """
+    player = _player(fixture, loop)
+    script = ScriptedInference(*map(_script_line, fixture.script))
+    state, resumptions = fixture.state, len(fixture.decisions)
+    # A fork may begin suspended: then there is nothing to execute before the first decisions.
+    if state.status is not ExecutionStatus.SUSPENDED:
+        first = _with_script(player, script, fixture, is_last=not resumptions)
+        state = run_sync(partial(first.execute, state, execution_id=fixture.execution_id))
+    for number, recorded in enumerate(fixture.decisions, 1):
+        if state.status is not ExecutionStatus.SUSPENDED:
+            break
+        pending = {call.key for call in state.pending}
+        # The digest binds a decision to the recorded arguments, which a changed loop may not produce any more.
+        decisions = {key: evolve(decision, digest="") for key, decision in recorded.items() if key in pending}
+        remaining = ScriptedInference(*script.lines[len(script.requests) :])
+        remaining.requests = script.requests
+        resumed = _with_script(player, remaining, fixture, is_last=number == resumptions)
+        state = run_sync(partial(resumed.resume, state, decisions))
+    return state
+
+
+def _player(fixture: Fixture, loop: AgentLoop | None) -> AgentLoop:
+    """Return a loop that plays a fixture, without its script."""
+    specs = {spec.name: spec for spec in fixture.tools}
+    if loop is None:
+        driver = _FixtureDriver(ScriptedInference())
+        player = AgentLoop(driver, interceptors=[FixtureInterceptor(fixture=fixture)], max_steps=None)
+    else:
+        specs.update({spec.name: spec for spec in loop.tools.specs})
+        # The tools are replaced below, and the interceptors of their groups with them.
+        interceptors = [interceptor for group in loop.tools.groups for interceptor in group.interceptors]
+        player = loop.with_journal(None).with_events(EventBus())
+        player = player.with_interceptors(*interceptors, FixtureInterceptor(fixture=fixture, has_interceptors=True))
+    return player.with_tools(Tools.of([FixtureTool(spec=spec, outcomes=fixture.outcomes) for spec in specs.values()]))
+
+
+def _with_script(player: AgentLoop, script: ScriptedInference, fixture: Fixture, *, is_last: bool) -> AgentLoop:
+    driver = _FixtureDriver(script, mode="native", step_errors=fixture.step_errors, is_last=is_last)
+    return player.with_driver(driver)
+
+
+def _script_line(entry: ScriptEntry) -> InferenceResponse | Exception:
+    return entry if isinstance(entry, InferenceResponse) else rebuild_error(entry)
+
+
+@frozen(kw_only=True)
+class _FixtureDriver(ToolCallingDriver):
+    """A driver whose steps fail after the model's response where that was recorded.
+
+    Attributes:
+        step_errors: the recorded errors, by number of the step.
+        is_last: whether the execution is not resumed again. A step that was suspended first fails only when it is resumed for
+            the last time.
+    """
+
+    step_errors: Mapping[int, ErrorInfo] = field(factory=dict, repr=False)
+    is_last: bool = True
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        """Perform one step.
+
+        Raises:
+            StepInterrupted: when the recorded step failed; it carries the state so far, and its cause is the recorded error.
+        """
+        after = await super().use_tools(state)
+        if after.step_count not in self.step_errors or (after.open_turn is not None and not self.is_last):
+            return after
+        error = rebuild_error(self.step_errors[after.step_count])
+        raise StepInterrupted(after, error) from error
 
 
 @frozen(kw_only=True)
 class FixtureTool(Tool, CanAccessToolContext):
-    """Stands where a tool was: offered as it was, it ends each call as that ended.
+    """Replaces a tool: it has the same spec, and ends each call as it ended in the recorded execution.
 
     Attributes:
-        offered: the tool as the model sees it.
-        outcomes: what came of calls, by key.
-        waits: how often each call has waited here, by key.
+        spec: the tool as the model sees it.
+        outcomes: the recorded outcomes of calls, by key.
+        waits: how often each call has been suspended so far, by key.
     """
 
-    offered: ToolSpec
+    spec: ToolSpec
     outcomes: Mapping[str, FixtureOutcome] = field(repr=False)
     waits: Counter[str] = field(factory=Counter, repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return self.offered.name
+        """The recorded name."""
+        return self.spec.name
 
     @property
     def description(self) -> str:
-        """What it is for."""
-        return self.offered.description
+        """The recorded description."""
+        return self.spec.description
 
     @property
     def parameters(self) -> JsonObject:
-        """Its schema."""
-        return self.offered.parameters
+        """The recorded schema."""
+        return self.spec.parameters
 
     @property
     def effect(self) -> Effect:
-        """What calling it did to the world; calling it here does nothing."""
-        return self.offered.effect
+        """The recorded effect, although a call has none here."""
+        return self.spec.effect
 
     @property
     def policy(self) -> ToolPolicy:
-        """Nothing is cut."""
+        """No limits."""
         return _UNLIMITED
 
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that serves this call."""
+        """Return a copy that serves the call of this context."""
         return evolve(self, context=context)
 
     async def use(self, *_: Any, **arguments: Any) -> ToolResult:
-        """End as the call ended.
+        """Return the recorded result.
 
         Raises:
-            ContractViolation: when no such call was recorded.
-            CallSuspended: when it waited.
-            Exception: an error of the recorded class, with the recorded message.
+            ContractViolation: no call with this key is recorded.
+            CallSuspended: the recorded tool suspended the call.
+            ToolInDoubt: the recorded call was in doubt.
+            Exception: the recorded error, of its class where that can be imported.
         """
         key = "" if self._context is None else self._context.idempotency_key
         outcome = self.outcomes.get(key)
         if outcome is None:
-            raise ContractViolation(f"no call {key} of {self.name!r} was recorded, and it was called with {arguments}")
-        begun = [call for call in outcome.suspensions if call.begun]
-        if self.waits[key] < len(begun):
+            raise ContractViolation(f"the fixture has no call {key!r} of {self.name!r}; it was called with {arguments}")
+        # Calls that had not begun were suspended by an interceptor, and FixtureInterceptor does so again.
+        suspended = [call for call in outcome.suspensions if call.begun]
+        if self.waits[key] < len(suspended):
             self.waits[key] += 1
-            call = begun[self.waits[key] - 1]
+            call = suspended[self.waits[key] - 1]
             raise CallSuspended(call.reason, inner=call.inner)
         if outcome.status is ToolStatus.IN_DOUBT:
             raise ToolInDoubt("" if outcome.error is None else outcome.error.message)
@@ -103,36 +186,40 @@ class FixtureTool(Tool, CanAccessToolContext):
 
 @frozen(kw_only=True)
 class FixtureInterceptor(Interceptor):
-    """Does what the rules of an execution did: lets calls wait, blocks and changes them, and stops it.
+    """Applies the recorded effects of an execution's interceptors: it suspends, blocks and edits calls, and stops the execution.
 
     Attributes:
-        recording: the execution.
-        has_own: whether the loop has rules of its own; then only those ends are put in place that nothing can bring about.
+        fixture: the recorded execution.
+        has_interceptors: whether the loop has the interceptors themselves. Then it only restores outcomes that neither they nor
+            the tools can produce, sends the messages, and continues where the recorded execution continued.
     """
 
-    recording: Fixture = field(repr=False)
-    has_own: bool = False
+    fixture: Fixture = field(repr=False)
+    has_interceptors: bool = False
     priority: int = field(default=-1_000_000, kw_only=True)
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Take the messages that the step took; stop an execution that took no step."""
-        state, recording = point.state, self.recording
+        """Add the messages that the step received; stop an execution that performed no step."""
+        state, fixture = point.state, self.fixture
         if state.open_turn is None:
-            for message in recording.messages.get(state.step_count + 1, ()):
+            for message in fixture.messages.get(state.step_count + 1, ()):
                 state = state.with_message(message)
-        if not recording.script:
-            for signal in recording.stop_signals:
+        if not fixture.script:
+            for signal in fixture.stop_signals:
                 state = state.with_stop_signal(signal)
         return point.with_state(state)
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Let a call wait, block it or change it, as was recorded."""
-        outcome = self.recording.outcomes.get(point.key)
-        if outcome is None or self.has_own:
+        """Suspend, edit or block the call as recorded."""
+        outcome = self.fixture.outcomes.get(point.key)
+        if outcome is None or self.has_interceptors:
             return point
-        waited = next((call for call in outcome.suspensions if not call.begun), None)
-        if waited is not None:
-            return point.with_call(waited.call).suspend(waited.reason) if point.decision is None else point.suspend()
+        suspended = next((call for call in outcome.suspensions if not call.begun), None)
+        if suspended is not None:
+            # A call with a decision is not suspended again: `suspend` restores the call that was decided on.
+            return (
+                point.with_call(suspended.call).suspend(suspended.reason) if point.decision is None else point.suspend()
+            )
         if outcome.executed_call is not None and point.decision is None:
             point = point.with_call(outcome.executed_call)
         if outcome.status is ToolStatus.BLOCKED and point.decision is None:
@@ -140,12 +227,12 @@ class FixtureInterceptor(Interceptor):
         return point
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Put the recorded end in place where nothing can bring it about."""
+        """Restore the recorded outcome where neither a tool nor an interceptor can produce it."""
         execution = point.execution
-        outcome = self.recording.outcomes.get(execution.key)
+        outcome = self.fixture.outcomes.get(execution.key)
         if outcome is None or not outcome.forced:
             return point
-        ended = evolve(
+        restored = evolve(
             execution,
             call=outcome.executed_call or execution.call,
             status=outcome.status,
@@ -154,104 +241,25 @@ class FixtureInterceptor(Interceptor):
             error=outcome.error,
             may_have_run=outcome.may_have_run,
         )
-        return point.with_execution(ended)
+        return point.with_execution(restored)
 
     def after_step(self, point: AfterStep) -> AfterStep:
-        """Go on, or stop, as was recorded."""
-        recording, count = self.recording, point.state.step_count
-        if count in recording.continued_steps:
+        """Continue or stop as recorded."""
+        fixture, count = self.fixture, point.state.step_count
+        if count in fixture.continued_steps:
             return point.request_continuation()
-        last = recording.state.step_count + len(recording.script)
-        if self.has_own or count < last or point.state.open_turn is not None:
+        last = fixture.state.step_count + len(fixture.script)
+        if self.has_interceptors or count < last or point.state.open_turn is not None:
             return point
         state = point.state
-        for signal in recording.stop_signals:
+        for signal in fixture.stop_signals:
             state = state.with_stop_signal(signal)
         return point.with_state(state)
 
     def on_error(self, point: OnError) -> OnError:
-        """Go on after an error after which it went on."""
+        """Recover from an error after which the recorded execution continued."""
         last = point.state.last_step
-        held = last is not None and (bool(last.errors) or last.number in self.recording.step_errors)
-        number = point.state.step_count + (0 if held else 1)
-        return point.recover() if number in self.recording.recovered_steps else point
-
-
-def play(recording: Fixture, loop: AgentLoop | None = None) -> AgentState:
-    """Run an execution again: the model is a script, and every tool ends each call as it ended.
-
-    Args:
-        recording: the execution.
-        loop: a loop of yours whose tools, as the model sees them, and whose interceptors are used; its model, its journal and what its
-            tools do are not. When left out, what interceptors did is done as it was recorded.
-
-    Returns:
-        The final state.
-    """
-    playing = _loop(recording, loop)
-    script = ScriptedInference(*map(_line, recording.script))
-    state, legs = recording.state, len(recording.decisions)
-    if state.status is not ExecutionStatus.SUSPENDED:  # as a fork may begin
-        state = run_sync(
-            partial(_asking(playing, script, recording, legs).execute, state, execution_id=recording.execution_id)
-        )
-    for number, decisions in enumerate(recording.decisions, 1):
-        if state.status is not ExecutionStatus.SUSPENDED:
-            break
-        waiting = {call.key for call in state.pending}
-        known = {key: evolve(decision, digest="") for key, decision in decisions.items() if key in waiting}
-        rest = ScriptedInference(*script.lines[len(script.requests) :])
-        rest.requests = script.requests
-        state = run_sync(partial(_asking(playing, rest, recording, legs - number).resume, state, known))
-    return state
-
-
-@frozen(kw_only=True)
-class _PlayingDriver(ToolCallingDriver):
-    """A driver whose steps go wrong after the model has answered, where that was recorded.
-
-    Attributes:
-        failed: the steps, and why.
-        is_last: whether the execution is not resumed any more, so that a step which went wrong does so now.
-    """
-
-    failed: Mapping[int, ErrorInfo] = field(factory=dict, repr=False)
-    is_last: bool = True
-
-    async def use_tools(self, state: AgentState) -> AgentState:
-        """Take a step.
-
-        Raises:
-            StepInterrupted: with the state so far; its cause is as was recorded.
-        """
-        after = await super().use_tools(state)
-        if after.step_count not in self.failed or (after.open_turn is not None and not self.is_last):
-            return after
-        error = rebuild_error(self.failed[after.step_count])
-        raise StepInterrupted(after, error) from error
-
-
-def _asking(loop: AgentLoop, script: ScriptedInference, recording: Fixture, legs: int) -> AgentLoop:
-    """Return the loop that goes on, and is resumed so many times afterwards."""
-    return loop.with_driver(_PlayingDriver(script, mode="native", failed=recording.step_errors, is_last=not legs))
-
-
-def _loop(recording: Fixture, own: AgentLoop | None) -> AgentLoop:
-    specs = {spec.name: spec for spec in recording.tools}
-    driver = _PlayingDriver(ScriptedInference())
-    if own is None:
-        loop = AgentLoop(driver, interceptors=[FixtureInterceptor(recording=recording)], max_steps=None)
-    else:
-        specs.update({spec.name: spec for spec in own.tools.specs})
-        rules = [interceptor for group in own.tools.groups for interceptor in group.interceptors]
-        loop = own.with_journal(None).with_events(EventBus())
-        loop = loop.with_interceptors(*rules, FixtureInterceptor(recording=recording, has_own=True))
-    return loop.with_tools(_stand_ins(specs.values(), recording))
-
-
-def _stand_ins(specs: Iterable[ToolSpec], recording: Fixture) -> Tools:
-    return Tools.of([FixtureTool(offered=spec, outcomes=recording.outcomes) for spec in specs])
-
-
-def _line(line: ScriptEntry) -> InferenceResponse | Exception:
-    return line if isinstance(line, InferenceResponse) else rebuild_error(line)
+        # The failed step is in the state when the model had responded; otherwise it is the next one.
+        is_recorded = last is not None and (bool(last.errors) or last.number in self.fixture.step_errors)
+        number = point.state.step_count + (0 if is_recorded else 1)
+        return point.recover() if number in self.fixture.recovered_steps else point

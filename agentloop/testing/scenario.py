@@ -1,8 +1,8 @@
-"""What a model decides, turn by turn, in a form that any driver can be made to follow."""
+"""Scripted decisions of a model, turn by turn, which any driver can be made to follow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
@@ -21,11 +21,11 @@ from agentloop.values.value import Value
 
 @frozen(eq=False, repr=False)
 class ScriptedTurn(Value):
-    """One decision: calls of toys, or an answer.
+    """One decision of a model: tool calls, or a final answer.
 
     Attributes:
-        text: what the model says.
-        calls: what it calls; without calls, the text is its answer.
+        text: the text of the response.
+        calls: the tool calls; without any, the text is the final answer.
         usage: the tokens that the provider reports.
     """
 
@@ -34,128 +34,85 @@ class ScriptedTurn(Value):
     usage: Usage = Usage(10, 5, 0, 0, 0)  # noqa: RUF009  # immutable
 
     def response(self, number: int) -> InferenceResponse:
-        """Return the turn as a model's response."""
+        """Return the turn as a model's response with native tool calls."""
         text: list[ResponsePart] = [Text(self.text)] if self.text else []
         finish = FinishReason.TOOL_CALLS if self.calls else FinishReason.STOP
         return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
 
 
 Notation: TypeAlias = Callable[[ScriptedTurn, int], InferenceResponse]
-"""Makes a model's response of a turn and its number."""
+"""Writes a turn as a model's response, from the turn and its 0-based index."""
 
 
 @frozen(eq=False, repr=False)
 class Scenario(Value):
-    """A conversation in the making: turns with calls, and an answer at the end.
+    """A scripted conversation that any driver can be made to follow: turns with tool calls, then a final answer.
 
     Attributes:
-        question: what the user asks.
-        turns: what the model decides, one after the other.
+        question: the user's message.
+        turns: the model's decisions, in order.
     """
 
     question: str = "What now?"
     turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
 
-    def inference(self, write: Notation = ScriptedTurn.response) -> ScriptedInference:
+    def inference(self, notation: Notation = ScriptedTurn.response) -> ScriptedInference:
         """Return a model that follows the scenario.
 
         Args:
-            write: how it writes its turns, one of `NOTATIONS`; by native tool calls when left out.
+            notation: how the model writes its turns, one of `NOTATIONS`; native tool calls by default.
         """
-        lines: list[ScriptLine] = [write(turn, number) for number, turn in enumerate(self.turns)]
+        lines: list[ScriptLine] = [notation(turn, index) for index, turn in enumerate(self.turns)]
         return ScriptedInference(*lines)
 
     def driver(self) -> ScriptedDriver:
         """Return a driver that follows the scenario without a model."""
-        steps = []
-        for turn in self.turns:
-            calls = [(one.name, one.arguments) for one in turn.calls]
-            made = ScenarioStep.tool_calls(*calls, text=turn.text, usage=turn.usage) if calls else None
-            steps.append(made or ScenarioStep.final(turn.text, usage=turn.usage))
-        return ScriptedDriver(*steps)
+        return ScriptedDriver(*map(_scenario_step, self.turns))
 
 
-_CALLS = st.builds(
-    toy_call,
-    st.sampled_from(["echo", "echo", "whoami", "fail", "alone", "keyed", "ekko"]),
-    st.one_of(st.integers(0, 30), st.integers(-1, 1)),
-    id=st.sampled_from(["", "call_1", "call_2"]),
-    seconds=st.sampled_from([0, 1, 2]),
-)
-_USAGES = st.builds(
-    Usage,
-    st.one_of(st.none(), st.integers(0, 1000)),
-    st.integers(0, 1000),
-    st.one_of(st.none(), st.integers(0, 100)),
-    st.integers(0, 10),
-    st.integers(0, 10),
-)
-_TEXTS = st.sampled_from(["", "Let me look.", "One moment…"])
-_ACTING = st.builds(ScriptedTurn, _TEXTS, st.lists(_CALLS, min_size=1, max_size=3).map(tuple), _USAGES)
-_ANSWERING = st.builds(ScriptedTurn, st.sampled_from(["done", "the answer is 42"]), st.just(()), _USAGES)
-
-SCENARIOS = st.builds(
-    lambda acting, answering: Scenario(turns=(*acting, answering)), st.lists(_ACTING, max_size=4), _ANSWERING
-)
-"""Scenarios of up to four turns with calls of toys, good and bad, and an answer."""
-
-_VALID = ("echo", "echo", "whoami", "fail", "broken", "alone", "keyed")
+def _scenario_step(turn: ScriptedTurn) -> ScenarioStep:
+    if not turn.calls:
+        return ScenarioStep.final(turn.text, usage=turn.usage)
+    calls = [(call.name, call.arguments) for call in turn.calls]
+    return ScenarioStep.tool_calls(*calls, text=turn.text, usage=turn.usage)
 
 
-def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
-    """Return scenarios whose calls can all be executed, whatever comes of them.
-
-    Args:
-        *more: the names of further toys to call, such as `stop`.
-    """
-    calls = st.builds(
-        toy_call,
-        st.sampled_from([*_VALID, *more]),
-        st.integers(0, 30),
-        id=st.sampled_from(["", "call_1", "call_2"]),
-        seconds=st.sampled_from([0, 1, 2]),
-    )
-    acting = st.builds(ScriptedTurn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
-    return st.builds(
-        lambda turns, answering: Scenario(turns=(*turns, answering)), st.lists(acting, max_size=4), _ANSWERING
-    )
+# How models write turns.
 
 
-VALID_SCENARIOS = valid_scenarios()
-"""Scenarios for drivers that ask again for a call that cannot be executed."""
-
-
-def write_tags(turn: ScriptedTurn, number: int) -> InferenceResponse:
+def write_tags(turn: ScriptedTurn, index: int) -> InferenceResponse:
     """Write a turn as text with calls in tags, for the modes `validated` and `parsed`."""
-    calls = [f"<tool_call>\n{_json(name=call.name, arguments=_arguments(call))}\n</tool_call>" for call in turn.calls]
-    return _written(turn, number, "\n".join([*([turn.text] if turn.text else []), *calls]))
+    calls = [
+        f"<tool_call>\n{_json(name=call.name, arguments=thaw(call.arguments))}\n</tool_call>" for call in turn.calls
+    ]
+    return _text_response(turn, index, "\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
-def write_structured(turn: ScriptedTurn, number: int) -> InferenceResponse:
-    """Write a turn as the JSON of the mode `structured`; what is said beside calls is a thought."""
-    items: list[dict[str, Any]] = [{"tool": call.name, "arguments": _arguments(call)} for call in turn.calls]
+def write_structured(turn: ScriptedTurn, index: int) -> InferenceResponse:
+    """Write a turn as the JSON of the mode `structured`. Text next to calls goes into the scratchpad."""
+    items: list[dict[str, Any]] = [{"tool": call.name, "arguments": thaw(call.arguments)} for call in turn.calls]
     if turn.text:
         items.insert(0, {"scratchpad" if turn.calls else "answer": turn.text})
-    return _written(turn, number, _json(next=items))
+    return _text_response(turn, index, _json(next=items))
 
 
-def write_react_json(turn: ScriptedTurn, number: int) -> InferenceResponse:
-    """Write a turn as a decision in JSON; what is said beside calls is a thought."""
+def write_react_json(turn: ScriptedTurn, index: int) -> InferenceResponse:
+    """Write a turn as a ReAct decision in JSON. Text next to calls is the thought."""
     if not turn.calls:
-        return _written(turn, number, _json(thought="", type="final", answer=turn.text))
-    calls = [{"tool": call.name, "args": _arguments(call)} for call in turn.calls]
-    made = {"calls": calls} if len(calls) > 1 else calls[0]
-    return _written(turn, number, _json(thought=turn.text, type="tool", **made))
+        return _text_response(turn, index, _json(thought="", type="final", answer=turn.text))
+    calls: list[dict[str, Any]] = [{"tool": call.name, "args": thaw(call.arguments)} for call in turn.calls]
+    fields = {"calls": calls} if len(calls) > 1 else calls[0]
+    return _text_response(turn, index, _json(thought=turn.text, type="tool", **fields))
 
 
-def write_react_text(turn: ScriptedTurn, number: int) -> InferenceResponse:
-    """Write a turn as a decision in labeled lines; what is said beside calls is a thought."""
+def write_react_text(turn: ScriptedTurn, index: int) -> InferenceResponse:
+    """Write a turn as a ReAct decision in labeled lines. Text next to calls is the thought."""
     if not turn.calls:
-        return _written(turn, number, f"Thought: I know.\nFinal Answer: {turn.text}")
+        return _text_response(turn, index, f"Thought: I know.\nFinal Answer: {turn.text}")
     lines = [f"Thought: {turn.text}"]
-    for made in turn.calls:
-        lines += [f"Action: {made.name}", f"Action Input: {made.arguments_json}"]
-    return _written(turn, number, "\n".join(lines))
+    for call in turn.calls:
+        lines += [f"Action: {call.name}", f"Action Input: {call.arguments_json}"]
+    return _text_response(turn, index, "\n".join(lines))
 
 
 NOTATIONS: Final[Mapping[str, Notation]] = {
@@ -166,16 +123,59 @@ NOTATIONS: Final[Mapping[str, Notation]] = {
     "react-json": write_react_json,
     "react-text": write_react_text,
 }
-"""How a turn is written under each mode, by the name of the mode."""
-
-
-def _arguments(call: ToolCall) -> Any:
-    return thaw(call.arguments)
+"""How a model writes its turns in each mode, by the name of the mode."""
 
 
 def _json(**entries: Any) -> str:
     return format_json(entries).decode()
 
 
-def _written(turn: ScriptedTurn, number: int, text: str) -> InferenceResponse:
-    return InferenceResponse((Text(text),), FinishReason.STOP, turn.usage, "scripted", f"response_{number}")
+def _text_response(turn: ScriptedTurn, index: int, text: str) -> InferenceResponse:
+    return InferenceResponse((Text(text),), FinishReason.STOP, turn.usage, "scripted", f"response_{index}")
+
+
+# Strategies.
+
+_USAGES = st.builds(
+    Usage,
+    st.one_of(st.none(), st.integers(0, 1000)),
+    st.integers(0, 1000),
+    st.one_of(st.none(), st.integers(0, 100)),
+    st.integers(0, 10),
+    st.integers(0, 10),
+)
+_TEXTS = st.sampled_from(["", "Let me look.", "One moment…"])
+_ANSWERS = st.builds(ScriptedTurn, st.sampled_from(["done", "the answer is 42"]), st.just(()), _USAGES)
+
+
+def _scenarios(names: Sequence[str], values: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:
+    """Return scenarios of up to four turns with one to three calls each, and an answer."""
+    calls = st.builds(
+        toy_call,
+        st.sampled_from(names),
+        values,
+        id=st.sampled_from(["", "call_1", "call_2"]),
+        seconds=st.sampled_from([0, 1, 2]),
+    )
+    turns = st.builds(ScriptedTurn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
+    return st.builds(lambda acting, answer: Scenario(turns=(*acting, answer)), st.lists(turns, max_size=4), _ANSWERS)
+
+
+# Repeated names are drawn more often; the tool `ekko` does not exist, and -1 is not a valid value.
+SCENARIOS = _scenarios(
+    ["echo", "echo", "whoami", "fail", "alone", "keyed", "ekko"], st.one_of(st.integers(0, 30), st.integers(-1, 1))
+)
+"""Scenarios of up to four turns with valid and invalid calls of toy tools, and an answer."""
+
+
+def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
+    """Return scenarios in which every call can be executed, whatever its outcome.
+
+    Args:
+        *more: the names of further toy tools to call, such as `stop`.
+    """
+    return _scenarios(["echo", "echo", "whoami", "fail", "broken", "alone", "keyed", *more], st.integers(0, 30))
+
+
+VALID_SCENARIOS = valid_scenarios()
+"""Scenarios for drivers that ask the model again when a call cannot be executed."""

@@ -1,10 +1,10 @@
-"""Hypothesis strategies for the values of agentloop, for tests of your own drivers, executors, interceptors and stores.
+"""Hypothesis strategies for the values of agentloop, for tests of custom drivers, executors, interceptors and stores.
 
-What they generate is valid: executions belong to their calls, keys are made by position, totals are the sums over the steps,
-times do not go back. Text holds no lone surrogates.
+The generated values are valid: executions belong to their calls, keys follow from positions, totals are the sums over the steps,
+and times never decrease. Text contains no lone surrogates.
 
     @given(state=agent_states())
-    def test_my_store_gives_back_what_it_was_given(state: AgentState) -> None:
+    def test_my_store_loads_what_it_saved(state: AgentState) -> None:
         assert my_store.load(my_store.save(state)) == state
 """
 
@@ -43,7 +43,7 @@ from agentloop.values.tool_calls import (
     ToolStatus,
 )
 
-_EARLIEST, _LATEST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001  # Hypothesis wants them naive
+_EARLIEST, _LATEST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001  # st.datetimes takes naive bounds
 _DURATIONS = st.timedeltas(timedelta(0), timedelta(hours=1))
 _COUNTS = st.none() | st.integers(0, 10**9)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -52,7 +52,7 @@ _SHORT = st.text(max_size=12)
 
 
 def json_values(*, max_leaves: int = 8) -> SearchStrategy[JsonValue]:
-    """Immutable JSON of any shape."""
+    """Immutable JSON values of any shape."""
     scalars = st.none() | st.booleans() | st.integers() | _FLOATS | _SHORT
     nested = st.recursive(
         scalars,
@@ -68,17 +68,17 @@ def json_objects(*, max_size: int = 3) -> SearchStrategy[JsonObject]:
 
 
 def moments() -> SearchStrategy[datetime]:
-    """Aware times in UTC, of this century."""
+    """Aware datetimes in UTC, from 2000 to 2100."""
     return st.datetimes(_EARLIEST, _LATEST, timezones=st.just(UTC))
 
 
 def usages() -> SearchStrategy[Usage]:
-    """Token counts, each known or not."""
+    """Token counts, each known or unknown."""
     return st.builds(Usage, _COUNTS, _COUNTS, _COUNTS, _COUNTS, _COUNTS, st.integers(0, 5))
 
 
 def content_parts() -> SearchStrategy[ContentPart]:
-    """Parts that a user or a tool can put before a model: text and media, by value and by reference."""
+    """Parts that a user or a tool can send to a model: text and media, by value and by reference."""
     data = {"media_type": st.sampled_from(["image/png", "audio/wav", "application/pdf"]), "data": st.binary(max_size=8)}
     url = {"url": _SHORT, "name": _SHORT, "provider_data": json_objects(max_size=1)}
     media = [st.builds(kind, **data) | st.builds(kind, **url) for kind in (Image, Audio, Document)]
@@ -90,20 +90,20 @@ def _texts() -> SearchStrategy[Text]:
     return st.builds(Text, _SHORT, provider_data=json_objects(max_size=1))
 
 
-def _thoughts() -> SearchStrategy[Reasoning | ProviderPart]:
+def _reasoning() -> SearchStrategy[Reasoning | ProviderPart]:
     reasoning = st.builds(Reasoning, _SHORT, provider_data=json_objects(max_size=1))
     return reasoning | st.builds(ProviderPart, _NAMES, json_values(max_leaves=3))
 
 
 def tool_calls(*, names: SearchStrategy[str] = _NAMES) -> SearchStrategy[ToolCall]:
-    """Calls of tools of these names, or of any; the arguments are a JSON object, spelled in one way or another."""
-    written = json_objects().map(lambda value: format_json(value).decode())
-    spelled = written | written.map(lambda text: f" {text.replace('{}', '{ }')}\n") | st.just("")
-    return st.builds(ToolCall, _SHORT, names, spelled, provider_data=json_objects(max_size=1))
+    """Calls of tools with these names. The arguments are a JSON object, with and without extra whitespace, or empty."""
+    compact = json_objects().map(lambda value: format_json(value).decode())
+    arguments = compact | compact.map(lambda text: f" {text.replace('{}', '{ }')}\n") | st.just("")
+    return st.builds(ToolCall, _SHORT, names, arguments, provider_data=json_objects(max_size=1))
 
 
 def error_infos() -> SearchStrategy[ErrorInfo]:
-    """Errors as data."""
+    """Errors as values."""
     return st.builds(ErrorInfo, st.sampled_from(["ToolFailed", "ToolTimedOut", "ValueError"]), _SHORT, _SHORT)
 
 
@@ -111,7 +111,7 @@ def error_infos() -> SearchStrategy[ErrorInfo]:
 def tool_executions(
     draw: DrawFn, *, call: ToolCall | None = None, key: str = "execution/1/0", at: datetime | None = None
 ) -> ToolExecution:
-    """Outcomes of this call, or of any, of every status: a success has a value and perhaps content, all others an error."""
+    """Executions of this call, or of any call, with every status: a success has a value and maybe content, others have an error."""
     status = draw(st.sampled_from(ToolStatus))
     succeeded = status is ToolStatus.SUCCEEDED
     content = st.none() | st.lists(content_parts(), max_size=2)
@@ -132,16 +132,16 @@ def tool_executions(
 
 @st.composite
 def tool_exchanges(draw: DrawFn, *, key: str = "execution/1/0") -> ToolExchange:
-    """Calls with their executions; now and then the call ran with other arguments than the model gave."""
+    """Calls with their executions. Some calls ran with other arguments than the model's."""
     call = draw(tool_calls())
-    ran = draw(st.just(call) | json_objects().map(call.with_arguments))
-    return ToolExchange(call, draw(tool_executions(call=ran, key=key)))
+    executed = draw(st.just(call) | json_objects().map(call.with_arguments))
+    return ToolExchange(call, draw(tool_executions(call=executed, key=key)))
 
 
 def messages() -> SearchStrategy[Message]:
-    """Messages of every role, with all the parts that the role may hold."""
+    """Messages of every role, with all kinds of parts that the role may have."""
     content = st.lists(content_parts(), max_size=3)
-    parts: SearchStrategy[Part] = content_parts() | _thoughts() | tool_exchanges()
+    parts: SearchStrategy[Part] = content_parts() | _reasoning() | tool_exchanges()
     return st.one_of(
         st.builds(Message, st.just("user"), content, json_objects(max_size=1)),
         st.builds(Message, st.just("system"), st.lists(_texts(), max_size=2), json_objects(max_size=1)),
@@ -150,20 +150,20 @@ def messages() -> SearchStrategy[Message]:
 
 
 def tool_specs() -> SearchStrategy[ToolSpec]:
-    """What tools offer, with a few scalar parameters."""
+    """Tool specs with up to three scalar parameters."""
     types = st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean")])
     schemas = st.dictionaries(_NAMES, types, max_size=3).map(lambda names: {"type": "object", "properties": names})
     return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect))
 
 
 def response_formats() -> SearchStrategy[ResponseFormat]:
-    """Forms of answers, with and without a schema."""
+    """Response formats, with and without a schema."""
     schemas = st.none() | tool_specs().map(lambda spec: spec.parameters)
     return st.builds(ResponseFormat, schemas, _NAMES, st.booleans())
 
 
 def inference_options() -> SearchStrategy[InferenceOptions]:
-    """Model, sampling and limits, each given or left to the provider."""
+    """Model, sampling and limits, each set or left to the provider."""
     return st.builds(
         InferenceOptions,
         model=st.none() | _NAMES,
@@ -179,7 +179,7 @@ def inference_options() -> SearchStrategy[InferenceOptions]:
 
 
 def inference_requests() -> SearchStrategy[InferenceRequest]:
-    """Requests to a model."""
+    """Requests with messages, tools and options."""
     choices = st.sampled_from([ToolChoice.auto(), ToolChoice.required(), ToolChoice.none()])
     return st.builds(
         InferenceRequest,
@@ -194,42 +194,42 @@ def inference_requests() -> SearchStrategy[InferenceRequest]:
 
 
 def response_parts() -> SearchStrategy[ResponsePart]:
-    """Parts of answers: text, thoughts and bare calls."""
-    return _texts() | _thoughts() | tool_calls()
+    """Parts of responses: text, reasoning and tool calls."""
+    return _texts() | _reasoning() | tool_calls()
 
 
 def inference_responses() -> SearchStrategy[InferenceResponse]:
-    """Answers of a model."""
+    """Responses of a model."""
     reasons = st.sampled_from(FinishReason)
     parts = st.lists(response_parts(), max_size=4)
     return st.builds(InferenceResponse, parts, reasons, usages(), _SHORT, _SHORT, st.none() | _SHORT)
 
 
 def inference_deltas() -> SearchStrategy[InferenceDelta]:
-    """Pieces of an answer."""
+    """Deltas of a streamed response."""
     kinds = st.sampled_from(["text", "reasoning", "tool_call", "arguments"])
     return st.builds(InferenceDelta, kinds, _SHORT, st.integers(0, 5), _SHORT, _SHORT, st.integers(1, 3))
 
 
 def decisions() -> SearchStrategy[Decision]:
-    """What can be decided about a call that waits."""
-    settling = st.builds(Deny, _SHORT, _SHORT) | st.builds(Answer, json_values(), _SHORT)
-    return st.builds(Approve, _SHORT) | st.builds(Edit, json_objects(), _SHORT) | settling
+    """Decisions about a pending call, of every kind."""
+    refusals = st.builds(Deny, _SHORT, _SHORT) | st.builds(Answer, json_values(), _SHORT)
+    return st.builds(Approve, _SHORT) | st.builds(Edit, json_objects(), _SHORT) | refusals
 
 
 def stop_signals() -> SearchStrategy[StopSignal]:
-    """Reasons to stop, of every kind."""
+    """Stop signals with every reason."""
     return st.builds(StopSignal, st.sampled_from(StopReason), _SHORT, _SHORT, json_objects(max_size=1))
 
 
 def continuations() -> SearchStrategy[Continuation]:
-    """What speaks for stopping and for going on."""
+    """Stop signals, together with a request to continue or without one."""
     return st.builds(Continuation, st.lists(stop_signals(), max_size=3), st.booleans())
 
 
 @st.composite
 def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None = None) -> SuspendedTurn:
-    """Responses of whose calls at least the last one waits; the prefix of the keys is execution id and step number."""
+    """Suspended turns: at least the last call is pending. The prefix of the keys is execution id and step number."""
     parts = [*draw(st.lists(response_parts(), max_size=3)), draw(tool_calls())]
     calls = [part for part in parts if isinstance(part, ToolCall)]
     slots: list[ToolExecution | PendingCall] = []
@@ -243,11 +243,11 @@ def open_turns(draw: DrawFn, *, prefix: str = "execution/1", at: datetime | None
 
 
 @st.composite
-def _answered(draw: DrawFn, *, prefix: str, at: datetime) -> Message:
+def _response_messages(draw: DrawFn, *, prefix: str, at: datetime) -> Message:
     parts = draw(st.lists(response_parts(), max_size=3))
     calls = enumerate(part for part in parts if isinstance(part, ToolCall))
-    settled = [draw(tool_executions(call=call, key=f"{prefix}/{index}", at=at)) for index, call in calls]
-    return Message.of_response(parts, settled)
+    executions = [draw(tool_executions(call=call, key=f"{prefix}/{index}", at=at)) for index, call in calls]
+    return Message.of_response(parts, executions)
 
 
 @st.composite
@@ -259,17 +259,17 @@ def agent_steps(
     at: datetime | None = None,
     may_suspend: bool = True,
 ) -> AgentStep:
-    """Steps of every kind: final responses, tool executions, errors and, unless they may not suspend, turns that wait."""
+    """Steps of every kind: final answers, tool executions, errors and, with `may_suspend`, suspended turns."""
     started_at = at or draw(moments())
     prefix = f"{execution_id}/{number}"
-    waits = may_suspend and draw(st.integers(0, 3)) == 0
-    errors = () if waits else draw(st.lists(error_infos(), max_size=1).map(tuple))
-    answered = not waits and (not errors or draw(st.booleans()))
+    is_suspended = may_suspend and draw(st.integers(0, 3)) == 0
+    errors = () if is_suspended else draw(st.lists(error_infos(), max_size=1).map(tuple))
+    has_response = not is_suspended and (not errors or draw(st.booleans()))
     return AgentStep(
         id=draw(_NAMES),
         number=number,
-        message=draw(_answered(prefix=prefix, at=started_at)) if answered else None,
-        open_turn=draw(open_turns(prefix=prefix, at=started_at)) if waits else None,
+        message=draw(_response_messages(prefix=prefix, at=started_at)) if has_response else None,
+        open_turn=draw(open_turns(prefix=prefix, at=started_at)) if is_suspended else None,
         response_id=draw(_SHORT),
         model=draw(_SHORT),
         finish_reason=draw(st.none() | st.sampled_from(FinishReason)),
@@ -281,20 +281,19 @@ def agent_steps(
 
 
 def agent_contexts() -> SearchStrategy[AgentContext]:
-    """What a model may see before an execution."""
+    """Contexts: system prompt, conversation, metadata and response format."""
     conversation = st.lists(messages(), max_size=3)
     return st.builds(AgentContext, _SHORT, conversation, json_objects(), st.none() | response_formats())
 
 
 @st.composite
 def agent_states(draw: DrawFn, *, max_steps: int = 2) -> AgentState:
-    """States before, in and after an execution, of every status, built by the transitions of the loop."""
-    ids, at = (draw(_NAMES), draw(st.none() | _NAMES)), draw(moments())
-    context = draw(agent_contexts())
+    """States before, during and after an execution, with every status, built by the transitions that the loop uses."""
+    at = draw(moments())
     state = AgentState(
-        agent_id=ids[0],
-        parent_agent_id=ids[1],
-        context=context,
+        agent_id=draw(_NAMES),
+        parent_agent_id=draw(st.none() | _NAMES),
+        context=draw(agent_contexts()),
         extensions=draw(json_objects(max_size=2)),
         created_at=at,
         updated_at=at,
@@ -304,8 +303,10 @@ def agent_states(draw: DrawFn, *, max_steps: int = 2) -> AgentState:
     state = state.with_execution_started(draw(_NAMES), at)
     count = draw(st.integers(0, max_steps))
     for number in range(1, count + 1):
-        last, at = number == count, state.updated_at
-        step = agent_steps(number=number, execution_id=state.execution_id, at=at, may_suspend=last)
+        # Only the last step can be suspended.
+        step = agent_steps(
+            number=number, execution_id=state.execution_id, at=state.updated_at, may_suspend=number == count
+        )
         state = state.with_step(draw(step))
     for signal in draw(st.lists(stop_signals(), max_size=2)):
         state = state.with_stop_signal(signal)

@@ -1,11 +1,11 @@
-"""Tools whose behavior is known: what kits and tests call."""
+"""Toy tools with known behavior, for kits and tests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from attrs import field, frozen
 from hypothesis import strategies as st
@@ -29,104 +29,38 @@ _PARAMETERS: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 PARAMETERS: JsonObject = freeze_object(_PARAMETERS)
-"""The schema of every toy: an integer `value` from 0, and optional `seconds` and `key`."""
+"""The schema of every toy tool: a required integer `value` >= 0, and optional `seconds` and `key`."""
 
 
 @frozen
 class Ledger:
-    """What toys were called with: an account that lies outside of everything that is tested.
+    """A record of the calls that toy tools really ran, independent of the code under test.
 
     Attributes:
-        calls: the name of each toy that ran, with its arguments, in the order in which they began.
+        calls: the name and the arguments of each call, in the order in which the calls started.
     """
 
     calls: list[tuple[str, dict[str, Any]]] = field(factory=list)
 
     def record(self, name: str, arguments: dict[str, Any]) -> None:
-        """Note that a toy began to run."""
+        """Add a call that has just started."""
         self.calls.append((name, dict(arguments)))
 
 
-class ToyTool(Tool, CanAccessAgentState):
-    """A tool that notes its call in a ledger, waits, and does what it is made for.
-
-    Args:
-        name: its name.
-        ledger: where it notes its calls.
-        does: makes its result of the value that it is called with and the state; it may raise.
-        policy: how it wants to be run.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        ledger: Ledger,
-        does: Callable[[int, AgentState | None], Any],
-        policy: ToolPolicy = DEFAULT_POLICY,
-    ) -> None:
-        self._name = name
-        self._ledger = ledger
-        self._does = does
-        self._policy = policy
-        self._state: AgentState | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._name
-
-    @property
-    def description(self) -> str:
-        """What it is for."""
-        return f"A toy that serves to {self._name}."
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema that all toys have."""
-        return PARAMETERS
-
-    @property
-    def effect(self) -> Effect:
-        """An effect: it is noted in the ledger."""
-        return Effect.EFFECT
-
-    @property
-    def policy(self) -> ToolPolicy:
-        """How it wants to be run."""
-        return self._policy
-
-    def with_agent_state(self, state: AgentState) -> ToyTool:
-        """Return a copy that may read this state."""
-        bound = type(self)(self._name, self._ledger, self._does, self._policy)
-        bound._state = state  # noqa: SLF001  # of the same class
-        return bound
-
-    async def use(self, *_: Any, **arguments: Any) -> Any:
-        """Note the call, wait for `seconds`, and do it."""
-        self._ledger.record(self._name, arguments)
-        if arguments.get("seconds"):
-            await asyncio.sleep(arguments["seconds"])
-        return self._does(arguments["value"], self._state)
-
-    def __repr__(self) -> str:
-        return f"Toy({self._name!r})"
-
-
-class ThreadedToyTool(ToyTool, CanUseThread):
-    """A toy that works in a thread; it does not wait."""
-
-    def use_in_thread(self, **arguments: Any) -> Any:
-        """Note the call, and do it."""
-        self._ledger.record(self._name, arguments)
-        return self._does(arguments["value"], self._state)
-
-
 def toy_tools(ledger: Ledger) -> list[Tool]:
-    """Return one toy of each kind.
+    """Return one toy tool of each kind.
 
-    `echo` returns its value, `plain` does so in a thread, `whoami` returns the agent's id; `fail` raises, `stop` raises
-    AgentStop, `broken` returns what is not JSON; `alone` is sequential; `keyed` is ordered by its argument `key`; `hasty` has a
-    timeout of one second.
+    | Name | Behavior |
+    |---|---|
+    | `echo` | returns its `value` |
+    | `plain` | returns its `value`; runs in a thread |
+    | `whoami` | returns the id of the agent |
+    | `fail` | raises `RuntimeError` |
+    | `stop` | raises `AgentStop` |
+    | `broken` | returns a value that has no JSON form |
+    | `alone` | is sequential: no other call of the batch runs at the same time |
+    | `keyed` | runs one call at a time for each value of its argument `key` |
+    | `hasty` | has a timeout of one second |
     """
     return [
         ToyTool("echo", ledger, _echo),
@@ -142,8 +76,104 @@ def toy_tools(ledger: Ledger) -> list[Tool]:
 
 
 def toy_call(name: str, value: object = 0, *, id: str = "", **arguments: object) -> ToolCall:  # noqa: A002  # names the field
-    """Make the call of a toy."""
+    """Return a call of a toy tool.
+
+    Args:
+        name: the name of the tool, which need not exist.
+        value: its argument `value`, which need not be valid.
+        id: the id of the call.
+        **arguments: further arguments, as JSON values.
+    """
     return ToolCall(id, name, json.dumps({"value": value, **arguments}))
+
+
+class _Toy(Tool, CanAccessAgentState):
+    """Properties and state shared by the toys that run in the event loop and in threads.
+
+    Args:
+        name: the tool's name.
+        ledger: receives each call that starts.
+        function: returns the result for the argument `value` and the agent's state; it may raise.
+        policy: how the tool wants to be executed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        function: Callable[[int, AgentState | None], Any],
+        policy: ToolPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._function = function
+        self._policy = policy
+        self._state: AgentState | None = None
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self._name
+
+    @property
+    def description(self) -> str:
+        """A description made from the name."""
+        return f"A toy that serves to {self._name}."
+
+    @property
+    def parameters(self) -> JsonObject:
+        """`PARAMETERS`, the schema of all toys."""
+        return PARAMETERS
+
+    @property
+    def effect(self) -> Effect:
+        """`Effect.EFFECT`: the ledger changes."""
+        return Effect.EFFECT
+
+    @property
+    def policy(self) -> ToolPolicy:
+        """How the tool wants to be executed."""
+        return self._policy
+
+    def with_agent_state(self, state: AgentState) -> Self:
+        """Return a copy that passes this state to its function."""
+        bound = type(self)(self._name, self._ledger, self._function, self._policy)
+        bound._state = state  # noqa: SLF001  # of the same class
+        return bound
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+
+class ToyTool(_Toy):
+    """A tool that records its call in a ledger, sleeps for `seconds`, and calls a function.
+
+    Args:
+        name: the tool's name.
+        ledger: receives each call that starts.
+        function: returns the result for the argument `value` and the agent's state; it may raise.
+        policy: how the tool wants to be executed.
+    """
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Record the call, sleep, and return the function's result."""
+        self._ledger.record(self._name, arguments)
+        if arguments.get("seconds"):
+            await asyncio.sleep(arguments["seconds"])
+        return self._function(arguments["value"], self._state)
+
+
+class ThreadedToyTool(_Toy, CanUseThread):
+    """A toy tool that runs in a thread. It does not sleep: the event loop's virtual time ignores threads."""
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Do the same as `use_in_thread`."""
+        return self.use_in_thread(**arguments)
+
+    def use_in_thread(self, **arguments: Any) -> Any:
+        """Record the call, and return the function's result."""
+        self._ledger.record(self._name, arguments)
+        return self._function(arguments["value"], self._state)
 
 
 def _echo(value: int, _: AgentState | None) -> int:
@@ -158,6 +188,8 @@ def _stop(value: int, _: AgentState | None) -> int:
     raise AgentStop(f"the toy stops at {value}")
 
 
+# Batches of calls, for property tests.
+
 _NAMES = ("echo", "whoami", "fail", "stop", "broken", "alone", "keyed", "hasty")
 _ASYNC_CALLS = st.builds(
     toy_call,
@@ -167,8 +199,8 @@ _ASYNC_CALLS = st.builds(
     seconds=st.sampled_from([0, 0.5, 2, 3]),
     key=st.sampled_from(["a", "b"]),
 )
-_PLAIN_CALLS = st.builds(toy_call, st.sampled_from(["plain", "echo", "alone"]), st.integers(0, 30))
-_BAD_CALLS = st.one_of(
+_THREADED_CALLS = st.builds(toy_call, st.sampled_from(["plain", "echo", "alone"]), st.integers(0, 30))
+_INVALID_CALLS = st.one_of(
     st.builds(toy_call, st.sampled_from(["ekko", "", "no such tool"]), st.integers(0, 5)),
     st.builds(toy_call, st.just("echo"), st.sampled_from(["text", -1, None, 1.5, [1]])),
     st.builds(toy_call, st.just("echo"), st.just(1), surplus=st.booleans()),
@@ -181,22 +213,22 @@ _BAD_CALLS = st.one_of(
 )
 
 
-def _mostly(good: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[ToolCall]:
-    """Draw four good calls for each bad one."""
-    return st.integers(0, 4).flatmap(lambda one: _BAD_CALLS if one == 0 else good)
+def _mostly(valid: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[ToolCall]:
+    """Draw four valid calls for each invalid one."""
+    return st.integers(0, 4).flatmap(lambda roll: _INVALID_CALLS if roll == 0 else valid)
 
 
 BATCHES = st.lists(_mostly(_ASYNC_CALLS), max_size=8)
-"""Batches of good and bad calls of the toys; waiting takes virtual time."""
-PLAIN_BATCHES = st.lists(_mostly(_PLAIN_CALLS), max_size=6)
-"""Batches that use threads."""
+"""Batches of valid and invalid calls of toy tools; sleeping takes virtual time only."""
+THREADED_BATCHES = st.lists(_mostly(_THREADED_CALLS), max_size=6)
+"""Batches with calls that run in threads."""
 
 
 class Gatekeeper(Interceptor):
-    """Blocks, answers, suspends and changes calls, each by the value that the call carries; counts in the state."""
+    """Blocks, answers, suspends and edits calls depending on their argument `value`, and counts calls in the state."""
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Give a verdict by the value."""
+        """Block 3, answer 4, suspend 5, and change 6 to 60."""
         seen = point.state.context.metadata.get("seen", 0)
         point = point.with_state(point.state.with_metadata(seen=seen + 1))
         value = point.arguments["value"]
@@ -209,5 +241,5 @@ class Gatekeeper(Interceptor):
         return point.with_arguments({**point.arguments, "value": 60}) if value == 6 else point  # noqa: PLR2004
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Change some outcomes."""
+        """Replace the result 7."""
         return point.with_value("changed") if point.execution.value == 7 else point  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Models whose answers depend on the request alone, for executions that are stored and gone on with."""
+"""Models whose responses depend only on the request, for executions that are stored and resumed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from agentloop.testing import CountingIds, Ledger, LoopClock, toy_call, toy_tool
 from agentloop.values import FinishReason, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
 
 
-def reported(request: InferenceRequest) -> Usage:
-    """Report the same tokens every time."""
+def constant_usage(request: InferenceRequest) -> Usage:
+    """Return the same usage for every request."""
     return Usage(900, 100, 0, 0, 0)
 
 
-class Tireless(CanInfer):
-    """Calls a tool as long as there is one, and answers when there is none."""
+class PersistentModel(CanInfer):
+    """A model that calls a tool while tools are offered, and answers when there are none."""
 
     def __init__(
         self,
-        usage: Callable[[InferenceRequest], Usage] = reported,
+        usage: Callable[[InferenceRequest], Usage] = constant_usage,
         *,
         calls: Callable[[], list[ToolCall]] = lambda: [toy_call("echo", 1)],
         model: str = "big-1",
@@ -44,8 +44,8 @@ class Tireless(CanInfer):
         return InferenceResponse((Text("what I found"),), FinishReason.STOP, self.usage(request), self.model)
 
 
-def loop_of(model: CanInfer, *interceptors: CanIntercept, ledger: Ledger | None = None) -> AgentLoop:
-    """Make a loop with toys, in virtual time."""
+def create_loop(model: CanInfer, *interceptors: CanIntercept, ledger: Ledger | None = None) -> AgentLoop:
+    """Return a loop with toy tools, in virtual time."""
     return AgentLoop(
         ToolCallingDriver(model),
         toy_tools(ledger or Ledger()),
@@ -55,6 +55,6 @@ def loop_of(model: CanInfer, *interceptors: CanIntercept, ledger: Ledger | None 
     )
 
 
-def outcome(state: AgentState) -> tuple[str, str]:
-    """Return status and reason."""
+def status_and_reason(state: AgentState) -> tuple[str, str]:
+    """Return the status, and the reason of the stop signal."""
     return state.status.value, state.stop_signal.reason.value if state.stop_signal is not None else ""

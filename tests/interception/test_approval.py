@@ -1,4 +1,4 @@
-"""Calls that wait for a person."""
+"""Calls that are suspended until a person has decided on them."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ def set_name(value: str) -> str:
     return value
 
 
-def loop_of(*calls: tuple[str, Any], interceptors: Any, ledger: Ledger | None = None, tools: Any = ()) -> AgentLoop:
-    """Return a loop whose first step makes these calls of toys, and whose second answers."""
+def create_loop(*calls: tuple[str, Any], interceptors: Any, ledger: Ledger | None = None, tools: Any = ()) -> AgentLoop:
+    """Return a loop whose first step makes these calls of toy tools, and whose second step answers."""
     script = [ScenarioStep.tool_calls(*[(name, {"value": value}) for name, value in calls]), ScenarioStep.final("done")]
     return AgentLoop(ScriptedDriver(*script), [*toy_tools(ledger or Ledger()), *tools], interceptors=interceptors)
 
 
-def waiting(state: AgentState) -> list[tuple[str, str]]:
-    """Return the tools that wait, with the reasons."""
+def suspended_calls(state: AgentState) -> list[tuple[str, str]]:
+    """Return the names of the tools of suspended calls, with the reasons."""
     return [(call.call.name, call.reason) for call in state.pending]
 
 
-def outcome(state: AgentState, place: int = 0) -> ToolExecution:
+def outcome(state: AgentState, index: int = 0) -> ToolExecution:
     """Return the outcome of a call of the first step."""
-    return state.steps[0].executions[place]
+    return state.steps[0].executions[index]
 
 
-def test_what_changes_something_waits_and_nothing_else() -> None:
-    """Without being told more, every call of a tool whose effect is `effect` waits."""
+def test_calls_with_an_effect_are_suspended_by_default() -> None:
+    """Without rules, every call of a tool whose effect is `effect` is suspended, and no other."""
     script = [
         ScenarioStep.tool_calls(("echo", {"value": 1}), ("look", {}), ("set_name", {"value": "x"})),
         ScenarioStep.final("done"),
     ]
     loop = AgentLoop(ScriptedDriver(*script), [*toy_tools(Ledger()), look, set_name], interceptors=[RequireApproval()])
     state = loop.execute_sync("go")
-    assert waiting(state) == [("echo", "a call of 'echo' needs approval")]
-    assert [one.name for one in state.steps[0].executions] == ["look", "set_name"]
+    assert suspended_calls(state) == [("echo", "a call of 'echo' needs approval")]
+    assert [execution.name for execution in state.steps[0].executions] == ["look", "set_name"]
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_what_changes_something_waits_and_nothing_else() -> None:
         (RequireApproval([]), []),
     ],
 )
-def test_which_calls_wait(approval: RequireApproval, expected: list[tuple[str, int]]) -> None:
-    """By name, pattern, caller, arguments, effect and metadata, and not those that are left out."""
-    loop = loop_of(("echo", 1), ("whoami", 2), ("echo", 5), interceptors=[approval])
+def test_which_calls_are_suspended(approval: RequireApproval, expected: list[tuple[str, int]]) -> None:
+    """Rules select calls by name, pattern, caller, arguments, effect and metadata; `unless` has exceptions."""
+    loop = create_loop(("echo", 1), ("whoami", 2), ("echo", 5), interceptors=[approval])
     state = loop.execute_sync(AgentState.start("go", agent_id="clerk").with_metadata(stage="live"))
     assert [(call.call.name, call.call.arguments["value"]) for call in state.pending] == expected
 
 
-def test_calls_of_an_ensemble_can_wait() -> None:
-    """A rule may name the ensemble that the tool came in, whether or not that changes anything about it."""
+def test_calls_can_be_selected_by_ensemble() -> None:
+    """A rule may name the tool's ensemble, whether or not the ensemble changes anything about the tool."""
     for defaults in ({}, {"value": "x"}):
         ensemble = Ensemble("names", [set_name], defaults=defaults)
         script = [ScenarioStep.tool_calls(("set_name", {"value": "x"}), ("look", {})), ScenarioStep.final("done")]
         approval = RequireApproval([Rule(ensemble="na*")])
         loop = AgentLoop(ScriptedDriver(*script), [look, ensemble], interceptors=[approval])
-        assert waiting(loop.execute_sync("go")) == [("set_name", "a call of 'set_name' needs approval")]
+        assert suspended_calls(loop.execute_sync("go")) == [("set_name", "a call of 'set_name' needs approval")]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_calls_of_an_ensemble_can_wait() -> None:
         (RequireApproval([Rule(tool="echo", reason="loud")], reason="think twice"), "loud"),
     ],
 )
-def test_the_person_is_shown_a_reason(approval: RequireApproval, reason: str) -> None:
-    """It is that of the rule, or else that of all, which may be made of the call."""
-    state = loop_of(("echo", 3), interceptors=[approval]).execute_sync("go")
-    assert waiting(state) == [("echo", reason)]
+def test_a_suspended_call_has_a_reason(approval: RequireApproval, reason: str) -> None:
+    """The reason is that of the rule, or the text or function for all calls."""
+    state = create_loop(("echo", 3), interceptors=[approval]).execute_sync("go")
+    assert suspended_calls(state) == [("echo", reason)]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_the_person_is_shown_a_reason(approval: RequireApproval, reason: str) ->
     ],
 )
 async def test_what_a_decision_does(decision: Decision, status: str, text: str, ran: list[int]) -> None:
-    """Approved it runs, denied the model is told why, answered it does not run, edited it is validated again."""
+    """An approved call runs, a denied one is blocked, an answered one does not run, an edited one is validated again."""
     ledger = Ledger()
-    loop = loop_of(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
+    loop = create_loop(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     done = await loop.resume(state, {"run/1/0": decision})
     assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "done")
@@ -140,11 +140,11 @@ async def test_what_a_decision_does(decision: Decision, status: str, text: str, 
     assert [arguments["value"] for _, arguments in ledger.calls] == ran
 
 
-async def test_what_runs_is_what_was_shown() -> None:
-    """What others did to the call before it was shown is not done to it again after the decision."""
+async def test_the_call_that_was_shown_runs() -> None:
+    """Changes that other interceptors made before the decision are not repeated after it."""
     ledger = Ledger()
     double = before_tool_use(lambda point: point.with_arguments({"value": point.arguments["value"] * 2}))
-    loop = loop_of(("echo", 3), interceptors=[double, RequireApproval()], ledger=ledger)
+    loop = create_loop(("echo", 3), interceptors=[double, RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 6}
     done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
@@ -154,15 +154,15 @@ async def test_what_runs_is_what_was_shown() -> None:
     assert [arguments["value"] for _, arguments in ledger.calls] == [6, 5]
 
 
-async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
-    """An approval is for what was shown; an interceptor inside that changes it has it shown as it is then, and it runs once."""
+async def test_a_call_that_changes_after_the_decision_is_suspended_again() -> None:
+    """When an inner interceptor changes an approved call, the changed call needs an approval of its own, and runs once."""
     ledger = Ledger()
 
-    def clipped(point: BeforeToolUse) -> BeforeToolUse:
+    def limit_value(point: BeforeToolUse) -> BeforeToolUse:
         return point.with_arguments({"value": min(point.arguments["value"], 10)})
 
-    loop = loop_of(
-        ("echo", 30), interceptors=[RequireApproval(), before_tool_use(clipped, priority=-950)], ledger=ledger
+    loop = create_loop(
+        ("echo", 30), interceptors=[RequireApproval(), before_tool_use(limit_value, priority=-950)], ledger=ledger
     )
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 30}
@@ -176,10 +176,10 @@ async def test_a_call_that_is_changed_after_the_decision_waits_again() -> None:
     assert len(ledger.calls) == 1
 
 
-async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
-    """A permission that was taken away meanwhile blocks the call (law 11)."""
+async def test_an_approved_call_still_needs_permission() -> None:
+    """A permission that was removed since then blocks the call (law 11)."""
     ledger = Ledger()
-    loop = loop_of(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
+    loop = create_loop(("echo", 3), interceptors=[RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     stricter = loop.with_interceptors(Permissions(deny=["echo"]))
     done = await stricter.resume(state, {"run/1/0": approve()})
@@ -187,28 +187,28 @@ async def test_an_approved_call_is_still_held_against_the_permissions() -> None:
     assert not ledger.calls
 
 
-def test_nobody_is_asked_about_a_call_that_is_blocked_or_invalid() -> None:
-    """What cannot run needs no decision."""
-    loop = loop_of(
+def test_blocked_and_invalid_calls_are_not_suspended() -> None:
+    """A call that cannot run needs no decision."""
+    loop = create_loop(
         ("echo", 1), ("echo", -5), ("nobody", 1), interceptors=[RequireApproval(), Permissions(deny=["echo"])]
     )
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.COMPLETED
-    assert [one.status.value for one in state.steps[0].executions] == ["blocked", "rejected", "rejected"]
+    assert [execution.status.value for execution in state.steps[0].executions] == ["blocked", "rejected", "rejected"]
 
 
-def test_a_rule_that_raises_lets_nothing_run() -> None:
-    """Whoever cannot say whether a call needs approval stops the execution (law 11)."""
+def test_a_rule_that_raises_fails_the_execution() -> None:
+    """When a predicate raises, the call does not run (law 11)."""
     ledger = Ledger()
     broken = RequireApproval([lambda point: bool(point.arguments["missing"])])
-    state = loop_of(("echo", 1), interceptors=[broken], ledger=ledger).execute_sync("go")
+    state = create_loop(("echo", 1), interceptors=[broken], ledger=ledger).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert not ledger.calls
 
 
-async def test_a_decision_that_is_none_is_refused() -> None:
-    """What is easily mistaken for a decision is told from one."""
-    loop = loop_of(("echo", 1), interceptors=[RequireApproval()])
+async def test_an_invalid_decision_is_refused() -> None:
+    """For a value such as True, the error names the functions that create decisions."""
+    loop = create_loop(("echo", 1), interceptors=[RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     with pytest.raises(DecisionError, match=r"the decision about 'run/1/0' is True; make one with approve\(\)"):
         await loop.resume(state, {"run/1/0": True})  # type: ignore[dict-item]  # the mistake under test
@@ -224,10 +224,10 @@ CALLS = st.builds(
 
 
 @given(CALLS, CALLS)
-def test_a_digest_is_of_one_key_tool_and_arguments(one: PendingCall, other: PendingCall) -> None:
-    """Two calls have the same digest when key, tool and arguments are the same, and at no other time."""
-    bound = [(call.key, call.call.name, call.call.arguments_json) for call in (one, other)]
-    assert (one.digest == other.digest) == (bound[0] == bound[1])
+def test_a_digest_identifies_key_tool_and_arguments(first: PendingCall, second: PendingCall) -> None:
+    """Two calls have the same digest if and only if key, tool and arguments are the same."""
+    identities = [(call.key, call.call.name, call.call.arguments_json) for call in (first, second)]
+    assert (first.digest == second.digest) == (identities[0] == identities[1])
 
 
 @given(
@@ -235,24 +235,24 @@ def test_a_digest_is_of_one_key_tool_and_arguments(one: PendingCall, other: Pend
     st.data(),
     st.sampled_from([approve, deny, answer, edit]),
 )
-def test_a_decision_serves_its_key_and_digest_only(values: list[int], data: st.DataObject, make: Any) -> None:
-    """A decision made about one call is refused for any other, whatever it is, and then nothing has run (law 16)."""
+def test_a_decision_is_valid_only_for_its_key_and_digest(values: list[int], data: st.DataObject, create: Any) -> None:
+    """A decision on one call is refused for any other call, and then no call has run (law 16)."""
     ledger = Ledger()
-    loop = loop_of(*[("echo", value) for value in values], interceptors=[RequireApproval()], ledger=ledger)
+    loop = create_loop(*[("echo", value) for value in values], interceptors=[RequireApproval()], ledger=ledger)
     state = from_json(to_json(loop.execute_sync("go", execution_id="run")), AgentState)
-    shown = data.draw(st.sampled_from(state.pending))
-    meant = data.draw(st.sampled_from(state.pending))
-    changed = data.draw(st.booleans())
-    if changed:  # the call that waits is not any more the one that was shown
-        other = evolve(shown, call=shown.call.with_arguments({"value": shown.call.arguments["value"] + 10}))
-        shown = other
-    given_value: dict[Any, tuple[Any, ...]] = {approve: (), deny: ("no",), answer: (1,), edit: ({"value": 9},)}
-    decision = make(*given_value[make], digest=shown.digest)
-    if shown.key == meant.key and not changed:
-        done = asyncio.run(loop.resume(state, {meant.key: decision}))
-        assert meant.key not in [call.key for call in done.pending]
-        assert len(ledger.calls) == (1 if make in {approve, edit} else 0)
+    requested = data.draw(st.sampled_from(state.pending))
+    target = data.draw(st.sampled_from(state.pending))
+    is_changed = data.draw(st.booleans())
+    if is_changed:  # the suspended call is no longer the one that was shown
+        value = requested.call.arguments["value"] + 10
+        requested = evolve(requested, call=requested.call.with_arguments({"value": value}))
+    arguments_of: dict[Any, tuple[Any, ...]] = {approve: (), deny: ("no",), answer: (1,), edit: ({"value": 9},)}
+    decision = create(*arguments_of[create], digest=requested.digest)
+    if requested.key == target.key and not is_changed:
+        done = asyncio.run(loop.resume(state, {target.key: decision}))
+        assert target.key not in [call.key for call in done.pending]
+        assert len(ledger.calls) == (1 if create in {approve, edit} else 0)
     else:
         with pytest.raises(DecisionError, match="given for another tool or other arguments"):
-            asyncio.run(loop.resume(state, {meant.key: decision}))
+            asyncio.run(loop.resume(state, {target.key: decision}))
         assert not ledger.calls

@@ -1,11 +1,11 @@
-"""What tokens cost, and what they went to."""
+"""The prices of tokens, and what an execution's tokens were used for."""
 
 from __future__ import annotations
 
 from importlib import util
 
 import pytest
-from genai_prices import Usage as TheirUsage
+from genai_prices import Usage as PublishedUsage
 from genai_prices import calc_price
 from hypothesis import given
 
@@ -16,11 +16,11 @@ from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import ASSUMED_PRICE
 from agentloop.testing import SCENARIOS, Ledger, Scenario, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import InferenceResponse, Text, Usage
-from tests.interception.budget_models import Tireless, loop_of, outcome
+from tests.interception.budget_models import PersistentModel, create_loop, status_and_reason
 
 
 def test_a_price_counts_each_kind_of_token_once() -> None:
-    """Cached and cache-writing input are parts of the input, with prices of their own."""
+    """Input that is read from or written to the cache is part of the input, with prices of its own."""
     price = Price(input=3, output=15, cached_input=0.3, cache_write=3.75)
     cost = price.cost(Usage(1_000_000, 100_000, 400_000, 200_000, 0))
     assert cost == round((0.4 * 3 + 0.4 * 0.3 + 0.2 * 3.75 + 0.1 * 15) * COST_UNITS_PER_DOLLAR)
@@ -29,7 +29,7 @@ def test_a_price_counts_each_kind_of_token_once() -> None:
 
 
 def test_the_first_row_that_matches_counts() -> None:
-    """A table is read from the top, by name or pattern; models that it does not have are as dear as its dearest."""
+    """Rows match by name or pattern, in order; other models are assumed to have the highest price of the table."""
     small, large = Price(input=1, output=2), Price(input=5, output=30)
     table = PriceTable({"house-mini*": small, "house-*": large})
     assert table.price("house-mini-2026") == small
@@ -39,25 +39,25 @@ def test_the_first_row_that_matches_counts() -> None:
     assert PriceTable({}).assumed == ASSUMED_PRICE
 
 
-def test_published_prices_are_those_of_the_package() -> None:
-    """A model of a provider has the price that genai-prices states for the same tokens."""
+def test_published_prices_agree_with_the_package() -> None:
+    """A model costs what genai-prices calculates for the same tokens."""
     prices = PublishedPrices()
     for model in ("gpt-4o-2024-08-06", "claude-sonnet-4-5", "gemini-2.5-pro"):
         price = prices.price(model, 10_000)
         assert price is not None
-        theirs = calc_price(
-            TheirUsage(input_tokens=10_000, cache_read_tokens=2_000, output_tokens=700),
+        published = calc_price(
+            PublishedUsage(input_tokens=10_000, cache_read_tokens=2_000, output_tokens=700),
             model,
             genai_request_timestamp=prices.at,
         )
-        ours = price.cost(Usage(10_000, 700, 2_000, 0))
-        assert ours is not None
-        assert ours / COST_UNITS_PER_DOLLAR == pytest.approx(float(theirs.total_price))
+        cost = price.cost(Usage(10_000, 700, 2_000, 0))
+        assert cost is not None
+        assert cost / COST_UNITS_PER_DOLLAR == pytest.approx(float(published.total_price))
     assert prices.price("no such model") is None
 
 
-def test_prices_that_rise_with_the_size_of_a_request() -> None:
-    """A provider that charges more for long requests is taken at its word."""
+def test_prices_may_depend_on_the_size_of_a_request() -> None:
+    """A model with a higher price for long requests has that price."""
     short, long = (PublishedPrices().price("gemini-2.5-pro", size) for size in (10_000, 300_000))
     assert short is not None
     assert long is not None
@@ -65,12 +65,12 @@ def test_prices_that_rise_with_the_size_of_a_request() -> None:
     assert long.output > short.output
 
 
-def test_without_the_package_a_table_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cost limit says how to install what is missing; one with its own prices needs nothing."""
-    real = util.find_spec
+def test_published_prices_need_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, the error of a cost limit says how to install it; a table of prices does not need it."""
+    find_spec = util.find_spec
     monkeypatch.setattr(
         "agentloop.interception.budgets.prices.find_spec",
-        lambda name: None if name == "genai_prices" else real(name),
+        lambda name: None if name == "genai_prices" else find_spec(name),
     )
     with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[prices\]'"):
         CostLimit(1.0)
@@ -78,44 +78,46 @@ def test_without_the_package_a_table_is_asked_for(monkeypatch: pytest.MonkeyPatc
     assert Budget(tokens=5).prices is None
 
 
-def test_a_cost_limit_knows_published_prices() -> None:
-    """With the package there, money is limited without any more to say."""
-    state = run_in_virtual_time(loop_of(Tireless(model="gpt-4o-2024-08-06"), Budget(cost=0.05)).execute("go"))
-    assert outcome(state) == ("stopped", "cost_limit")
+def test_a_cost_limit_uses_published_prices() -> None:
+    """If the package is installed, a cost limit needs no prices."""
+    state = run_in_virtual_time(
+        create_loop(PersistentModel(model="gpt-4o-2024-08-06"), Budget(cost=0.05)).execute("go")
+    )
+    assert status_and_reason(state) == ("stopped", "cost_limit")
     assert state.final_text == "what I found"
     assert state.usage.input_tokens is not None
     assert state.usage.output_tokens is not None
     assert state.usage.input_tokens * 2.5e-6 + state.usage.output_tokens * 10e-6 <= 0.05
 
 
-# --- the account by component -----------------------------------------------------------------------------------------
+# --- the token account ------------------------------------------------------------------------------------------------
 
 
 @given(SCENARIOS)
-def test_the_parts_add_up_to_what_was_reported(scenario: Scenario) -> None:
-    """Every token that a provider reported is in one part of the account, and no other is."""
-    state = run_in_virtual_time(loop_of(scenario.inference()).execute(AgentState.start("go")))
-    account = token_account(state, tools=[one.spec for one in toy_tools(Ledger())])
-    known = all(step.usage.total_tokens is not None for step in state.steps)
-    assert account.reported is known
-    if known:
+def test_the_parts_add_up_to_the_reported_tokens(scenario: Scenario) -> None:
+    """The parts of the account contain exactly the tokens that the provider reported."""
+    state = run_in_virtual_time(create_loop(scenario.inference()).execute(AgentState.start("go")))
+    account = token_account(state, tools=[tool.spec for tool in toy_tools(Ledger())])
+    is_reported = all(step.usage.total_tokens is not None for step in state.steps)
+    assert account.reported is is_reported
+    if is_reported:
         assert account.total.tokens == state.usage.total_tokens
         assert account.answer.tokens == state.usage.output_tokens
 
 
 def test_the_input_is_divided_by_length() -> None:
-    """A part has as many tokens as its share of what was sent, and what a tool gave back is told from the history."""
-    lines = [
+    """Each part has tokens in proportion to its length, and results of tools are not part of the history."""
+    responses = [
         InferenceResponse((toy_call("echo", 7),), usage=Usage(1_000, 10)),
         InferenceResponse((Text("seven"),), usage=Usage(2_000, 20)),
     ]
     start = AgentState.start("q" * 100, system_prompt="s" * 300)
-    state = run_in_virtual_time(loop_of(ScriptedInference(*lines)).execute(start))
+    state = run_in_virtual_time(create_loop(ScriptedInference(*responses)).execute(start))
     account = token_account(state, prices=PriceTable({"*": Price(input=10, output=50)}))
-    written = len("echo") + len(toy_call("echo", 7).arguments_json)
-    second = 300 + 100 + written + len("7")
-    assert account.system_prompt.tokens == 750 + 2_000 * 300 // second
-    assert account.tool_results.tokens == 2_000 // second
+    call_bytes = len("echo") + len(toy_call("echo", 7).arguments_json)
+    second_input_bytes = 300 + 100 + call_bytes + len("7")
+    assert account.system_prompt.tokens == 750 + 2_000 * 300 // second_input_bytes
+    assert account.tool_results.tokens == 2_000 // second_input_bytes
     assert account.answer.tokens == 30
     assert account.tools.tokens == 0
     assert account.total.tokens == 3_030
@@ -125,10 +127,10 @@ def test_the_input_is_divided_by_length() -> None:
     assert account.explain().splitlines()[0] == "3,030 tokens  $0.0315, divided by length:"
 
 
-def test_what_a_provider_does_not_report_is_estimated_and_said_to_be() -> None:
-    """Without reported tokens the account is made from lengths, and shows that it is."""
-    line = InferenceResponse((Text("a" * 400),), usage=Usage())
-    state = run_in_virtual_time(loop_of(ScriptedInference(line)).execute(AgentState.start("q" * 800)))
+def test_tokens_that_are_not_reported_are_estimated() -> None:
+    """Without reported tokens the account is estimated by length, and says so."""
+    response = InferenceResponse((Text("a" * 400),), usage=Usage())
+    state = run_in_virtual_time(create_loop(ScriptedInference(response)).execute(AgentState.start("q" * 800)))
     account = token_account(state)
     assert (account.history.tokens, account.answer.tokens, account.reported) == (200, 100, False)
     assert account.explain().startswith("about 300 tokens")

@@ -1,4 +1,4 @@
-"""What was lent to an agent counts also where its call is not run again, after a crash or in a replay."""
+"""The usage of leases also counts where the call that gave them does not run again: after a crash, and in a replay."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from tests.loop.recovery_bench import Model
 from tests.replay.bench import Ledger, tools
 
 
-def _office(journal: CrashableJournal | None) -> AgentLoop:
+def create_loop(journal: CrashableJournal | None) -> AgentLoop:
+    """Return a loop with a sub-agent that uses a lease of its budget."""
     child = AgentLoop(ToolCallingDriver(Model([("look", {"n": 1})], [("look", {"n": 2})], "Seen.")), tools(Ledger()))
     model = Model([("clerk", {"task": "look"})], [("clerk", {"task": "look again"})], "Done.")
     loop = AgentLoop(ToolCallingDriver(model), [child.as_tool("clerk", "Looks.", budget_share=1.0)], journal=journal)
     return loop.with_interceptors(Budget(steps=6, wrap_up=0))
 
 
-async def test_what_an_agent_used_before_a_crash_is_counted_after_it() -> None:
-    """Cut off at any record, the execution comes to the same limit at the same step."""
+async def test_the_usage_of_a_lease_before_a_crash_is_counted_after_it() -> None:
+    """An execution that crashes after any record of the sub-agent's call reaches the same limit at the same step."""
     journal = CrashableJournal()
-    state = await _office(journal).execute("go", execution_id="run")
+    state = await create_loop(journal).execute("go", execution_id="run")
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.STEP_LIMIT
     kinds = [(record.execution_id, record.kind) for record in journal.appended]
     after_the_call = kinds.index(("run", RecordKind.CALL_OUTCOME)) + 1
     for count in range(after_the_call, len(kinds)):
-        left = await journal.after_crash(count)
-        again = await _office(left).recover("run")
-        assert again.stop_signal == state.stop_signal, count
-        assert again.step_count == state.step_count
-        assert again.context.metadata == state.context.metadata
+        crashed = await journal.after_crash(count)
+        recovered = await create_loop(crashed).recover("run")
+        assert recovered.stop_signal == state.stop_signal, count
+        assert recovered.step_count == state.step_count
+        assert recovered.extensions == state.extensions
+        assert recovered.context.metadata == state.context.metadata
 
 
-async def test_what_an_agent_used_is_counted_in_a_replay() -> None:
-    """Its call is not run, and what it had used is known."""
+async def test_the_usage_of_a_lease_is_counted_in_a_replay() -> None:
+    """The sub-agent's call does not run, and the usage of its lease is read from the record."""
     journal = CrashableJournal()
-    await _office(journal).execute("go", execution_id="run")
-    found = await replay(journal, "run", _office(None))
-    assert found.is_equal, found.explain()
+    await create_loop(journal).execute("go", execution_id="run")
+    result = await replay(journal, "run", create_loop(None))
+    assert result.is_equal, result.explain()

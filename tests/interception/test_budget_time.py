@@ -1,4 +1,4 @@
-"""Deadlines: the time of an execution reaches into its tools and inferences."""
+"""Limits on time: they apply to the tool calls and inferences of an execution."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from agentloop import AgentLoop, AgentState, Budget, ScriptedInference, ToolCallingDriver
 from agentloop.testing import Ledger, LoopClock, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ToolStatus
-from tests.interception.budget_models import Tireless, loop_of, outcome
+from tests.interception.budget_models import PersistentModel, create_loop, status_and_reason
 
 
-def timed(loop: AgentLoop) -> tuple[AgentState, float]:
-    """Run in virtual time, and say how long it took."""
+def execute_timed(loop: AgentLoop) -> tuple[AgentState, float]:
+    """Execute in virtual time; return the state and the seconds that passed."""
 
     async def run() -> tuple[AgentState, float]:
         state = await loop.execute("go")
@@ -23,84 +23,85 @@ def timed(loop: AgentLoop) -> tuple[AgentState, float]:
     return run_in_virtual_time(run())
 
 
-def test_a_tool_runs_no_longer_than_the_time_that_is_left_for_tools() -> None:
-    """Calls are cut off when only the reserve is left, their siblings are kept, and the last answer has its time."""
-    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=50)], seconds=1)
-    state, seconds = timed(loop_of(model, Budget(seconds=20)))
-    assert outcome(state) == ("stopped", "time_limit")
-    assert [one.status for one in state.steps[0].executions] == [ToolStatus.SUCCEEDED, ToolStatus.TIMED_OUT]
+def test_calls_are_cancelled_when_only_the_reserved_time_remains() -> None:
+    """The other calls of the batch keep their outcomes, and time is left for the last answer."""
+    model = PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=50)], seconds=1)
+    state, seconds = execute_timed(create_loop(model, Budget(seconds=20)))
+    assert status_and_reason(state) == ("stopped", "time_limit")
+    statuses = [execution.status for execution in state.steps[0].executions]
+    assert statuses == [ToolStatus.SUCCEEDED, ToolStatus.TIMED_OUT]
     assert state.steps[0].executions[1].may_have_run
     assert state.final_text == "what I found"
     assert seconds == pytest.approx(19)
 
 
-def test_each_batch_has_what_the_ones_before_it_have_left() -> None:
-    """The time is one for the whole execution, not one for each call."""
-    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=7)])
-    state, seconds = timed(loop_of(model, Budget(seconds=20)))
-    statuses = [one.status.value for step in state.steps for one in step.executions]
+def test_each_batch_has_the_time_that_remains_after_the_previous_ones() -> None:
+    """The limit applies to the whole execution, not to each call."""
+    model = PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=7)])
+    state, seconds = execute_timed(create_loop(model, Budget(seconds=20)))
+    statuses = [execution.status.value for step in state.steps for execution in step.executions]
     assert statuses == ["succeeded", "succeeded", "timed_out"]
     assert seconds == pytest.approx(18)
 
 
 def test_without_a_last_answer_calls_have_all_the_time() -> None:
-    """A budget that keeps nothing back cuts calls off at the end, and stops there."""
-    model = Tireless(calls=lambda: [toy_call("echo", 1, seconds=50)])
-    state, seconds = timed(loop_of(model, Budget(seconds=20, wrap_up=0)))
-    assert (outcome(state), state.step_count) == (("stopped", "time_limit"), 1)
+    """A budget without a reserve cancels calls at the limit, and the execution stops."""
+    model = PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=50)])
+    state, seconds = execute_timed(create_loop(model, Budget(seconds=20, wrap_up=0)))
+    assert (status_and_reason(state), state.step_count) == (("stopped", "time_limit"), 1)
     assert seconds == pytest.approx(20)
 
 
-def test_an_inference_is_cut_off_at_the_end() -> None:
-    """A model that does not answer in time does not hold the execution, be it asked for the last answer or not."""
+def test_an_inference_is_cancelled_at_the_limit() -> None:
+    """The execution stops at the limit even if the model has not answered, also during the last answer."""
     for seconds in (30.0, 0.5):
-        model = Tireless(seconds=seconds)
-        state, took = timed(loop_of(model, Budget(seconds=0.4)))
-        assert outcome(state) == ("stopped", "time_limit")
-        assert took == pytest.approx(0.4)
+        model = PersistentModel(seconds=seconds)
+        state, elapsed = execute_timed(create_loop(model, Budget(seconds=0.4)))
+        assert status_and_reason(state) == ("stopped", "time_limit")
+        assert elapsed == pytest.approx(0.4)
         assert state.step_count == 0
 
 
-def test_no_call_begins_when_its_time_is_over() -> None:
-    """A model that took the time that its calls would have needed gets them back as blocked; no effect has begun."""
+def test_no_call_starts_when_the_time_for_tools_is_over() -> None:
+    """Calls for which the model has left no time are blocked."""
     ledger = Ledger()
-    model = Tireless(seconds=9.5)
-    state, seconds = timed(loop_of(model, Budget(seconds=10), ledger=ledger))
-    assert [one.status for one in state.steps[0].executions] == [ToolStatus.BLOCKED]
+    model = PersistentModel(seconds=9.5)
+    state, seconds = execute_timed(create_loop(model, Budget(seconds=10), ledger=ledger))
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.BLOCKED]
     assert not ledger.calls
-    assert outcome(state) == ("stopped", "time_limit")
+    assert status_and_reason(state) == ("stopped", "time_limit")
     assert seconds == pytest.approx(10)
 
 
-class Hasty(ManualClock):
-    """A clock on which two seconds pass each time that it is looked at."""
+class FastClock(ManualClock):
+    """A clock that advances by two seconds each time it is read."""
 
     def now(self) -> object:  # type: ignore[override]  # a moment, as the clock it extends gives it
         self.advance(2)
         return super().now()
 
 
-def test_the_time_is_that_of_the_loop() -> None:
-    """Whether time is left is asked of the clock that the loop was given, whatever the machine's says."""
+def test_time_is_read_from_the_clock_of_the_loop() -> None:
+    """The limit takes effect by the loop's clock, not by the system's."""
     loop = AgentLoop(
         ToolCallingDriver(ScriptedInference(*[[toy_call("echo", n)] for n in range(50)])),
         toy_tools(Ledger()),
         interceptors=[Budget(seconds=60, wrap_up=0)],
-        clock=Hasty(),
+        clock=FastClock(),
     )
     state = run_in_virtual_time(loop.execute("go"))
-    assert outcome(state) == ("stopped", "time_limit")
+    assert status_and_reason(state) == ("stopped", "time_limit")
     assert 1 <= state.step_count < 20
 
 
-def test_a_stored_state_keeps_its_beginning() -> None:
-    """Time that passed while a state was stored counts: the deadline is that of the execution."""
+def test_a_stored_state_keeps_its_start() -> None:
+    """Time that passes while a state is stored counts."""
 
     async def run() -> AgentState:
-        loop = loop_of(Tireless(), Budget(seconds=20))
-        begun = AgentState.start("go", clock=LoopClock()).with_execution_started("one", LoopClock().now())
+        loop = create_loop(PersistentModel(), Budget(seconds=20))
+        started = AgentState.start("go", clock=LoopClock()).with_execution_started("run", LoopClock().now())
         await asyncio.sleep(timedelta(minutes=1).total_seconds())
-        return await loop.execute(begun)
+        return await loop.execute(started)
 
     state = run_in_virtual_time(run())
-    assert (outcome(state), state.step_count) == (("stopped", "time_limit"), 0)
+    assert (status_and_reason(state), state.step_count) == (("stopped", "time_limit"), 0)

@@ -209,7 +209,7 @@ def test_the_audit_log_has_a_line_per_call(tmp_path: Path) -> None:
 
 
 def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.LogCaptureFixture) -> None:
-    """Lines go where they are wanted."""
+    """The destination may be an open file, a function, or the default logger."""
     file, entries = io.StringIO(), list[Any]()
     with caplog.at_level(logging.INFO, logger="agentloop.audit"):
         run_script([toy_call("echo", 1)], "done", interceptors=[AuditLog(file), AuditLog(entries.append), AuditLog()])
@@ -220,7 +220,7 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
 
 @pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
 def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path) -> None:
-    """What must be audited does not go on unaudited."""
+    """No call goes unaudited."""
     state = run_script(
         [toy_call("echo", 1)], "done", interceptors=[AuditLog(tmp_path / "no such folder" / "audit.jsonl")]
     )
@@ -228,7 +228,7 @@ def test_an_audit_log_that_cannot_be_written_fails_the_execution(tmp_path: Path)
 
 
 def test_a_token_cancels_before_the_first_step() -> None:
-    """A token that was cancelled before stops the execution at once."""
+    """A token that is already cancelled stops the execution before its first step."""
     token = CancellationToken()
     token.cancel("changed my mind")
     token.cancel("and again")
@@ -239,11 +239,11 @@ def test_a_token_cancels_before_the_first_step() -> None:
     assert state.step_count == 0
 
 
-def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
-    """Running calls end as cancelled, finished ones are kept, later ones do not begin."""
+def test_a_token_cancels_running_calls_and_blocks_later_ones() -> None:
+    """Running calls end as cancelled, calls that have ended keep their outcomes, and later calls do not start."""
     token, ledger = CancellationToken(), Ledger()
 
-    class CancelAfterAWhile(Interceptor):
+    class CancelLater(Interceptor):
         async def before_step(self, point: Any) -> Any:
             asyncio.get_running_loop().call_later(2, token.cancel, "time to go")
             return point
@@ -251,17 +251,17 @@ def test_a_token_cancels_running_calls_and_begins_no_more() -> None:
     state = run_script(
         [toy_call("echo", 1, seconds=1), toy_call("echo", 2, seconds=9), toy_call("alone", 3)],
         "never",
-        interceptors=[token, CancelAfterAWhile()],
+        interceptors=[token, CancelLater()],
         ledger=ledger,
     )
     assert status_and_reason(state) == ("stopped", "user_requested")
-    assert [one.status.value for one in state.steps[0].executions] == ["succeeded", "cancelled", "blocked"]
+    assert [execution.status.value for execution in state.steps[0].executions] == ["succeeded", "cancelled", "blocked"]
     assert state.steps[0].executions[1].may_have_run
     assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
 
 
-def test_a_token_cancels_an_inference_under_way() -> None:
-    """The model that is being asked is given up."""
+def test_a_token_cancels_a_running_inference() -> None:
+    """The execution stops without the response of the model."""
     token = CancellationToken()
     loop = AgentLoop(ToolCallingDriver(Slow()), interceptors=[token])
 
@@ -276,7 +276,7 @@ def test_a_token_cancels_an_inference_under_way() -> None:
 
 
 async def test_a_token_may_be_cancelled_from_any_thread() -> None:
-    """A thread that knows nothing of the event loop can cancel."""
+    """`cancel` is thread-safe."""
     token, begun = CancellationToken(), asyncio.Event()
 
     @tool

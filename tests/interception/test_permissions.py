@@ -1,4 +1,4 @@
-"""Permissions by ensemble, effect and metadata, told as events; secrets that the audit log does not write."""
+"""Permissions by ensemble, effect and metadata, and their events; secrets that the audit log masks."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def write(value: int) -> int:
     return value
 
 
-def loop_of(*calls: ToolCall, interceptors: Any, tools: Any = None) -> AgentLoop:
-    """Return a loop whose model makes these calls at once."""
+def create_loop(*calls: ToolCall, interceptors: Any, tools: Any = None) -> AgentLoop:
+    """Return a loop whose model makes these calls in one step."""
     groups = [Ensemble("files", [read]), Ensemble("mail", [write])]
     offered: Any = [*toy_tools(Ledger()), *groups] if tools is None else tools
     return AgentLoop(ToolCallingDriver(ScriptedInference(list(calls), "done")), offered, interceptors=interceptors)
 
 
-def ran(permissions: Permissions, *calls: ToolCall, **metadata: object) -> list[bool]:
+def which_ran(permissions: Permissions, *calls: ToolCall, **metadata: object) -> list[bool]:
     """Return which of the calls ran."""
     state = AgentState.start("go", agent_id="clerk").with_metadata(**metadata)
-    done = loop_of(*calls, interceptors=[permissions]).execute_sync(state)
-    return [one.succeeded for one in done.steps[0].executions]
+    done = create_loop(*calls, interceptors=[permissions]).execute_sync(state)
+    return [execution.succeeded for execution in done.steps[0].executions]
 
 
 CALLS = (toy_call("echo", 1), toy_call("read", 2), toy_call("write", 3))
@@ -65,42 +65,43 @@ CALLS = (toy_call("echo", 1), toy_call("read", 2), toy_call("write", 3))
     ],
 )
 def test_rules_by_ensemble_effect_and_metadata(permissions: Permissions, expected: list[bool]) -> None:
-    """All that a rule names has to fit, and a denying rule wins."""
-    assert ran(permissions, *CALLS, role="guest", teams=["a", "b"]) == expected
+    """A call has to fulfill every condition of a rule, and a denying rule takes precedence."""
+    assert which_ran(permissions, *CALLS, role="guest", teams=["a", "b"]) == expected
 
 
-def test_each_decision_is_told_before_the_call_begins() -> None:
-    """What was decided, by which rule and why; a call that is let through is told as well."""
+def test_each_decision_is_an_event_before_the_call_starts() -> None:
+    """The event has the decision, the rule and the reason, also for a call that is allowed."""
     rules = Permissions(
         allow=["echo", Rule(tool="re*", ensemble="files")], deny=[Rule(tool="whoami", reason="you know who you are")]
     )
-    loop = loop_of(
+    loop = create_loop(
         toy_call("echo", 1), toy_call("whoami", 2), toy_call("read", 3), toy_call("write", 4), interceptors=[rules]
     )
-    told: list[Event] = []
+    events: list[Event] = []
     for kind in (PermissionDecided, ToolCallStarted, ToolCallBlocked):
-        loop.on(kind, told.append)
+        loop.on(kind, events.append)
     loop.execute_sync("go", execution_id="run")
-    decided = [event for event in told if isinstance(event, PermissionDecided)]
-    assert [(one.key, one.name, one.allowed, one.rule, one.reason) for one in decided] == [
+    decisions = [event for event in events if isinstance(event, PermissionDecided)]
+    assert [(event.key, event.name, event.allowed, event.rule, event.reason) for event in decisions] == [
         ("run/1/0", "echo", True, "tool echo", ""),
         ("run/1/1", "whoami", False, "tool whoami", "you know who you are"),
         ("run/1/2", "read", True, "tool re*; ensemble files", ""),
         ("run/1/3", "write", False, "", "the tool 'write' is not among those permitted"),
     ]
-    assert {event.step_number for event in told} == {1}
-    assert told.index(decided[0]) < next(i for i, one in enumerate(told) if isinstance(one, ToolCallStarted))
+    assert {event.step_number for event in events} == {1}
+    first_start = next(index for index, event in enumerate(events) if isinstance(event, ToolCallStarted))
+    assert events.index(decisions[0]) < first_start
 
 
-async def test_the_decision_after_a_suspension_is_told_again() -> None:
-    """When a call that waited goes on, permissions are asked again, in its own step."""
-    loop = loop_of(toy_call("echo", 1), interceptors=[Permissions(), RequireApproval()])
-    told: list[PermissionDecided] = []
-    loop.on(PermissionDecided, told.append)
+async def test_permissions_are_checked_again_after_a_suspension() -> None:
+    """When a suspended call continues, there is another decision, in the step of the call."""
+    loop = create_loop(toy_call("echo", 1), interceptors=[Permissions(), RequireApproval()])
+    events: list[PermissionDecided] = []
+    loop.on(PermissionDecided, events.append)
     state = await loop.execute("go", execution_id="run")
     loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
     await loop.with_interceptors(Permissions(deny=["echo"])).resume(state, {"run/1/0": approve()})
-    assert [(one.allowed, one.step_number, one.key) for one in told] == [
+    assert [(event.allowed, event.step_number, event.key) for event in events] == [
         (True, 1, "run/1/0"),
         (True, 1, "run/1/0"),
         (False, 1, "run/1/0"),
@@ -108,34 +109,34 @@ async def test_the_decision_after_a_suspension_is_told_again() -> None:
 
 
 @pytest.mark.unmonitored
-def test_a_decision_that_nobody_listens_for_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unobserved, a permission builds no event."""
+def test_without_listeners_no_event_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision without a listener costs no event."""
 
     class Unbuilt:
         def __init__(self, *_: object) -> None:
-            raise AssertionError("built for nobody")
+            raise AssertionError("built without a listener")
 
     monkeypatch.setattr("agentloop.interception.rules.PermissionDecided", Unbuilt)
-    assert ran(Permissions(deny=["read"]), toy_call("echo", 1), toy_call("read", 1)) == [True, False]
+    assert which_ran(Permissions(deny=["read"]), toy_call("echo", 1), toy_call("read", 1)) == [True, False]
 
 
-def long_enough(point: BeforeToolUse) -> bool:
-    """Say whether a call has any arguments."""
+def has_arguments(point: BeforeToolUse) -> bool:
+    """Return whether a call has any arguments."""
     return bool(point.arguments)
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "text"),
     [
         (Rule(), "every call"),
         (Rule(tool="a*", caller="b", ensemble="c"), "tool a*; caller b; ensemble c"),
         (Rule(effect="pure", metadata={"role": "x"}), "effect pure; metadata role"),
-        (Rule(when=long_enough), "when long_enough"),
+        (Rule(when=has_arguments), "when has_arguments"),
     ],
 )
-def test_a_rule_says_what_it_matches(rule: Rule, said: str) -> None:
-    """In words that are the same in every run."""
-    assert str(rule) == said
+def test_the_text_of_a_rule_lists_its_conditions(rule: Rule, text: str) -> None:
+    """The text is the same in every run."""
+    assert str(rule) == text
 
 
 # --- the audit log ----------------------------------------------------------------------------------------------------
@@ -155,18 +156,18 @@ def as_text(password: str) -> str:
     return json.dumps({"token": "tok-9876", "said": password})
 
 
-def audited(*calls: ToolCall, secrets: Any, **log: Any) -> list[dict[str, Any]]:
-    """Return the lines that are written for these calls."""
+def audit_lines(*calls: ToolCall, secrets: Any, **log: Any) -> list[dict[str, Any]]:
+    """Return the lines that the log writes for these calls."""
     lines: list[dict[str, Any]] = []
     audit = AuditLog(lambda entry: lines.append(dict(entry)), secrets=secrets, **log)
-    loop_of(*calls, interceptors=[audit], tools=[log_in, as_text]).execute_sync("go")
+    create_loop(*calls, interceptors=[audit], tools=[log_in, as_text]).execute_sync("go")
     return lines
 
 
 def test_secret_fields_are_masked_in_arguments_and_results() -> None:
-    """By name wherever they stand, by path from the top, through arrays; and what they hold wherever else it turns up."""
+    """Fields are masked by name at any depth, or by path from the top, through arrays; their values are masked everywhere."""
     arguments = '{"user": "ada", "password": "hunter22", "card": {"number": "4242-4242", "kind": "blue"}}'
-    (line,) = audited(
+    (line,) = audit_lines(
         ToolCall("", "log_in", arguments), secrets=["password", "token", "card.number", "cards.number"], results=True
     )
     assert json.loads(line["arguments"]) == {
@@ -184,8 +185,8 @@ def test_secret_fields_are_masked_in_arguments_and_results() -> None:
 
 
 def test_a_secret_in_an_error_or_in_a_text_is_masked() -> None:
-    """Errors repeat arguments, and some results are JSON in a text."""
-    wrong, text = audited(
+    """An error may repeat an argument, and a result may be JSON in a text."""
+    wrong, text = audit_lines(
         ToolCall("", "log_in", '{"user": "ada", "password": "wrong-one"}'),
         ToolCall("", "as_text", '{"password": "hunter22"}'),
         secrets=["password", "token"],
@@ -195,30 +196,30 @@ def test_a_secret_in_an_error_or_in_a_text_is_masked() -> None:
     assert json.loads(text["result"]) == {"token": MASK, "said": MASK}
 
 
-def test_arguments_that_cannot_be_read_are_masked_whole() -> None:
-    """Where the secret field cannot be found, nothing is written that could hold it."""
-    (line,) = audited(ToolCall("", "log_in", '{"password": "hunter22", '), secrets=["password"])
+def test_malformed_arguments_are_masked_completely() -> None:
+    """If the arguments cannot be parsed, no text is written that may contain the secret."""
+    (line,) = audit_lines(ToolCall("", "log_in", '{"password": "hunter22", '), secrets=["password"])
     assert (line["arguments"], line["error"]) == (MASK, "MalformedArguments")
     assert "hunter22" not in json.dumps(line)
 
 
-def test_without_secrets_arguments_are_written_as_they_came() -> None:
-    """Nothing is parsed or changed that need not be, and results are written on request only."""
+def test_without_secrets_arguments_are_written_unchanged() -> None:
+    """Arguments are neither parsed nor changed, and results are written only on request."""
     arguments = '{ "user":"ada","password":"hunter22" }'
-    (line,) = audited(ToolCall("", "log_in", arguments), secrets=())
+    (line,) = audit_lines(ToolCall("", "log_in", arguments), secrets=())
     assert line["arguments"] == arguments
     assert "result" not in line
-    (unchanged,) = audited(ToolCall("", "log_in", arguments), secrets=["other"], results=True)
+    (unchanged,) = audit_lines(ToolCall("", "log_in", arguments), secrets=["other"], results=True)
     assert unchanged["arguments"] == arguments
     assert unchanged["result"]["token"] == "tok-9876"
 
 
 async def test_an_answer_in_place_of_a_result_is_masked_too() -> None:
-    """Whatever settles a call, its line keeps the secret."""
+    """Secrets are masked whatever settles the call."""
     lines: list[dict[str, Any]] = []
     audit = AuditLog(lambda entry: lines.append(dict(entry)), secrets="token", results=True)
-    made = ToolCall("", "as_text", '{"password": "p"}')
-    loop = loop_of(made, interceptors=[audit, RequireApproval()], tools=[log_in, as_text])
+    call = ToolCall("", "as_text", '{"password": "p"}')
+    loop = create_loop(call, interceptors=[audit, RequireApproval()], tools=[log_in, as_text])
     state = await loop.execute("go", execution_id="run")
     assert not lines
     loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
@@ -234,13 +235,13 @@ DATA = st.recursive(
 
 
 @given(DATA)
-def test_nothing_of_a_secret_field_is_left_and_all_else_is(data: Any) -> None:
-    """Masking replaces the values of the secret fields and nothing else."""
+def test_masking_replaces_only_secret_fields(data: Any) -> None:
+    """Masking replaces the values of the secret fields, and no other value."""
 
     def expected(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: MASK if name == "secret" else expected(one) for name, one in value.items()}
-        return [expected(one) for one in value] if isinstance(value, list) else value
+            return {name: MASK if name == "secret" else expected(item) for name, item in value.items()}
+        return [expected(item) for item in value] if isinstance(value, list) else value
 
     before = json.dumps(data)
     assert SecretFields(["secret"]).mask(data, set()) == expected(data)
@@ -259,7 +260,7 @@ def test_nothing_of_a_secret_field_is_left_and_all_else_is(data: Any) -> None:
         ("x.y", {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": 3}]}),
     ],
 )
-def test_a_path_leads_to_one_place(path: str, masked: Any) -> None:
-    """A dotted path is followed from the top; a single name is found anywhere."""
+def test_a_path_starts_at_the_top(path: str, masked: Any) -> None:
+    """A dotted path selects fields from the top; a single name selects fields at any depth."""
     data = {"a": {"b": 1, "c": 1}, "b": 2, "d": [{"b": 3}]}
     assert SecretFields([path]).mask(data, set()) == masked

@@ -45,7 +45,7 @@ VERBS = {
 }
 
 
-class Named(Tool):
+class NamedTool(Tool):
     """A tool that returns its name."""
 
     name = ""
@@ -60,19 +60,23 @@ class Named(Tool):
         return self.name
 
 
-def two_hundred() -> list[Tool]:
-    """Make many tools."""
-    return [Named(f"{verb}_{one}", told.format(one)) for verb, told in VERBS.items() for one in SUBJECTS]
+def create_tools() -> list[Tool]:
+    """Return 200 tools."""
+    return [
+        NamedTool(f"{verb}_{subject}", description.format(subject))
+        for verb, description in VERBS.items()
+        for subject in SUBJECTS
+    ]
 
 
 def encoded_tools(request: InferenceRequest, format_name: str = "openai-chat") -> list[Any]:
-    """Return the tools that stand in the body of the request."""
+    """Return the tools in the body of the request."""
     body = json.loads(wire_format(format_name).encode_request(request, CONFIG, stream=False).body)
     tools: list[Any] = body.get("tools", [])
     return tools
 
 
-def names_asked(model: ScriptedInference) -> list[list[str]]:
+def requested_names(model: ScriptedInference) -> list[list[str]]:
     """Return the names of the tools in each request."""
     return [[spec.name for spec in request.tools] for request in model.requests]
 
@@ -80,105 +84,106 @@ def names_asked(model: ScriptedInference) -> list[list[str]]:
 def run(
     model: ScriptedInference, tools: Any, *interceptors: CanIntercept, state: AgentState | None = None, **driver: Any
 ) -> AgentState:
-    """Run a script in virtual time."""
+    """Run a scripted model in virtual time."""
     loop = AgentLoop(ToolCallingDriver(model, **driver), tools, interceptors=interceptors, clock=LoopClock())
     return run_in_virtual_time(loop.execute(state or AgentState.start("go", agent_id="clerk")))
 
 
-def offered(*interceptors: CanIntercept, tools: Any = None, **driver: Any) -> list[str]:
-    """Return the names of the tools that a model is offered first."""
+def offered_names(*interceptors: CanIntercept, tools: Any = None, **driver: Any) -> list[str]:
+    """Return the names of the tools in the first request."""
     model = ScriptedInference("done")
     run(model, toy_tools(Ledger()) if tools is None else tools, *interceptors, **driver)
-    return names_asked(model)[0]
+    return requested_names(model)[0]
 
 
 def test_tools_are_selected_by_name_and_pattern() -> None:
-    """Only what matches is offered, in the order of the loop's tools."""
-    assert offered(ToolSelection(["plain", "ech*"])) == ["echo", "plain"]
-    assert offered(ToolSelection("plain")) == ["plain"]
-    every = [tool.name for tool in toy_tools(Ledger())]
-    left = [name for name in every if name != "stop" and "a" not in name]
-    assert offered(ToolSelection(hide=["*a*", "stop"])) == left != every
-    assert not offered(ToolSelection([]))
-    assert offered(ToolSelection()) == every
+    """Only tools that match are offered, in the order of the loop's tools."""
+    assert offered_names(ToolSelection(["plain", "ech*"])) == ["echo", "plain"]
+    assert offered_names(ToolSelection("plain")) == ["plain"]
+    all_names = [tool.name for tool in toy_tools(Ledger())]
+    visible = [name for name in all_names if name != "stop" and "a" not in name]
+    assert offered_names(ToolSelection(hide=["*a*", "stop"])) == visible != all_names
+    assert not offered_names(ToolSelection([]))
+    assert offered_names(ToolSelection()) == all_names
 
 
-def test_what_is_hidden_wins() -> None:
+def test_hiding_takes_precedence() -> None:
     """A tool that is both offered and hidden is hidden."""
-    assert offered(ToolSelection(["echo", "plain"], hide=["echo"])) == ["plain"]
+    assert offered_names(ToolSelection(["echo", "plain"], hide=["echo"])) == ["plain"]
 
 
 def test_tools_are_selected_by_tool_and_by_group() -> None:
-    """A tool, its spec, or an ensemble stand for what they offer."""
-    many = two_hundred()
-    billing = Ensemble("billing", many[:3])
-    tools = [billing, *many[3:]]
-    expected = [tool.name for tool in many[:3]]
-    assert offered(ToolSelection([billing]), tools=tools) == expected
-    assert offered(ToolSelection(billing), tools=tools) == expected
-    assert offered(ToolSelection([many[7], many[9].spec]), tools=tools) == [many[7].name, many[9].name]
-    assert len(offered(ToolSelection(hide=[billing]), tools=tools)) == 197
-    assert not offered(ToolSelection([billing.disable()]), tools=tools)
+    """A tool or its spec selects that tool, and an ensemble all of its tools."""
+    single_tools = create_tools()
+    billing = Ensemble("billing", single_tools[:3])
+    tools = [billing, *single_tools[3:]]
+    expected = [tool.name for tool in single_tools[:3]]
+    assert offered_names(ToolSelection([billing]), tools=tools) == expected
+    assert offered_names(ToolSelection(billing), tools=tools) == expected
+    selection = ToolSelection([single_tools[7], single_tools[9].spec])
+    assert offered_names(selection, tools=tools) == [single_tools[7].name, single_tools[9].name]
+    assert len(offered_names(ToolSelection(hide=[billing]), tools=tools)) == 197
+    assert not offered_names(ToolSelection([billing.disable()]), tools=tools)
 
 
 def test_tools_are_selected_by_a_function_of_spec_and_state() -> None:
-    """The function is asked in each step, with the state as it then is."""
+    """The function is called in each step with the current state."""
 
-    def first_echo(spec: ToolSpec, state: AgentState) -> bool:
+    def select(spec: ToolSpec, state: AgentState) -> bool:
         return spec.name == ("plain" if state.step_count else "echo")
 
     model = ScriptedInference([toy_call("echo", 1)], "done")
-    run(model, toy_tools(Ledger()), ToolSelection([first_echo]))
-    assert names_asked(model) == [["echo"], ["plain"]]
+    run(model, toy_tools(Ledger()), ToolSelection([select]))
+    assert requested_names(model) == [["echo"], ["plain"]]
 
 
-def test_several_selections_leave_what_all_offer() -> None:
-    """Selections narrow each other, whichever goes first."""
-    one, other = ToolSelection(["echo", "plain"]), ToolSelection(["plain", "fail"])
-    assert offered(one, other) == offered(other, one) == ["plain"]
+def test_several_selections_offer_the_tools_that_all_of_them_offer() -> None:
+    """Selections narrow each other, in any order."""
+    first, second = ToolSelection(["echo", "plain"]), ToolSelection(["plain", "fail"])
+    assert offered_names(first, second) == offered_names(second, first) == ["plain"]
 
 
-def test_the_tool_that_has_to_be_called_is_offered() -> None:
-    """A tool choice that names a tool is never left without it."""
-    assert offered(ToolSelection(["plain"]), tool_choice=ToolChoice.specific("echo")) == ["plain", "echo"]
-    assert offered(ToolSelection(["plain"]), tool_choice=ToolChoice.specific("plain")) == ["plain"]
+def test_the_tool_that_the_tool_choice_names_is_offered() -> None:
+    """A selection does not remove the tool that the model has to call."""
+    assert offered_names(ToolSelection(["plain"]), tool_choice=ToolChoice.specific("echo")) == ["plain", "echo"]
+    assert offered_names(ToolSelection(["plain"]), tool_choice=ToolChoice.specific("plain")) == ["plain"]
 
 
-def test_a_selection_that_takes_nothing_leaves_the_request() -> None:
-    """Where all is offered, the request is the same object."""
+def test_a_selection_that_removes_nothing_does_not_change_the_request() -> None:
+    """When all tools are offered, the request is the same object."""
     seen: list[InferenceRequest] = []
 
-    def note(point: BeforeInference) -> BeforeInference:
+    def record(point: BeforeInference) -> BeforeInference:
         seen.append(point.request)
         return point
 
     run(
         ScriptedInference("done"),
         toy_tools(Ledger()),
-        before_inference(note, priority=501),
+        before_inference(record, priority=501),
         ToolSelection("*"),
-        before_inference(note, priority=499),
+        before_inference(record, priority=499),
     )
     assert seen[0] is seen[1]
 
 
 def test_a_call_of_a_tool_that_was_not_offered_runs() -> None:
-    """To offer is advice: what the loop has, it runs; what it has not is rejected as ever."""
+    """A selection is no permission: a tool of the loop runs, and an unknown tool is rejected."""
     model = ScriptedInference([toy_call("echo", 7), toy_call("nothing", 1)], "done")
     state = run(model, toy_tools(Ledger()), ToolSelection(["plain"]))
-    ran, rejected = state.steps[0].executions
-    assert (ran.status, ran.value) == (ToolStatus.SUCCEEDED, 7)
+    succeeded, rejected = state.steps[0].executions
+    assert (succeeded.status, succeeded.value) == (ToolStatus.SUCCEEDED, 7)
     assert rejected.status is ToolStatus.REJECTED
 
 
-def test_what_cannot_select_tools_is_refused() -> None:
-    """A number selects nothing, and a mistake says what does."""
+def test_an_invalid_criterion_is_refused() -> None:
+    """Construction raises an error that names the valid types."""
     with pytest.raises(TypeError, match="tools are selected by a name or pattern"):
         ToolSelection([7])  # type: ignore[list-item]  # the mistake
 
 
-def test_a_predicate_that_raises_ends_the_execution() -> None:
-    """A selection that fails fails the execution, named: nothing is offered by mistake."""
+def test_a_predicate_that_raises_fails_the_execution() -> None:
+    """The error names the selection, and no request is sent."""
 
     def broken(_: ToolSpec, __: AgentState) -> bool:
         raise RuntimeError("no idea")
@@ -190,144 +195,144 @@ def test_a_predicate_that_raises_ends_the_execution() -> None:
     assert not model.requests
 
 
-def test_of_two_hundred_tools_a_request_carries_what_was_selected() -> None:
-    """The body of the request has the selected tools and no others, in each wire format."""
+def test_a_request_has_only_the_selected_tools() -> None:
+    """In each wire format, the body of the request has the selected tools and no others."""
     model = ScriptedInference("done")
-    run(model, two_hundred(), ToolSelection(["list_*"]))
+    run(model, create_tools(), ToolSelection(["list_*"]))
     (request,) = model.requests
-    assert len(two_hundred()) == 200
+    assert len(create_tools()) == 200
     for name in ("openai-chat", "openai-responses", "anthropic-messages", "ollama"):
         assert len(encoded_tools(request, name)) == 10
     assert len(encoded_tools(request, "gemini")[0]["functionDeclarations"]) == 10
 
 
-def test_a_model_that_is_told_in_text_is_told_what_was_selected() -> None:
+def test_a_prompt_describes_only_the_selected_tools() -> None:
     """In a mode that describes tools in the prompt, the prompt describes the selected ones."""
     model = ScriptedInference("done")
-    run(model, two_hundred(), ToolSelection(["list_*"]), mode="validated")
+    run(model, create_tools(), ToolSelection(["list_*"]), mode="validated")
     (request,) = model.requests
-    assert all(f"list_{one}" in request.system_prompt for one in SUBJECTS)
+    assert all(f"list_{subject}" in request.system_prompt for subject in SUBJECTS)
     assert "delete_" not in request.system_prompt
 
 
-def search(query: str, name: str = "search_tools") -> list[ToolCall]:
-    """Make the call of a search."""
+def search_calls(query: str, name: str = "search_tools") -> list[ToolCall]:
+    """Return the calls of a step that searches."""
     return [ToolCall("", name, json.dumps({"query": query}))]
 
 
-def test_what_a_model_finds_it_is_offered() -> None:
-    """At first one tool is offered besides those outside of the search; from the next step on also what was found."""
+def test_discovered_tools_are_offered() -> None:
+    """At first only the search and tools outside of it are offered; from the next step on also the discovered tools."""
     model = ScriptedInference(
-        search("translate a document"),
+        search_calls("translate a document"),
         lambda request: InferenceResponse((ToolCall("", request.tools[2].name, '{"id": "7"}'),)),
-        search("print invoices"),
+        search_calls("print invoices"),
         "done",
     )
-    pinned = Named("ask_user", "Ask the user a question.")
-    state = run(model, [ToolSearch(two_hundred(), max_results=3), pinned])
-    asked = names_asked(model)
-    assert asked[0] == ["search_tools", "ask_user"]
-    assert asked[1][:3] == ["search_tools", "ask_user", "translate_document"]
-    assert asked[2] == asked[1]
-    assert asked[3][: len(asked[2])] == asked[2]
-    assert "print_invoice" in asked[3]
+    pinned = NamedTool("ask_user", "Ask the user a question.")
+    state = run(model, [ToolSearch(create_tools(), max_results=3), pinned])
+    names = requested_names(model)
+    assert names[0] == ["search_tools", "ask_user"]
+    assert names[1][:3] == ["search_tools", "ask_user", "translate_document"]
+    assert names[2] == names[1]
+    assert names[3][: len(names[2])] == names[2]
+    assert "print_invoice" in names[3]
     assert [len(encoded_tools(request)) for request in model.requests][:3] == [2, 5, 5]
     assert state.steps[1].executions[0].value == "translate_document"
 
 
-def test_what_was_found_follows_from_the_state() -> None:
-    """Stored and read again, in another loop, a conversation goes on with the tools that it found."""
-    state = run(ScriptedInference(search("share calendar"), "done"), [ToolSearch(two_hundred(), max_results=2)])
+def test_discovered_tools_depend_only_on_the_state() -> None:
+    """A stored conversation that continues in another loop is offered the tools that it has discovered."""
+    state = run(ScriptedInference(search_calls("share calendar"), "done"), [ToolSearch(create_tools(), max_results=2)])
     model = ScriptedInference("done")
     stored = from_json(to_json(state), AgentState).with_message("more")
-    run(model, [ToolSearch(two_hundred(), max_results=2)], state=stored)
-    assert names_asked(model)[0][:2] == ["search_tools", "share_calendar"]
-    assert len(names_asked(model)[0]) == 3
+    run(model, [ToolSearch(create_tools(), max_results=2)], state=stored)
+    assert requested_names(model)[0][:2] == ["search_tools", "share_calendar"]
+    assert len(requested_names(model)[0]) == 3
 
 
-def test_a_tool_that_was_called_stays() -> None:
-    """A model that calls what it did not search for is offered it from then on."""
+def test_a_tool_that_was_called_is_offered() -> None:
+    """A tool that a model calls without searching for it is offered from then on."""
     model = ScriptedInference([ToolCall("", "lock_order", "{}")], "done")
-    state = run(model, [ToolSearch(two_hundred())])
+    state = run(model, [ToolSearch(create_tools())])
     assert state.steps[0].executions[0].value == "lock_order"
-    assert names_asked(model) == [["search_tools"], ["search_tools", "lock_order"]]
+    assert requested_names(model) == [["search_tools"], ["search_tools", "lock_order"]]
 
 
-def test_a_search_that_finds_nothing_says_so() -> None:
-    """The model is told to use other words, and offered nothing more."""
-    model = ScriptedInference(search("xylophone"), "done")
-    state = run(model, [ToolSearch(two_hundred())])
+def test_a_search_without_matches_suggests_other_words() -> None:
+    """The result suggests other words, and no more tools are offered."""
+    model = ScriptedInference(search_calls("xylophone"), "done")
+    state = run(model, [ToolSearch(create_tools())])
     assert "other words" in state.steps[0].executions[0].text
-    assert names_asked(model)[1] == ["search_tools"]
+    assert requested_names(model)[1] == ["search_tools"]
 
 
-def test_a_search_whose_result_was_changed_offers_what_is_left() -> None:
-    """Whatever an interceptor makes of a search result, reading it does not fail."""
+def test_a_changed_search_result_offers_the_tools_that_it_still_has() -> None:
+    """Any value that an interceptor puts in place of a search result can be read."""
     for value in (None, "text", 7, ["lock_order"], {"tools": "x"}, {"tools": [7, {"name": 3}, {"name": "lock_order"}]}):
-        state = run(ScriptedInference(search("lock orders"), "done"), [ToolSearch(two_hundred())])
+        state = run(ScriptedInference(search_calls("lock orders"), "done"), [ToolSearch(create_tools())])
         (exchange,) = state.messages[1].exchanges
         changed = state.messages[1].with_parts([type(exchange)(exchange.call, exchange.execution.with_value(value))])
         model = ScriptedInference("done")
-        told = state.with_messages([state.messages[0], changed, *state.messages[2:]]).with_message("more")
-        run(model, [ToolSearch(two_hundred())], state=told)
+        changed_state = state.with_messages([state.messages[0], changed, *state.messages[2:]]).with_message("more")
+        run(model, [ToolSearch(create_tools())], state=changed_state)
         expected = ["lock_order"] if isinstance(value, dict) and isinstance(value["tools"], list) else []
-        assert names_asked(model)[0] == ["search_tools", *expected]
+        assert requested_names(model)[0] == ["search_tools", *expected]
 
 
-def test_two_searches_stand_beside_each_other() -> None:
-    """Each finds and hides its own tools."""
-    many = two_hundred()
-    model = ScriptedInference(search("delete tickets", "find_b"), "done")
-    run(model, [ToolSearch(many[:100], name="find_a"), ToolSearch(many[100:], name="find_b", max_results=1)])
-    assert names_asked(model)[0] == ["find_a", "find_b"]
-    assert all(name in {tool.name for tool in many[100:]} for name in names_asked(model)[1][2:])
-    assert len(names_asked(model)[1]) == 3
+def test_a_loop_may_have_two_searches() -> None:
+    """Each search hides and offers only its own tools."""
+    tools = create_tools()
+    model = ScriptedInference(search_calls("delete tickets", "find_b"), "done")
+    run(model, [ToolSearch(tools[:100], name="find_a"), ToolSearch(tools[100:], name="find_b", max_results=1)])
+    assert requested_names(model)[0] == ["find_a", "find_b"]
+    assert all(name in {tool.name for tool in tools[100:]} for name in requested_names(model)[1][2:])
+    assert len(requested_names(model)[1]) == 3
 
 
-def test_groups_that_can_be_searched_are_started_and_stopped() -> None:
-    """A group inside of a search is held as long as the loop needs it, with its interceptors."""
-    told: list[str] = []
+def test_groups_in_a_search_are_started_and_stopped() -> None:
+    """A group in a search is held while the loop runs, and its interceptors are in the stack."""
+    events: list[str] = []
 
-    def note(point: BeforeInference) -> BeforeInference:
-        told.append("asked")
+    def record(point: BeforeInference) -> BeforeInference:
+        events.append("inference")
         return point
 
     group = Ensemble(
         "office",
-        two_hundred()[:2],
-        start=lambda: told.append("start"),
-        stop=lambda: told.append("stop"),
-        interceptors=[before_inference(note)],
+        create_tools()[:2],
+        start=lambda: events.append("start"),
+        stop=lambda: events.append("stop"),
+        interceptors=[before_inference(record)],
     )
     run(ScriptedInference("done"), [ToolSearch([group])])
-    assert told == ["start", "asked", "stop"]
+    assert events == ["start", "inference", "stop"]
 
 
-async def test_a_search_that_cannot_hold_a_group_holds_none() -> None:
-    """Cancelled while a second group starts, the first one is stopped again."""
-    told: list[str] = []
-    begun = asyncio.Event()
+async def test_a_search_holds_all_groups_or_none() -> None:
+    """When it is cancelled while the second group starts, the first one is stopped."""
+    events: list[str] = []
+    has_started = asyncio.Event()
 
     async def hang() -> None:
-        begun.set()
+        has_started.set()
         await asyncio.Event().wait()
 
-    first = Ensemble("a", two_hundred()[:1], start=lambda: told.append("start"), stop=lambda: told.append("stop"))
-    second = Ensemble("b", two_hundred()[1:2], start=hang)
+    first = Ensemble("a", create_tools()[:1], start=lambda: events.append("start"), stop=lambda: events.append("stop"))
+    second = Ensemble("b", create_tools()[1:2], start=hang)
     holding = asyncio.create_task(ToolSearch([first, second]).hold())
-    await begun.wait()
+    await has_started.wait()
     holding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await holding
-    assert told == ["start", "stop"]
+    assert events == ["start", "stop"]
 
 
-def test_a_search_refuses_what_it_could_not_tell_apart() -> None:
-    """The name of the searching tool is its own, and something has to be found."""
+def test_an_invalid_search_is_refused() -> None:
+    """No tool may have the name of the tool that searches, and the number of results has to be positive."""
     with pytest.raises(ToolDefinitionError, match="pass another name"):
-        ToolSearch([Named("search_tools", "Search.")])
+        ToolSearch([NamedTool("search_tools", "Search.")])
     with pytest.raises(ValueError, match="max_results"):
-        ToolSearch(two_hundred(), max_results=0)
+        ToolSearch(create_tools(), max_results=0)
 
 
 @pytest.mark.parametrize(
@@ -343,15 +348,15 @@ def test_a_search_refuses_what_it_could_not_tell_apart() -> None:
         ("spreadsheet of orders", "export_order"),
     ],
 )
-def test_the_tool_that_fits_best_is_found_first(query: str, expected: str) -> None:
-    """Words of names and descriptions find a tool, whatever their endings and order."""
-    found = ToolRanking.of([tool.spec for tool in two_hundred()]).search(query, 5)
-    assert found[0].name == expected
-    assert len(found) <= 5
+def test_the_best_match_is_first(query: str, expected: str) -> None:
+    """Words match names and descriptions with any ending and in any order."""
+    matches = ToolRanking.of([tool.spec for tool in create_tools()]).search(query, 5)
+    assert matches[0].name == expected
+    assert len(matches) <= 5
 
 
-def test_parameters_can_be_searched_too() -> None:
-    """A tool is found by what its parameters say."""
+def test_parameters_are_searched_too() -> None:
+    """Words match the names and descriptions of parameters."""
     schema = {"type": "object", "properties": {"iban": {"type": "string", "description": "An account at a bank."}}}
     pay = ToolSpec("pay", "Send money.", schema)
     other = ToolSpec("look", "See something.", {"type": "object"})
@@ -359,28 +364,28 @@ def test_parameters_can_be_searched_too() -> None:
     assert ToolRanking.of([other, pay]).search("IBAN", 5) == [pay]
 
 
-def test_words_that_say_nothing_find_nothing() -> None:
-    """A query of filling words, or none, fits no tool; neither does any where there are none."""
-    ranking = ToolRanking.of([tool.spec for tool in two_hundred()])
+def test_stop_words_match_nothing() -> None:
+    """A query without words, or only with stop words, matches no tool; nor does any query without tools."""
+    ranking = ToolRanking.of([tool.spec for tool in create_tools()])
     assert ranking.search("please use the tool that can do this", 5) == []
     assert ranking.search("", 5) == []
     assert ToolRanking.of([]).search("create", 5) == []
 
 
-def test_tools_that_fit_equally_well_keep_their_order() -> None:
-    """The order of results is that of the tools, so that it is the same every time."""
+def test_equally_good_matches_keep_the_order_of_the_tools() -> None:
+    """The order of results is deterministic."""
     specs = [ToolSpec(f"tool_{n}", "Fry an egg.", {"type": "object"}) for n in range(9)]
     assert ToolRanking.of(specs).search("egg", 3) == specs[:3]
 
 
 def test_selection_and_search_keep_the_laws_of_interceptors() -> None:
-    """Both change nothing they are given and give the same every time."""
+    """Both change no context in place and are deterministic."""
     InterceptorKit(lambda: ToolSelection(["echo", "plain"]), examples=10).check_all()
-    offering = ToolSearch(toy_tools(Ledger())).interceptors[0]
-    InterceptorKit(lambda: offering, examples=10).check_all()
+    interceptor = ToolSearch(toy_tools(Ledger())).interceptors[0]
+    InterceptorKit(lambda: interceptor, examples=10).check_all()
 
 
-def test_a_text_answer_is_left_alone() -> None:
-    """A selection speaks of tools only."""
+def test_a_text_answer_is_not_changed() -> None:
+    """A selection concerns tools only."""
     model = ScriptedInference(InferenceResponse((Text("done"),)))
     assert run(model, toy_tools(Ledger()), ToolSelection("echo")).final_text == "done"

@@ -42,11 +42,11 @@ def test_sqlite_journals_keep_the_laws(folder: Path, law: int, spill_bytes: int)
     def make(**options: Any) -> SqliteJournal:
         return SqliteJournal(folder / f"{next(number)}.db", synchronous="normal", spill_bytes=spill_bytes, **options)
 
-    def again(journal: CanJournal) -> SqliteJournal:
+    def reopen(journal: CanJournal) -> SqliteJournal:
         assert isinstance(journal, SqliteJournal)
         return SqliteJournal(journal.path)
 
-    JournalKit(make, again=again, examples=40).check(law)
+    JournalKit(make, reopen=reopen, examples=40).check(law)
 
 
 class LosesLastRecord(MemoryJournal):

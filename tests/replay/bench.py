@@ -1,4 +1,4 @@
-"""What the tests of replays share: a support agent that looks orders up, pays, and answers, and how it is recorded."""
+"""A support agent that looks up orders and pays, and a recorded execution of it: shared by the tests of replays."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SCRIPT: tuple[Turn, ...] = (
 
 
 class Ledger:
-    """What the tools have done."""
+    """Records the effects of the tools."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
 
 
-def tools(ledger: Ledger, *, look: str = "Look an order up.", pay: str = "Pay an amount.") -> list[Any]:
-    """Return a tool that changes nothing and one that pays, with these descriptions."""
+def tools(ledger: Ledger, *, look: str = "Look up an order.", pay: str = "Pay an amount.") -> list[Any]:
+    """Return a tool without effects and a tool that pays, with these descriptions."""
 
     @tool(effect=Effect.PURE, name="look", description=look)
     async def look_up(n: int) -> str:
@@ -50,20 +50,20 @@ def loop_of(
     interceptors: Iterable[CanIntercept] = (),
     ledger: Ledger | None = None,
     driver: Any = None,
-    given: Sequence[Any] | None = None,
+    tool_list: Sequence[Any] | None = None,
     **parts: Any,
 ) -> AgentLoop:
     """Return a loop whose model follows a script."""
     return AgentLoop(
         ToolCallingDriver(Model(*(turns or SCRIPT))) if driver is None else driver,
-        tools(Ledger() if ledger is None else ledger) if given is None else given,
+        tools(Ledger() if ledger is None else ledger) if tool_list is None else tool_list,
         journal=journal,
         interceptors=tuple(interceptors),
         **parts,
     )
 
 
-async def recorded(*turns: Turn, **parts: Any) -> MemoryJournal:
+async def record_run(*turns: Turn, **parts: Any) -> MemoryJournal:
     """Record an execution `run`, and return its journal."""
     journal = MemoryJournal()
     await loop_of(*turns, journal=journal, **parts).execute("What about my orders?", execution_id="run")

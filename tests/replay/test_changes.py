@@ -1,4 +1,4 @@
-"""One line is changed; the replay names the step and the place where that first matters."""
+"""A replay of changed code names the step and the place of the first difference."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from agentloop.journal import MemoryJournal
 from agentloop.replay import NOTHING, replay
 from agentloop.values import InferenceOptions, StopReason, Text, ToolChoice
 from tests.loop.recovery_bench import Model
-from tests.replay.bench import SCRIPT, Ledger, loop_of, recorded, tools
+from tests.replay.bench import SCRIPT, Ledger, loop_of, record_run, tools
 
 
 @frozen
 class Seal(Interceptor):
-    """Puts a word after every outcome.
+    """Appends a word to every outcome.
 
     Attributes:
         word: the word.
@@ -38,16 +38,16 @@ class Seal(Interceptor):
     word: str = "sealed"
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        """Seal it."""
+        """Append the word."""
         return point.with_execution(point.execution.with_value(f"{point.execution.value}, {self.word}"))
 
 
 @frozen
 class Double(Interceptor):
-    """Pays more than the model asked for.
+    """Multiplies the amounts of payments.
 
     Attributes:
-        times: how many times as much.
+        times: the factor.
     """
 
     times: int = 2
@@ -61,76 +61,76 @@ class Double(Interceptor):
 
 @frozen
 class Note(Interceptor):
-    """Writes into the metadata, first or last.
+    """Appends its name to an entry of the metadata.
 
     Attributes:
-        name: the entry.
+        name: the name to append.
     """
 
     name: str = "note"
     priority: int = 0
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Write."""
+        """Append the name."""
         before = point.state.context.metadata.get("order", "")
         return point.with_state(point.state.with_metadata(order=f"{before}{self.name}"))
 
 
 @frozen
 class Hint(Interceptor):
-    """Tells the model something from a step on.
+    """Replaces the system prompt from a step on.
 
     Attributes:
-        text: what.
-        step: from which step on.
+        text: the system prompt.
+        step: the number of the first step.
     """
 
     text: str
     step: int = 1
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
-        """Add it to the instructions."""
+        """Replace the system prompt."""
         if point.state.step_count + 1 < self.step:
             return point
         return point.with_request(point.request.with_system_prompt(self.text))
 
 
 class Polite(Interceptor):
-    """Ends answers politely."""
+    """Appends a farewell to texts."""
 
     def after_inference(self, point: AfterInference) -> AfterInference:
-        """Add a word to texts."""
+        """Append it."""
         parts = [Text(f"{part.text} Bye.") if isinstance(part, Text) else part for part in point.response.parts]
         return point.with_response(evolve(point.response, parts=parts))
 
 
-class Once(Interceptor):
-    """Asks for one step more after the answer."""
+class ContinuesOnce(Interceptor):
+    """Requests one more step after the answer."""
 
     def after_step(self, point: AfterStep) -> AfterStep:
-        """Ask for it."""
+        """Request it after step 4."""
         return point.request_continuation() if point.state.step_count == 4 else point
 
 
 class Farewell(Interceptor):
-    """Writes at the end."""
+    """Changes the metadata when the execution stops."""
 
     def on_stop(self, point: OnStop) -> OnStop:
-        """Write."""
+        """Change it."""
         return point.with_state(point.state.with_metadata(over=True))
 
 
-class Early(Interceptor):
+class StopsEarly(Interceptor):
     """Stops before the third step."""
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
-        """Stop."""
+        """Stop after two steps."""
         return point.stop("enough", reason=StopReason.NO_PROGRESS) if point.state.step_count == 2 else point
 
 
 @tool(name="look", effect="pure")
 async def look_with_more(n: int, deep: bool = False) -> str:  # noqa: FBT001, FBT002  # a tool's parameter
-    """Look an order up."""
+    """Look up an order."""
     return f"order {n}{deep}"
 
 
@@ -142,76 +142,80 @@ def driver(**parts: Any) -> ToolCallingDriver:
 Parts = Mapping[str, Any]
 
 CHANGES: Sequence[tuple[str, Parts, Parts, tuple[int, int | None, str, str]]] = (
-    ("a tool's description", {}, {"given": tools(Ledger(), pay="Pay!")}, (1, 0, "request.tools[1].description", "")),
-    ("a tool's parameter", {}, {"given": [look_with_more, tools(Ledger())[1]]}, (1, 0, "request.tools[0].parameters.properties.deep", "")),
-    ("a tool is gone", {}, {"given": tools(Ledger())[:1]}, (1, 0, "request.tools[1]", "")),
-    ("the order of the tools", {}, {"given": tools(Ledger())[::-1]}, (1, 0, "request.tools[0].name", "")),
-    ("the instructions", {}, {"system_prompt": "Be brief."}, (0, None, "state.context.system_prompt", "")),
-    ("the form of answers", {}, {"output_type": int}, (0, None, "state.context.response_format", "")),
+    ("a tool's description", {}, {"tool_list": tools(Ledger(), pay="Pay!")}, (1, 0, "request.tools[1].description", "")),
+    ("a tool's parameter", {}, {"tool_list": [look_with_more, tools(Ledger())[1]]}, (1, 0, "request.tools[0].parameters.properties.deep", "")),
+    ("a removed tool", {}, {"tool_list": tools(Ledger())[:1]}, (1, 0, "request.tools[1]", "")),
+    ("the order of the tools", {}, {"tool_list": tools(Ledger())[::-1]}, (1, 0, "request.tools[0].name", "")),
+    ("the system prompt", {}, {"system_prompt": "Be brief."}, (0, None, "state.context.system_prompt", "")),
+    ("the response format", {}, {"output_type": int}, (0, None, "state.context.response_format", "")),
     ("the compiler", {}, {"compiler": SlidingWindow(1)}, (3, 0, "request.messages[1].parts[0].call.id", "")),
     ("the limit, lower", {}, {"max_steps": 2}, (2, None, "stop", "StepLimit")),
     ("the limit, higher", {"max_steps": 2}, {}, (2, None, "stop", "")),
     ("a driver's options", {}, {"driver": driver(options=InferenceOptions(temperature=0.5))}, (1, 0, "request.options", "")),
     ("a driver's tool choice", {}, {"driver": driver(tool_choice=ToolChoice.required())}, (1, 0, "request.tool_choice", "")),
     ("a driver's mode", {}, {"driver": driver(mode="parsed")}, (1, 0, "rendering", "")),
-    ("an interceptor's word", {"interceptors": [Seal()]}, {"interceptors": [Seal("stamped")]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
-    ("an interceptor is new", {}, {"interceptors": [Seal()]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
-    ("an interceptor is gone", {"interceptors": [Seal()]}, {}, (1, None, "state.context.messages[1].parts[0].execution.value", "")),
+    ("a setting of an interceptor", {"interceptors": [Seal()]}, {"interceptors": [Seal("stamped")]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
+    ("a new interceptor", {}, {"interceptors": [Seal()]}, (1, None, "state.context.messages[1].parts[0].execution.value", "Seal")),
+    ("a removed interceptor", {"interceptors": [Seal()]}, {}, (1, None, "state.context.messages[1].parts[0].execution.value", "")),
     ("arguments", {"interceptors": [Double()]}, {"interceptors": [Double(3)]}, (2, 0, "calls[0].arguments.amount", "Double")),
-    ("a permission", {}, {"interceptors": [Permissions(deny=["pay"])]}, (2, 0, "calls[0]", "Permissions")),
+    ("a denied tool", {}, {"interceptors": [Permissions(deny=["pay"])]}, (2, 0, "calls[0]", "Permissions")),
     ("the order of interceptors", {"interceptors": [Note("a"), Note("b")]}, {"interceptors": [Note("b"), Note("a")]}, (1, None, "state.context.metadata.order", "a")),
-    ("a hint", {"interceptors": [Hint("Take care.")]}, {"interceptors": [Hint("Take great care.")]}, (1, 0, "request.system_prompt", "Hint")),
-    ("a hint in one step", {}, {"interceptors": [Hint("Take care.", 3)]}, (3, 0, "request.system_prompt", "Hint")),
+    ("the request of an interceptor", {"interceptors": [Hint("Take care.")]}, {"interceptors": [Hint("Take great care.")]}, (1, 0, "request.system_prompt", "Hint")),
+    ("a request from the third step on", {}, {"interceptors": [Hint("Take care.", 3)]}, (3, 0, "request.system_prompt", "Hint")),
     ("a response", {}, {"interceptors": [Polite()]}, (4, None, "state.context.messages[4].parts[0].text", "Polite")),
-    ("going on", {}, {"interceptors": [Once()]}, (4, None, "state.execution.continuation.signals", "Once")),
-    ("stopping early", {}, {"interceptors": [Early()]}, (2, None, "stop", "Early")),
-    ("the end", {}, {"interceptors": [Farewell()]}, (4, None, "state.context.metadata", "Farewell")),
+    ("a further step", {}, {"interceptors": [ContinuesOnce()]}, (4, None, "state.execution.continuation.signals", "ContinuesOnce")),
+    ("an early stop", {}, {"interceptors": [StopsEarly()]}, (2, None, "stop", "StopsEarly")),
+    ("a change at the end", {}, {"interceptors": [Farewell()]}, (4, None, "state.context.metadata", "Farewell")),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after", "expected"), [one[1:] for one in CHANGES], ids=[one[0] for one in CHANGES])
-async def test_a_change_is_named_at_its_step_and_place(
+@pytest.mark.parametrize(
+    ("before", "after", "expected"), [change[1:] for change in CHANGES], ids=[change[0] for change in CHANGES]
+)
+async def test_a_change_is_reported_with_its_step_and_place(
     before: Parts, after: Parts, expected: tuple[int, int | None, str, str]
 ) -> None:
-    """Step, index, place, and the interceptor that wrote what differs."""
-    journal = await recorded(**before)
+    """A divergence has the step, the index, the place, and the interceptor that wrote the value."""
+    journal = await record_run(**before)
     assert (await replay(journal, "run", loop_of(**before))).is_equal
-    found = (await replay(journal, "run", loop_of(**after))).divergence
-    assert found is not None
-    assert (found.step, found.index, found.place, found.interceptor) == expected, found.explain()
-    assert str(found)
-    assert found.explain()
+    divergence = (await replay(journal, "run", loop_of(**after))).divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.index, divergence.place, divergence.interceptor) == expected, (
+        divergence.explain()
+    )
+    assert str(divergence)
+    assert divergence.explain()
 
 
-async def test_the_account_says_what_differs_and_who_wrote_it() -> None:
-    """A person reads the step, both values and the interceptor."""
-    journal = await recorded(interceptors=[Seal()])
-    found = (await replay(journal, "run", loop_of(interceptors=[Seal("stamped")]))).divergence
-    assert str(found) == (
+async def test_the_text_of_a_divergence_names_both_values_and_the_interceptor() -> None:
+    """The text of a divergence contains the step, the place, both values and the interceptor."""
+    journal = await record_run(interceptors=[Seal()])
+    divergence = (await replay(journal, "run", loop_of(interceptors=[Seal("stamped")]))).divergence
+    assert str(divergence) == (
         'after step 1: state.context.messages[1].parts[0].execution.value differs: "order 1, sealed" → "order 1, stamped"; '
         "written by Seal at after_tool_use"
     )
 
 
-async def test_an_interceptor_that_is_gone_is_named() -> None:
-    """The record knows which stood there."""
-    journal = await recorded(interceptors=[Seal()])
-    found = (await replay(journal, "run", loop_of())).divergence
-    assert found is not None
-    assert found.reason == "Seal was part of the recorded loop, and is missing now"
-    assert found.changes == ("interceptors: StepLimit, Seal → StepLimit",)
+async def test_a_removed_interceptor_is_named() -> None:
+    """The reason names an interceptor that was part of the recorded loop only."""
+    journal = await record_run(interceptors=[Seal()])
+    divergence = (await replay(journal, "run", loop_of())).divergence
+    assert divergence is not None
+    assert divergence.reason == "Seal was part of the recorded loop, and is missing now"
+    assert divergence.changes == ("interceptors: StepLimit, Seal → StepLimit",)
 
 
-async def test_an_order_that_changes_nothing_is_told_and_is_no_divergence() -> None:
-    """What is composed otherwise is said also where everything comes to the same."""
-    journal = await recorded(interceptors=[Hint("a", 9), Seal()])
-    found = await replay(journal, "run", loop_of(interceptors=[Seal(), Hint("a", 9)]))
-    assert found.is_equal
-    assert found.changes == ("interceptors: StepLimit, Hint, Seal → StepLimit, Seal, Hint",)
+async def test_a_changed_order_without_consequences_is_reported_but_not_a_divergence() -> None:
+    """`changes` lists differences in the composition of the loop, even when the execution is equal."""
+    journal = await record_run(interceptors=[Hint("a", 9), Seal()])
+    result = await replay(journal, "run", loop_of(interceptors=[Seal(), Hint("a", 9)]))
+    assert result.is_equal
+    assert result.changes == ("interceptors: StepLimit, Hint, Seal → StepLimit, Seal, Hint",)
 
 
 async def test_a_drivers_prompt_is_compared() -> None:
-    """What ReAct tells its model stands in no request; the record knows it."""
+    """The prompt that ReAct adds when it renders a request is recorded, and compared."""
     script = ('{"thought": "", "type": "final", "answer": "Nothing is due."}',)
 
     def loop(prompt: str | None = None) -> AgentLoop:
@@ -222,13 +226,15 @@ async def test_a_drivers_prompt_is_compared() -> None:
     state = await loop().with_journal(journal).execute("What is due?", execution_id="run")
     assert state.status == "completed", state.explain()
     assert (await replay(journal, "run", loop())).is_equal
-    found = (await replay(journal, "run", loop("Think, then act."))).divergence
-    assert found is not None
-    assert (found.step, found.index, found.place) == (1, 0, "rendering.system_prompt"), found.explain()
-    assert found.recorded is not NOTHING
+    divergence = (await replay(journal, "run", loop("Think, then act."))).divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.index, divergence.place) == (1, 0, "rendering.system_prompt"), (
+        divergence.explain()
+    )
+    assert divergence.recorded is not NOTHING
 
 
-def test_every_kind_of_change_has_a_name_of_its_own() -> None:
-    """There are more than twelve."""
-    names: Iterable[str] = {one[0] for one in CHANGES}
+def test_every_change_has_a_unique_name() -> None:
+    """More than twelve kinds of changes are tested."""
+    names: Iterable[str] = {change[0] for change in CHANGES}
     assert len(set(names)) == len(CHANGES) > 12

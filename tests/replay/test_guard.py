@@ -31,7 +31,7 @@ from agentloop.values import (
     ToolCalls,
     ToolExecutions,
 )
-from tests.replay.bench import Ledger, loop_of, recorded
+from tests.replay.bench import Ledger, loop_of, record_run
 
 
 def _connect(folder: Path) -> None:
@@ -137,16 +137,16 @@ async def test_who_touches_the_world_is_kept_from_it_and_named(
     """Also in a thread, and also when the error is swallowed."""
     (tmp_path / "kept").write_text("kept")
     quiet = Touches(WAYS[what], tmp_path, active=False)
-    journal = await recorded(interceptors=[quiet])
+    journal = await record_run(interceptors=[quiet])
     assert (await replay(journal, "run", loop_of(interceptors=[quiet]))).is_equal
     touching = Touches(WAYS[what], tmp_path, threaded, swallows)
-    found = await replay(journal, "run", loop_of(interceptors=[touching]))
+    result = await replay(journal, "run", loop_of(interceptors=[touching]))
     assert _names(tmp_path) == ["kept"]
-    assert [operation.event for operation in found.blocked][:1] == [what.strip()]
-    assert found.divergence is not None
-    assert (found.divergence.step, found.divergence.place) == (2, "side_effect"), found.explain()
-    assert (found.divergence.interceptor, found.divergence.point) == ("Touches", "after_step")
-    assert "has_side_effects = True" in str(found.divergence)
+    assert [operation.event for operation in result.blocked][:1] == [what.strip()]
+    assert result.divergence is not None
+    assert (result.divergence.step, result.divergence.place) == (2, "side_effect"), result.explain()
+    assert (result.divergence.interceptor, result.divergence.point) == ("Touches", "after_step")
+    assert "has_side_effects = True" in str(result.divergence)
 
 
 async def test_outside_of_a_replay_nothing_is_guarded(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_outside_of_a_replay_nothing_is_guarded(tmp_path: Path) -> None:
             await done.wait()
             return point
 
-    journal = await recorded()
+    journal = await record_run()
     replaying = asyncio.create_task(replay(journal, "run", loop_of(interceptors=[Waits()])))
     await gate.wait()
     _write(tmp_path)
@@ -178,19 +178,19 @@ async def test_reading_a_file_is_allowed(tmp_path: Path) -> None:
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(read=(tmp_path / "kept").read_text()))
 
-    journal = await recorded(interceptors=[Reads()])
+    journal = await record_run(interceptors=[Reads()])
     assert (await replay(journal, "run", loop_of(interceptors=[Reads()]))).is_equal
 
 
 async def test_who_says_that_it_touches_the_world_is_left_out(tmp_path: Path) -> None:
     """An audit log writes no line of a replay, and the replay says that it was left out."""
     path = tmp_path / "audit.jsonl"
-    journal = await recorded(interceptors=[AuditLog(path)])
+    journal = await record_run(interceptors=[AuditLog(path)])
     lines = path.read_text()
-    found = await replay(journal, "run", loop_of(interceptors=[AuditLog(path)]))
-    assert found.is_equal, found.explain()
-    assert found.skipped == ("AuditLog",)
-    assert "left out because of its side effects: AuditLog" in found.explain()
+    result = await replay(journal, "run", loop_of(interceptors=[AuditLog(path)]))
+    assert result.is_equal, result.explain()
+    assert result.skipped == ("AuditLog",)
+    assert "left out because of its side effects: AuditLog" in result.explain()
     assert path.read_text() == lines
 
 
@@ -203,11 +203,11 @@ async def test_what_only_one_that_was_left_out_has_written_is_told_as_such() -> 
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(weather="rain"))
 
-    journal = await recorded(interceptors=[Asks()])
-    found = (await replay(journal, "run", loop_of(interceptors=[Asks()]))).divergence
-    assert found is not None
-    assert found.place == "state.context.metadata"
-    assert found.reason == "Asks, which may have written it, has side effects and was left out"
+    journal = await record_run(interceptors=[Asks()])
+    result = (await replay(journal, "run", loop_of(interceptors=[Asks()]))).divergence
+    assert result is not None
+    assert result.place == "state.context.metadata"
+    assert result.reason == "Asks, which may have written it, has side effects and was left out"
 
 
 async def test_a_compiler_that_touches_the_world_is_kept_from_it() -> None:
@@ -218,10 +218,10 @@ async def test_a_compiler_that_touches_the_world_is_kept_from_it() -> None:
             _look_up(Path())
             return tuple(state.messages)
 
-    journal = await recorded(compiler=WholeConversation())
-    found = (await replay(journal, "run", loop_of(compiler=Asks()))).divergence
-    assert found is not None
-    assert (found.step, found.place, found.interceptor) == (1, "side_effect", "")
+    journal = await record_run(compiler=WholeConversation())
+    result = (await replay(journal, "run", loop_of(compiler=Asks()))).divergence
+    assert result is not None
+    assert (result.step, result.place, result.interceptor) == (1, "side_effect", "")
 
 
 async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
@@ -239,10 +239,10 @@ async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
         async def infer(self, draft: Any, request: InferenceRequest, *, inference: Any = None) -> InferenceResponse:
             return await self.inference.infer(request)
 
-    found = await replay(await recorded(), "run", loop_of(driver=Hasty(Wire())))
-    assert found.divergence is not None
-    assert found.divergence.place == "side_effect"
-    assert found.blocked[0].event == "socket.__new__"
+    result = await replay(await record_run(), "run", loop_of(driver=Hasty(Wire())))
+    assert result.divergence is not None
+    assert result.divergence.place == "side_effect"
+    assert result.blocked[0].event == "socket.__new__"
 
 
 async def test_an_executor_that_does_not_ask_the_record_is_not_used() -> None:
@@ -253,8 +253,8 @@ async def test_an_executor_that_does_not_ask_the_record_is_not_used() -> None:
         async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
             raise AssertionError(tool_calls)
 
-    found = await replay(await recorded(), "run", loop_of(executor=Own(), ledger=ledger))
-    assert (found.steps, found.is_complete) == (0, False)
-    assert found.end_reason.startswith("its executor, Own, does not read recorded calls")
+    result = await replay(await record_run(), "run", loop_of(executor=Own(), ledger=ledger))
+    assert (result.steps, result.is_complete) == (0, False)
+    assert result.end_reason.startswith("its executor, Own, does not read recorded calls")
     assert isinstance(loop_of(journal=MemoryJournal()), AgentLoop)
     assert ledger.done == []

@@ -28,7 +28,7 @@ from agentloop.testing import NOTATIONS, CountingIds, CrashableJournal, ManualCl
 from agentloop.testing.toys import Ledger, toy_call, toy_tools
 from agentloop.values import AgentStop, ExecutionStatus, RecordKind, StopReason, ToolCall, approve, deny, edit
 from tests.loop.recovery_bench import Model
-from tests.replay.bench import SCRIPT, loop_of, recorded, tools
+from tests.replay.bench import SCRIPT, loop_of, record_run, tools
 from tests.replay.bench import Ledger as Done
 
 SCENARIO = Scenario(
@@ -42,10 +42,10 @@ SCENARIO = Scenario(
 
 
 async def _equal(journal: Any, execution_id: str, loop: AgentLoop, *, complete: bool = True) -> None:
-    found = await replay(journal, execution_id, loop)
-    assert found.is_equal, found.explain()
-    assert found.is_complete is complete, found
-    assert found.blocked == ()
+    result = await replay(journal, execution_id, loop)
+    assert result.is_equal, result.explain()
+    assert result.is_complete is complete, result
+    assert result.blocked == ()
 
 
 def _driver(notation: str, *, streaming: bool) -> CanUseTools:
@@ -186,7 +186,7 @@ STOPS: dict[str, Callable[[], CanIntercept]] = {
 @pytest.mark.parametrize("name", list(STOPS))
 async def test_limits_and_what_stands_around_calls(name: str) -> None:
     """What decides by the state decides the same."""
-    journal = await recorded(interceptors=[STOPS[name]()])
+    journal = await record_run(interceptors=[STOPS[name]()])
     await _equal(journal, "run", loop_of(interceptors=[STOPS[name]()]))
 
 
@@ -198,16 +198,16 @@ async def test_a_tool_that_stops_the_run() -> None:
         """Stop."""
         raise AgentStop("enough", reason=StopReason.NO_PROGRESS)
 
-    journal = await recorded([("stop", {})], "Never said.", given=[stop])
+    journal = await record_run([("stop", {})], "Never said.", tool_list=[stop])
     state = await journal.state("run")
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.NO_PROGRESS
-    await _equal(journal, "run", loop_of(given=[stop]))
+    await _equal(journal, "run", loop_of(tool_list=[stop]))
 
 
 async def test_answers_of_a_type_that_are_asked_for_again() -> None:
     """What was asked again is asked again."""
-    journal = await recorded("not a number", "42", output_type=int)
+    journal = await record_run("not a number", "42", output_type=int)
     assert len([one for one in await journal.read("run") if one.kind == "inference_recorded"]) == 2
     await _equal(journal, "run", loop_of("unused", output_type=int))
 
@@ -226,11 +226,11 @@ async def test_a_run_that_its_user_stopped_is_compared_up_to_there() -> None:
     state = await loop.execute("go", execution_id="run")
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.USER_REQUESTED
-    found = await replay(journal, "run", loop_of())
-    assert found.is_equal, found.explain()
-    assert found.steps == 2
-    assert found.end_reason == "the recorded execution was stopped from outside, user_requested: the user went home"
-    changed = await replay(journal, "run", loop_of(given=tools(Done(), pay="Pay!")))
+    result = await replay(journal, "run", loop_of())
+    assert result.is_equal, result.explain()
+    assert result.steps == 2
+    assert result.end_reason == "the recorded execution was stopped from outside, user_requested: the user went home"
+    changed = await replay(journal, "run", loop_of(tool_list=tools(Done(), pay="Pay!")))
     assert changed.divergence is not None
 
 
@@ -245,14 +245,14 @@ async def test_a_run_whose_task_was_cancelled_is_compared_up_to_there() -> None:
         await asyncio.Event().wait()
         return str(n)
 
-    run = asyncio.create_task(loop_of(journal=journal, given=[stuck]).execute("go", execution_id="run"))
+    run = asyncio.create_task(loop_of(journal=journal, tool_list=[stuck]).execute("go", execution_id="run"))
     await begun.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    found = await replay(journal, "run", loop_of(given=[stuck]))
-    assert found.is_equal, found.explain()
-    assert found.end_reason.startswith("the recorded execution was stopped from outside")
+    result = await replay(journal, "run", loop_of(tool_list=[stuck]))
+    assert result.is_equal, result.explain()
+    assert result.end_reason.startswith("the recorded execution was stopped from outside")
 
 
 async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None:
@@ -271,7 +271,7 @@ async def test_runs_that_were_interrupted_and_gone_on_with_are_one_run() -> None
 
 async def test_forks_and_their_origins() -> None:
     """What a fork was given instead of running is recorded, and given again."""
-    journal = await recorded()
+    journal = await record_run()
     for step in range(len(SCRIPT)):
         for effects in ("reuse", "simulate", "forbid"):
             fork = await journal.fork("run", step, effects=effects)
@@ -294,10 +294,10 @@ async def test_what_is_masked_in_the_record_is_compared_as_masked() -> None:
         journal = MemoryJournal(secrets=["hunter22", "paid 5"], secret_fields=fields)
         loop = loop_of(journal=journal, system_prompt="The word is hunter22.")
         await loop.execute("It is hunter22.", execution_id="run")
-        found = await replay(journal, "run", loop_of(system_prompt="The word is hunter22."))
-        assert found.is_equal, found.explain()
-        assert found.steps == steps
-    assert "tool call of the model is masked" in found.end_reason
+        result = await replay(journal, "run", loop_of(system_prompt="The word is hunter22."))
+        assert result.is_equal, result.explain()
+        assert result.steps == steps
+    assert "tool call of the model is masked" in result.end_reason
 
 
 async def test_runs_in_a_file(tmp_path: Path) -> None:

@@ -112,5 +112,5 @@ def _rounded(call: ToolCall) -> ToolCall:
 def test_a_driver_that_differs_is_caught(make: Any, what: str) -> None:
     """What differs is named."""
     kit = EquivalenceKit(lambda scenario: make(scenario.inference(NOTATIONS["react-json"]), output="json"))
-    with pytest.raises(LawViolation, match=f"law 12 is broken: {what}"):
+    with pytest.raises(LawViolation, match=f"law 12 is violated: {what}"):
         kit.check(12)
