@@ -60,7 +60,7 @@ def mcp() -> None:
     show_default=True,
     help="The port to listen on, with --http; 0 for any free port.",
 )
-def serve(  # an option each
+def serve(  # one parameter for each option
     *,
     places: Sequence[str],
     agent: str | None,

@@ -382,7 +382,7 @@ Exit codes:
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
 @click.pass_context
-def run(  # noqa: PLR0913  # an option each
+def run(  # noqa: PLR0913  # one parameter for each option
     context: click.Context,
     *,
     question: str | None,

@@ -221,7 +221,7 @@ Exit codes:
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
 @click.pass_context
-def resume(  # an option each
+def resume(  # one parameter for each option
     context: click.Context,
     *,
     execution: str,

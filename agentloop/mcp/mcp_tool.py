@@ -47,7 +47,7 @@ class McpTool(Tool, CanAccessToolContext):
 
     @property
     def description(self) -> str:
-        """The description of its server."""
+        """The description that the server gives of the tool."""
         return self.spec.description
 
     @property
@@ -57,7 +57,7 @@ class McpTool(Tool, CanAccessToolContext):
 
     @property
     def effect(self) -> Effect:
-        """The effect of a call, by the annotations of its server."""
+        """The effect of a call, as the annotations of the server say."""
         return self.spec.effect
 
     def with_tool_context(self, context: ToolContext) -> Self:
