@@ -42,12 +42,12 @@ class Connection:
         self._session: ServerSession | None = None
         self._failure = ""
         self._last_output = ""
-        self._lost_at: float | None = None
+        self._disconnected_at: float | None = None
         self._is_misconfigured = False
         self._is_stopping = False
         self._changed = asyncio.Event()
-        # Counters by which `discover` recognizes that an attempt or a listing began after it was called.
-        self._attempts_begun = 0
+        # Counters by which `discover` recognizes that an attempt or a listing started after it was called.
+        self._attempts_started = 0
         self._attempts_ended = 0
         self._listings = 0
         self._is_refreshing = False
@@ -56,8 +56,8 @@ class Connection:
         self._tools_changed = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
-        self._lost_at = asyncio.get_running_loop().time()
+        """Start connecting; returns at once."""
+        self._disconnected_at = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._run(), name=f"MCP server {self._settings.name}")
 
     async def stop(self) -> None:
@@ -65,6 +65,7 @@ class Connection:
         self._is_stopping = True
         if self._task is None:
             return
+        # The task closes an open session in order; while it connects, it can only be cancelled.
         if self._session is not None:
             self._session.status.close("it was stopped")
         else:
@@ -72,6 +73,7 @@ class Connection:
         try:
             await asyncio.wait((self._task,))
         except asyncio.CancelledError:
+            # Whoever stops the connection is cancelled: end the task quickly, but do not leave it behind.
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=_CANCEL_SECONDS)
             raise
@@ -79,9 +81,9 @@ class Connection:
     async def discover(self) -> tuple[RemoteTool, ...]:
         """Return the current tools, or the last known ones when the server cannot be reached; a lost server is retried."""
         deadline = asyncio.get_running_loop().time() + self._connect_timeout
-        attempts = max(1, self._attempts_begun)
+        attempts = max(1, self._attempts_started)
         if self._failure:
-            attempts = self._attempts_begun + 1
+            attempts = self._attempts_started + 1
             self._retry_now.set()
         # A listing that is under way may have been requested before the last change, so a later one is needed too.
         listings = self._listings + int(self._is_refreshing) + int(self._tools_changed.is_set())
@@ -124,9 +126,11 @@ class Connection:
             except ConnectionLost as lost:
                 received = status.sent and not status.rejected
                 reason, sent = str(lost), sent or received
+                # The call may have run, and running it twice is not safe.
                 if received and effect is Effect.EFFECT:
                     break
             except ToolFailed:
+                # A rejection is a response too, so the connection works.
                 self._answered = True
                 raise
             else:
@@ -143,9 +147,9 @@ class Connection:
             session = self._session
             if session is not None and not session.status.closed.is_set():
                 return session
-            lost_at = clock.time() if self._lost_at is None else self._lost_at
+            disconnected_at = clock.time() if self._disconnected_at is None else self._disconnected_at
             cannot_return = self._is_misconfigured or self._is_stopping
-            if cannot_return or not await self._wait_for_change(lost_at + self._reconnect_timeout):
+            if cannot_return or not await self._wait_for_change(disconnected_at + self._reconnect_timeout):
                 reason = self._failure or "it has not answered yet"
                 raise ToolUnavailable(
                     f"the tool {tool!r} cannot be used now, since the MCP server {self._settings.name!r} is away: {reason}"
@@ -170,7 +174,7 @@ class Connection:
         try:
             while not self._is_stopping:
                 started_at, self._answered = clock.time(), False
-                self._attempts_begun += 1
+                self._attempts_started += 1
                 try:
                     lost = await self._connect()
                 except ConfigurationError as error:
@@ -208,6 +212,7 @@ class Connection:
             open_session(self._settings, self._tools_changed.set) as session,
         ):
             self.tools = await list_tools(session, self._settings.name)
+            # The timeout is for the start only; the session has no limit.
             limit.reschedule(None)
             self._on_connected(session)
             tasks = (asyncio.create_task(self._watch_tools(session)), asyncio.create_task(self._refresh_tools(session)))
@@ -221,7 +226,7 @@ class Connection:
 
     def _on_connected(self, session: ServerSession) -> None:
         _LOG.debug("connected to the MCP server %s: protocol %s", self._settings.name, session.protocol_version)
-        self._session, self._failure, self._last_output, self._lost_at = session, "", "", None
+        self._session, self._failure, self._last_output, self._disconnected_at = session, "", "", None
         self._notify()
 
     def _on_lost(self, lost: ConnectionLost) -> None:
@@ -232,8 +237,8 @@ class Connection:
             _LOG.log(level, "the MCP server %s is away: %s", self._settings.name, message)
         self._session, self._failure, self._last_output = None, reason, lost.last_output
         self._attempts_ended += 1
-        if self._lost_at is None:
-            self._lost_at = asyncio.get_running_loop().time()
+        if self._disconnected_at is None:
+            self._disconnected_at = asyncio.get_running_loop().time()
         self._notify()
 
     async def _watch_tools(self, session: ServerSession) -> None:
@@ -309,6 +314,7 @@ async def list_tools(session: ServerSession, server: str) -> tuple[RemoteTool, .
                 tools[tool.name] = tool
         if not cursor:
             return tuple(tools.values())
+        # Nothing else bounds the number of pages of a faulty server.
         if cursor in cursors or len(cursors) >= _MAX_PAGES or len(tools) > _MAX_TOOLS:
             raise ConnectionLost(f"its list of tools does not end: {len(cursors) + 1} pages, {len(tools)} tools")
         cursors.add(cursor)

@@ -14,6 +14,7 @@ from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
 def parse_effect(annotations: Mapping[str, Any] | None) -> Effect:
     """Return the effect of a tool by its annotations; `Effect.EFFECT` unless they promise less."""
+    # Only a literal true counts: a malformed hint must not make a call repeatable.
     hints = annotations or {}
     if hints.get("readOnlyHint") is True:
         return Effect.PURE
@@ -34,6 +35,7 @@ def parse_result(response: Mapping[str, Any]) -> ToolResult:
     parts = [*_parse_blocks(response.get("content") or ())]
     structured = response.get("structuredContent")
     is_text = all(isinstance(part, Text) for part in parts)
+    # Servers repeat structured content as text for older clients; the text is dropped, media are not.
     if structured is not None:
         return ToolResult(structured, tuple(parts) if parts and not is_text else None)
     return _result(parts)
@@ -78,6 +80,7 @@ def _format_block(part: ContentPart) -> dict[str, Any]:
         return {"type": "text", "text": part.text}
     if part.data is None:
         link = part.url or f"file-id:{part.file_id}"
+        # A part without data is known to a provider by its URL or id only.
         return {"type": "resource_link", "uri": link, "name": part.name or link}
     data = b64encode(part.data).decode()
     if isinstance(part, Image | Audio):

@@ -86,6 +86,7 @@ class McpEnsemble(CanDiscoverTools):
     reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
     max_message_bytes: int = field(default=1 << 24, validator=ge(1024), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
+    # Connections belong to the event loop of their tasks; the tools of the last discovery are for all of them.
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
         factory=WeakKeyDictionary, init=False, repr=False
     )
@@ -93,6 +94,7 @@ class McpEnsemble(CanDiscoverTools):
     _discovered: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        # Raised here and not at the first connection, which only logs its errors.
         if self.enabled and find_spec("mcp") is None:
             raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'")
 
@@ -132,6 +134,7 @@ class McpEnsemble(CanDiscoverTools):
         Raises:
             ConfigurationError: when the address is not a valid URL.
         """
+        # Without the user and the password, which the name would show in logs.
         host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         return cls(name or host, HttpServer(url, headers or {}), **settings)
 
@@ -225,6 +228,7 @@ class McpEnsemble(CanDiscoverTools):
         """Yield the tools to offer."""
         for tool in tools:
             if _matches(tool.name, self.allow) and not _matches(tool.name, self.deny):
+                # The first pattern that matches wins, as in the order of the program.
                 overrides = (effect for pattern, effect in self.effects.items() if fnmatchcase(tool.name, pattern))
                 effect = next(overrides, tool.effect)
                 spec = ToolSpec(f"{self.prefix}{tool.name}", tool.description, tool.parameters, effect)

@@ -72,6 +72,7 @@ class McpTool(Tool, CanAccessToolContext):
             ToolInDoubt: when the connection was lost and the call may have run.
             ToolFailed: when the tool fails or the server rejects the call.
         """
+        # Looked up for each call: a restarted ensemble has a new connection.
         connection = self.connection()
         if connection is None:
             raise ToolUnavailable(
@@ -98,6 +99,7 @@ def _schema(properties: Mapping[str, Any], *required: str) -> JsonObject:
 
 
 _CURSOR = {"cursor": {"type": "string", "description": "The cursor of the page, from the previous page."}}
+# Models have no access to resources and prompts of the protocol, so these are offered as tools.
 _READING_TOOLS: Mapping[str, tuple[str, JsonObject, SessionRequest]] = {
     "list_resources": (
         "List the resources that read_resource can read.",

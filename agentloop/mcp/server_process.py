@@ -39,6 +39,7 @@ class ServerProcess:
         self._name = name
         self._process = process
         self._lifeline = lifeline
+        # Read by a task of its own: a full pipe of the standard error would block the server.
         self._last_output = ""
         self._stderr_task = asyncio.create_task(self._log_stderr())
 
@@ -66,6 +67,7 @@ class ServerProcess:
                 stderr=PIPE,
                 env=environment,
                 cwd=folder,
+                # Ctrl-C in a terminal goes to the whole foreground group, which must not include the guard.
                 start_new_session=True,
                 pass_fds=(guard_end,),
             )

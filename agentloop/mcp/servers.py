@@ -30,6 +30,7 @@ def _show_address(url: str) -> str:
 def _check_url(_: Any, __: Any, url: str) -> None:
     try:
         parts = urlsplit(url)
+        # Reading the port raises ValueError when it is not a number.
         is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_valid = False
@@ -52,6 +53,7 @@ class StdioServer(Value):
 
     command: str
     args: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
+    # Environment and headers usually contain keys, and reprs end up in logs.
     env: Mapping[str, str] = field(factory=dict, repr=_show_names)
     cwd: str | os.PathLike[str] | None = None
 
@@ -158,6 +160,7 @@ class _EntryReader:
 
         def replace(match: re.Match[str]) -> str:
             name, default = match[1], match[2]
+            # An unset variable without a default is a mistake: an empty key would fail much later.
             value = os.environ.get(name, default)
             if value is None:
                 raise ConfigurationError(f"{self._place}.{key}: the environment variable {name} is not set")

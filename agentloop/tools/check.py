@@ -47,6 +47,7 @@ def check_tools(subject: Any) -> ToolProblems:
     for definition in _definitions(subject):
         own_problems = _problems(definition)
         problems += own_problems
+        # A description that is missing or wrong has its problem already, and no warning in addition.
         if not own_problems:
             valid.append(_text_of(definition))
     return ToolProblems(problems, description_warnings(valid))
@@ -88,6 +89,7 @@ def _method(cls: type, name: str) -> Any:
     attribute = inspect.getattr_static(cls, name)
     if isinstance(attribute, staticmethod | classmethod):
         return getattr(cls, name)
+    # Any object will do: only the signature of the bound method is read.
     return attribute.__get__(object()) if inspect.isfunction(attribute) else None
 
 
@@ -113,6 +115,7 @@ def _problems(definition: Any) -> list[str]:
 
 
 def _class_problems(cls: type) -> list[str]:
+    # A class is checked without an instance, since its constructor may need arguments.
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"]

@@ -28,6 +28,7 @@ SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int
 
 _ISO_CLASSES: tuple[Any, ...] = (datetime, date, time)
 _ITERABLES = (collections.abc.Iterable, collections.abc.Collection)
+# cattrs structures a bare `list` or `dict`, but not these abstract classes without their arguments.
 _BARE = (*_ITERABLES, collections.abc.Sequence, collections.abc.MutableSet)
 
 
@@ -48,6 +49,7 @@ def convert_scalar(data: Any, kind: Any) -> Any:
         ValueError: when it is of another type, or the conversion would change its value.
         OverflowError: when it is too large for a float.
     """
+    # Types are compared exactly: bool is a subclass of int, but true is no number in JSON.
     if type(data) is kind:
         return data
     if type(data) not in SCALARS[kind] or (kind is int and not data.is_integer()):
@@ -73,6 +75,7 @@ def to_json_data(value: Any, hint: Any = None) -> JsonValue:
                 return freeze(_converter().unstructure(value, hint))
             return freeze(_converter().unstructure(value))
         except RecursionError:
+            # The value contains itself; the error of `freeze` names the place.
             raise error from None
 
 
@@ -123,6 +126,7 @@ def _converter() -> Converter:
     """Create the converter; cattrs and the modules that only its hooks need are imported here."""
     from cattrs import Converter
 
+    # A field that a class does not have is an error, as in the schema: nothing that a model sends is dropped silently.
     converter = Converter(use_alias=True, forbid_extra_keys=True)
     for kind in SCALARS:
         converter.register_structure_hook(kind, _structure_scalar)
@@ -256,6 +260,7 @@ def _typed_dict_hook(converter: Converter, cls: Any) -> Callable[[Any, Any], Any
 
     def structure_entries(data: Any, _: Any) -> Any:
         entries, errors = {}, []
+        # Unknown entries and missing required ones are errors too, so both are visited.
         for name in {**data, **{name: None for name, field in fields.items() if field.required}}:
             try:
                 entries[name] = structure_entry(name, data)
@@ -295,6 +300,7 @@ def _is_union(hint: Any) -> bool:
 
 def _union_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
     """Structure data into the first member of a union whose schema it satisfies, like `anyOf`."""
+    # cattrs distinguishes only classes with different fields; schemas also distinguish scalars and containers.
     members = [(member, SchemaValidator(json_schema(member))) for member in typing.get_args(hint)]
 
     def structure_member(data: Any, _: Any) -> Any:

@@ -155,6 +155,7 @@ def _make_tool(
     signature = Signature.of(function, name=name or "", description=description or "")
     parameters = None if schema is None else _check_parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
+    # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async else PlainFunctionTool
     present = presenter(signature.returns)
     if show is not None:
@@ -173,6 +174,7 @@ def _check_parameters(schema: Mapping[str, Any], signature: Signature) -> JsonOb
     properties = parameters.get("properties", {})
     if not isinstance(properties, dict):
         raise ToolDefinitionError(f"the properties in the schema of {signature.name!r} have to be an object")
+    # Injected parameters are not among the hints either: a schema must not offer them to a model.
     unknown = properties.keys() - signature.hints.keys()
     if unknown:
         raise ToolDefinitionError(

@@ -96,6 +96,7 @@ class FunctionTool(
     @cached_property
     def spec(self) -> ToolSpec:
         """Name, description and parameters as one value, built at the first access."""
+        # Requests and validators cache their work in the spec, so it always has to be the same object.
         description, parameters = self.signature.definition
         return ToolSpec(self.name, description, self._schema or parameters, self._effect)
 
@@ -146,6 +147,7 @@ class FunctionTool(
     def _inject(self, kind: Injected, value: object) -> Self:
         arguments = {name: value for name, injected in self.signature.injected.items() if injected is kind}
         reconciler = None if self._reconciler is None else self._reconciler.inject(kind, value)
+        # Most tools have nothing injected, and need no copy per call.
         if not arguments and reconciler is self._reconciler:
             return self
         return evolve(self, injected={**self._injected, **arguments}, reconciler=reconciler)
@@ -223,6 +225,7 @@ class Reconciler:
             ContractViolation: when the function does not return a `Reconciliation`.
             Exception: any error of the function.
         """
+        # A reconciler declares only the parameters that it needs.
         accepted = {name: value for name, value in arguments.items() if name in self.names}
         if inspect.iscoroutinefunction(self.function):
             outcome = await self.function(**accepted, **self._values)

@@ -49,6 +49,7 @@ class OutputType:
             data = extract_json(text)
         except ValueError as error:
             raise InvalidOutput(f"it is not JSON ({error})") from error
+        # The validator names every problem of the JSON; the conversion finds only what a schema cannot express.
         invalid = self._validator.problems(data)
         if invalid:
             raise InvalidOutput(_format_problems(invalid))

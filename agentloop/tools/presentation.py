@@ -14,6 +14,7 @@ from agentloop.values.parts import Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 
 _UNDECLARED = (Any, object)
+# Results of the most common types are checked without jsonschema, whose import takes long.
 _EXACT_TYPES = {str: str, int: int, bool: bool, float: (float, int), None: type(None), type(None): type(None)}
 
 
@@ -77,6 +78,7 @@ class _DeclaredType:
             try:
                 self._validator = SchemaValidator(json_schema(self.returns))
             except ToolDefinitionError:
+                # A class without a schema is still converted to JSON; only the check is left out.
                 self._has_schema = False
         if self._validator is None:
             return
@@ -103,6 +105,7 @@ def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
 
 
 def _present_exact(result: Any, exact: Any, returns: Any) -> ToolResult:
+    # bool is a subclass of int.
     if isinstance(result, exact) and not (isinstance(result, bool) and exact is not bool):
         try:
             return ToolResult(result)
@@ -120,6 +123,7 @@ def _content_result(result: Any) -> ToolResult | None:
         return result
     if isinstance(result, Text | Media):
         result = (result,)
+    # An empty list is a value, not content without parts.
     if isinstance(result, list | tuple) and result and all(isinstance(part, Text | Media) for part in result):
         return ToolResult(_summarize(result), result)
     return None

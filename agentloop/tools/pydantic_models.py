@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def is_model(cls: object) -> bool:
     """Return whether this is a pydantic model class. Without pydantic imported, no class is."""
+    # The module of a model has imported pydantic, so this never has to.
     pydantic = sys.modules.get("pydantic")
     base = getattr(pydantic, "BaseModel", None)
     return base is not None and isinstance(cls, type) and issubclass(cls, base)
@@ -41,6 +42,7 @@ def schema(cls: type, where: str) -> dict[str, Any]:
 
 def structure(data: object, cls: type) -> object:
     """Convert JSON data to a model, by pydantic's rules for JSON."""
+    # Only the rules for JSON text accept dates and bytes that are written as text in strict models.
     return cast("type[BaseModel]", cls).model_validate_json(format_json(data))
 
 

@@ -192,6 +192,7 @@ class SchemaBuilder:
             return _enumeration([member.value for member in cls], where)
         if pydantic_models.is_model(cls):
             return self._merge(pydantic_models.schema(cls, where))
+        # A class under construction becomes a reference, which needs none of its fields.
         fields = [] if cls in self._open else fields_of(cls)
         if fields is None:
             return self._container(cls, cls, (), where)
@@ -205,6 +206,7 @@ class SchemaBuilder:
         self._open[kind] = ""
         schema = build()
         definition = self._open.pop(kind)
+        # `build` reserves a name when it meets the type again; a name means that the type is recursive.
         if not definition:
             return schema
         self._definitions[definition] = schema
@@ -222,6 +224,7 @@ class SchemaBuilder:
     def _reserve_name(self, preferred: str, owner: object) -> str:
         """Return a name for a definition; a number is appended when another type has the name."""
         name, number = preferred, 1
+        # A type keeps the name that it has; another type of the same name gets a number.
         while self._owners.setdefault(name, owner) != owner:
             number += 1
             name = f"{preferred}{number}"
@@ -239,6 +242,7 @@ class SchemaBuilder:
 
 def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Schema:
     """Return the schema of an object that has these properties and no others."""
+    # Models make up arguments; rejecting them lets the model correct the call.
     schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     if required:
         schema["required"] = required
@@ -275,6 +279,7 @@ def _enumeration(values: list[Any], where: str) -> Schema:
     kinds = {_SCALAR_NAMES.get(type(value)) for value in plain}
     if None in kinds:
         raise ToolDefinitionError(f"{where} lists {plain!r}; the values of a Literal or Enum must be JSON scalars")
+    # Some providers reject an enumeration without a type.
     return {"type": kinds.pop(), "enum": plain} if len(kinds) == 1 else {"enum": plain}
 
 
@@ -380,6 +385,7 @@ def _keywords(constraint: Any, lengths: Iterable[str]) -> dict[str, Any]:
     keywords: dict[str, Any] = {}
     for name, keyword in _NUMBERS.items():
         bound = getattr(constraint, name, None)
+        # JSON has no infinity, which some libraries use for "unbounded".
         if isinstance(bound, int | float) and isfinite(bound):
             keywords[keyword] = bound
     for name, keyword in _TEXTS.items():

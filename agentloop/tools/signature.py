@@ -25,6 +25,7 @@ INJECTED: tuple[Injected, ...] = (AgentState, ToolCall, ToolContext)
 """The classes that are injected into parameters annotated with them."""
 
 _NO_DEFAULT = inspect.Parameter.empty
+# JSON data is passed to parameters of these types as it is.
 _UNCONVERTED = (Any, object, None, type(None))
 _SECTIONS = frozenset(
     {"args", "arguments", "params", "parameters", "returns", "yields", "raises", "example", "examples"}
@@ -80,6 +81,7 @@ class Signature:
     @cached_property
     def definition(self) -> tuple[str, JsonObject]:
         """The description and the JSON Schema of the parameters; the docstring is parsed at the first access."""
+        # Parsing takes milliseconds, and many tools are defined that no model ever sees.
         from docstring_parser import parse
 
         docstring = parse(self._documentation)
@@ -97,6 +99,7 @@ class Signature:
         Raises:
             InvalidArguments: when an argument is for an injected parameter, or cannot be converted; names the path.
         """
+        # A supplied schema may accept any name, but a model must never set an injected parameter.
         for name in self.injected:
             if name in arguments:
                 raise InvalidArguments(f"{name!r} is injected by the program: leave it out", path=f"$.{name}")
@@ -173,10 +176,12 @@ class SignatureReader:
         try:
             return get_type_hints(routine, include_extras=True)
         except Exception as error:  # noqa: BLE001  # evaluating a hint that is text may raise any error
+            # All parameters count as annotated, so that one wrong hint is not reported as missing hints of the others.
             self.problems.append(f"a type hint cannot be resolved: {error}")
             return dict.fromkeys(getattr(routine, "__annotations__", {}), Any)
 
     def _parameter(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field | Injected | None:
+        # A model passes arguments by name, so each parameter needs a name in the schema.
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             self.problems.append(f"a model cannot fill {str(parameter).partition(':')[0]}: name each parameter")
         elif parameter.kind is parameter.POSITIONAL_ONLY:
@@ -248,4 +253,5 @@ def _docstring(function: Any) -> str:
 def _begins_with_text(documentation: str) -> bool:
     """Return whether a docstring begins with prose, not with a section or a field."""
     first = documentation.strip().partition("\n")[0].strip()
+    # What follows a section or a field, such as `Args:` or `:param`, is no description of the tool.
     return bool(first) and first[0] not in ":@" and first.rstrip(":").lower() not in _SECTIONS

@@ -57,6 +57,7 @@ class SchemaValidator:
         Of the first 1,000 problems, the 5 nearest to the root are returned, the nearest first.
         """
         try:
+            # A long list of invalid items has as many errors.
             errors = islice(self._validator.iter_errors(data), _MAX_ERRORS)
             nearest = sorted(errors, key=lambda error: len(error.absolute_path))
         except RecursionError:
@@ -69,6 +70,7 @@ class SchemaValidator:
         Raises:
             InvalidArguments: with the path of the first problem; the message lists the first five.
         """
+        # `accepts` stops at the first problem; all of them are needed only for the message.
         if not self.accepts(arguments):
             raise invalid_arguments(self.problems(arguments) or [_TOO_DEEP])
 
@@ -79,6 +81,7 @@ def validator_of(spec: ToolSpec) -> SchemaValidator:
     Raises:
         ToolDefinitionError: when the parameters are not a valid JSON Schema.
     """
+    # Specs are shared by all requests and calls, so each schema is compiled once per program.
     return spec.encoded("validator of the arguments", _compile_spec)
 
 
@@ -221,6 +224,7 @@ def _unique_items(validator: Any, required: Any, instance: Any, _: Any) -> Itera
 
 def _identity(value: Any) -> Hashable:
     """Return a key that is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1."""
+    # In Python, True equals 1 and has the same hash.
     if isinstance(value, bool):
         return bool, value
     if isinstance(value, dict):
@@ -252,5 +256,6 @@ def _shorten(error: ValidationError | Any) -> str:
     message: str = error.message
     value = repr(error.instance)
     if len(value) > _MAX_SHOWN_VALUE:
+        # jsonschema puts the whole value into its messages.
         message = message.replace(value, value[:_MAX_SHOWN_VALUE] + "…")
     return message if len(message) <= _MAX_SHOWN_MESSAGE else message[:_MAX_SHOWN_MESSAGE] + "…"

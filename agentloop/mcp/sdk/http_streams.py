@@ -35,6 +35,7 @@ async def http_streams(
         max_message_bytes: maximum size of a response.
         status: is closed when the server cannot be reached.
     """
+    # Calls have timeouts of their own, and event streams may be silent for long.
     timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
     async with (
         _Client(max_message_bytes, status, headers=dict(server.headers), timeout=timeout) as client,

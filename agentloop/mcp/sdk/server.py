@@ -105,12 +105,14 @@ async def _call(
     try:
         result = await tool.call(arguments, updates.put_nowait)
     except ToolError as error:
+        # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
         return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
     else:
         # A client drops progress that arrives after the response, so all of it is sent before.
         updates.put_nowait(None)
         await reporting
         response: dict[str, Any] = {"content": format_blocks(result)}
+        # The protocol allows only objects as structured content.
         if isinstance(result.value, Mapping):
             response["structuredContent"] = thaw(result.value)
         return CallToolResult.model_validate(response)
@@ -121,6 +123,7 @@ async def _call(
 async def _report_progress(
     updates: asyncio.Queue[Mapping[str, Any] | None], context: ServerRequestContext[Any, Any]
 ) -> None:
+    # Progress is reported by callbacks, which cannot await; this task sends it.
     while (update := await updates.get()) is not None:
         await context.session.report_progress(update["progress"], update.get("total"), update.get("message"))
 

@@ -90,6 +90,7 @@ async def open_session(settings: SessionSettings, on_tools_changed: Callable[[],
     )
     client = Client(
         _filter_tools(settings.name, transport),
+        # Tools are listed when an execution begins, and a cached list could be outdated.
         cache=None,
         client_info=Implementation(name="agentloop", version=_version()),
         message_handler=on_message,
@@ -108,6 +109,7 @@ async def open_session(settings: SessionSettings, on_tools_changed: Callable[[],
 def _connect_error(error: Exception, status: ConnectionStatus) -> Exception:
     """Return the most specific reason why a session could not be initialized."""
     cause: BaseException = error
+    # The task groups of the SDK wrap each error in a group.
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     if status.closed.is_set():
@@ -145,6 +147,7 @@ class McpSession(ServerSession):
 
     async def list_tools(self, cursor: str | None) -> tuple[list[RemoteTool], str | None]:
         """Return a page of the server's tools, and the cursor of the next page; None after the last."""
+        # A server without tools may reject the request, which is no error here.
         if self._client.server_capabilities.tools is None and not cursor:
             return [], None
         with self._translate_errors(RequestStatus()):
@@ -221,6 +224,7 @@ class McpSession(ServerSession):
             CURRENT_REQUEST.reset(token)
 
     def _translate(self, error: MCPError, status: RequestStatus) -> Exception:
+        # A restarted server answers 400 or 404 to the old session, with different errors in each SDK.
         if status.rejected and error.code not in _PROCESSED:
             return ConnectionLost(self._close(f"it does not know the session any more: {_shorten(error)}"))
         if status.failure:

@@ -77,6 +77,7 @@ class OutgoingStream:
         if self._is_closed:
             raise anyio.ClosedResourceError
         try:
+            # The queue is bounded: a server that never reads must not use up our memory.
             self.queue.put_nowait((item, CURRENT_REQUEST.get()))
         except asyncio.QueueFull:
             self._status.close(f"it does not read: {_MAX_QUEUED_MESSAGES} messages wait for it")
@@ -98,6 +99,7 @@ class OutgoingStream:
 async def _send(process: ServerProcess, outgoing: OutgoingStream, status: ConnectionStatus) -> None:
     while True:
         item, request = await outgoing.queue.get()
+        # Messages after the end are dropped; their requests fail when the stream is closed.
         if status.closed.is_set():
             continue
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -185,6 +187,7 @@ def _replace_surrogates(document: Mapping[str, object]) -> bytes:
 
 def _invalid_response(document: Mapping[str, object]) -> JSONRPCError | None:
     request_id = document.get("id")
+    # Only responses have a request that waits for them.
     if "method" in document or not isinstance(request_id, str | int):
         return None
     return JSONRPCError(

@@ -16,6 +16,7 @@ from agentloop.errors import ConfigurationError, ToolFailed
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 # O_NONBLOCK: opening a named pipe would wait for its writer.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_EXCL: a file or a link that another program creates at the same time is never written to.
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _IS_SUPPORTED = {
     os.open,
@@ -119,9 +120,11 @@ class ConfinedFolder:
             try:
                 descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as file:
+                    # Replacing a file must not change who can read it.
                     if mode is not None:
                         os.fchmod(descriptor, mode)
                     file.write(data)
+                # Renaming is atomic, so other programs never read a part of the content.
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -155,6 +158,7 @@ def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ToolFailed(f"{path!r} is not a file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
+            # One byte more shows that a file is too large, whatever size it reports.
             data = file.read(max_bytes + 1)
     finally:
         os.close(descriptor)
@@ -181,6 +185,7 @@ def _mode(folder: int, name: str, path: str) -> int | None:
         raise ToolFailed(f"{path!r} is a link, which is not followed")
     if not stat.S_ISREG(status.st_mode):
         raise ToolFailed(f"{path!r} is not a file")
+    # Special bits, such as setuid, are not passed on to new content.
     return stat.S_IMODE(status.st_mode) & 0o777
 
 

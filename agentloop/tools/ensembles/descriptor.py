@@ -200,6 +200,7 @@ class DescriptorReader:
         if not isinstance(place.value, dict):
             self.mistakes.append(place.mistake(f"it has to be a table, not {describe_type(place.value)}"))
             return values, tools
+        # The source is read first, so that the keys of this table replace its keys.
         if isinstance(place.value.get("source"), str):
             source = LocatedValue(place.value["source"], place.file, (*place.path, "source"))
             values, tools = self._source_tables(source, kind)
@@ -211,6 +212,7 @@ class DescriptorReader:
                 for name, table in value.items():
                     tools.setdefault(name, []).append(LocatedValue(table, place.file, (*located.path, name)))
             elif key == DEDUPLICATOR:
+                # Without a program, as in `agentloop tools check`, the name cannot be resolved and is dropped.
                 if self.deduplicators is not None:
                     values[key] = evolve(located, value=self.deduplicators[value])
             elif key != "source":
@@ -256,6 +258,7 @@ class DescriptorReader:
             raise ConfigurationError(
                 f"{source.value!r} is outside of the folder {folder}; the program has to allow that"
             )
+        # A file that is still being read would be read forever.
         if path in self._open_files:
             cycle = [*self._open_files[self._open_files.index(path) :], path]
             raise ConfigurationError(
@@ -319,6 +322,7 @@ def find_line(text: str, path: Sequence[str]) -> int:
     best_length, best_line = 0, 0
     for line, keys in _keys_by_line(text):
         common = _common_length(keys, target)
+        # The keys of the line lead to the path, or the path leads to them; other lines only share a beginning.
         if common > best_length and common >= min(len(keys), len(target)):
             best_length, best_line = common, line
     return best_line
@@ -341,6 +345,7 @@ def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
                 continue
             open_mark = ""
         elif not depth:
+            # A line inside of a multi-line list or table cannot define a key of the document.
             header, assignment = _HEADER.match(line), _ASSIGNMENT.match(line)
             if header:
                 table = _split_keys(header.group(1))

@@ -45,6 +45,7 @@ def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
     policy = {key: _policy_value(key, value) for key, value in values.items() if key in _POLICY}
     if DEDUPLICATOR in values:
         limits = ToolPolicy(deduplicate=policy.get("deduplicate")).deduplicate or DeduplicatePolicy()
+        # A deduplicator without `deduplicate` uses its default limits.
         policy["deduplicate"] = evolve(limits, by=values[DEDUPLICATOR])
     return policy
 
@@ -73,6 +74,7 @@ def _has_type(*types: type) -> Check:
     """Return a check of the type; true and false are not numbers. The first type is named in the message."""
 
     def check(value: Any) -> str:
+        # bool is a subclass of int.
         is_wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
         return f"it has to be {_TYPE_NAMES[types[0]]}, not {describe_type(value)}" if is_wrong else ""
 
@@ -96,6 +98,7 @@ def _is_json(value: Any) -> str:
     if problem:
         return problem
     try:
+        # TOML has dates, JSON does not.
         freeze(value)
     except NotJson as error:
         return f"{error}; dates and times are written as text, in quotes"
@@ -175,6 +178,7 @@ def _check_table(key: str, checks: Mapping[str, Check]) -> Check:
 def _check_policy(key: str, value: Any) -> str:
     try:
         changes: dict[str, Any] = {key: _policy_value(key, value)}
+        # The policy classes know their own limits; the checks above only give better messages about types.
         evolve(DEFAULT_POLICY, **changes)
     except (TypeError, ValueError) as error:
         return str(error)

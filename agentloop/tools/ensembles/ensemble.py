@@ -75,6 +75,7 @@ class Ensemble(ToolGroup):
         default=(), converter=tuple[CanIntercept, ...], kw_only=True, repr=False
     )
     failure: str = field(default="", kw_only=True)
+    # Changed copies share the lifecycle with the original: two of them in one program start the ensemble once.
     _lifecycle: Lifecycle = field(factory=Lifecycle, kw_only=True, repr=False)
     _configured: tuple[tuple[Tool, bool], ...] = field(init=False, repr=False)
 
@@ -107,7 +108,9 @@ class Ensemble(ToolGroup):
         """Return the tool with all changes of the ensemble, and whether it is enabled."""
         override = self.overrides.get(tool.name, NO_OVERRIDE)
         defaults = {**self._defaults_for(tool), **override.defaults}
+        # Nearer values win: those of the tool over those of the ensemble.
         changes = evolve(override, enabled=True, policy={**self.policy, **override.policy}, defaults=defaults)
+        # Without hooks nothing has to be available, and an unchanged tool is offered itself, not a wrapper.
         lifecycle = self._lifecycle if self.start is not None or self.stop is not None else None
         return apply_override(tool, changes, ensemble=self.name, lifecycle=lifecycle), override.enabled
 
@@ -305,6 +308,7 @@ class EnsembleFactory(Generic[P, E_co]):
         Raises:
             Exception: any error of the function.
         """
+        # The options have been validated against the schema of the function.
         function = cast("Callable[..., Ensemble]", self.function)
         return function(**self._signature.prepare(dict(options)))
 
@@ -387,6 +391,7 @@ class EnsembleBuilder(Generic[E]):
             if use is not None and entry.enabled:
                 tools.extend(self._import_tool(name, use))
             elif use is None and name not in names:
+                # Without `use`, the table changes a tool of the ensemble, which has to exist.
                 message = f"the ensemble {descriptor.name!r} has no tool {name!r}{suggest_name(name, names)}"
                 self.mistakes.append(entry.place.mistake(message))
         # Each stage needs the result of the one before it; its mistakes would only follow from earlier ones.
@@ -443,6 +448,8 @@ class EnsembleBuilder(Generic[E]):
             self.mistakes.append(place.mistake(str(error)))
             return None
         except Exception as error:
+            # A factory may do anything, such as connect to a server; its failure is one of the ensemble, not of the
+            # file.
             raise ImportFailed(f"{use.value} failed: {type(error).__name__}: {error}") from error
 
     def _import_tool(self, name: str, use: LocatedValue) -> list[Tool]:

@@ -172,10 +172,12 @@ def files(
     reading: list[Tool] = [
         tool(effect="pure", key=_by_path)(toolkit.read_file),
         tool(effect="pure", key=_by_path)(toolkit.list_files),
+        # Searching reads many files, so it has no ordering key.
         tool(effect="pure")(toolkit.search_files),
     ]
     writing: list[Tool] = [
         tool(effect="idempotent", key=_by_path)(toolkit.write_file),
+        # A repeated edit may match inside of the new text, so it is not idempotent.
         tool(effect="effect", key=_by_path)(toolkit.edit_file),
     ]
     return Ensemble(

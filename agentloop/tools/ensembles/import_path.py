@@ -12,6 +12,7 @@ from attrs import frozen
 from agentloop.errors import ConfigurationError
 from agentloop.values.value import Value
 
+# ASCII only: a letter of another script that looks the same must not pass for an allowed module.
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 _ALWAYS_ALLOWED = "agentloop.tools.ensembles"
 
@@ -74,6 +75,7 @@ class ImportPath(Value):
                 raise ConfigurationError(f"there is no module {error.name!r}") from error
             raise self._import_failed(error) from error
         except (Exception, SystemExit) as error:
+            # A module that calls sys.exit must not end the program.
             raise self._import_failed(error) from error
         try:
             return getattr(module, self.name)

@@ -270,6 +270,7 @@ def with_defaults(parameters: JsonObject, defaults: JsonObject, owner: str) -> J
 
 
 def _check_default(name: str, value: object, schema: Mapping[str, Any], owner: str) -> None:
+    # The schema of the parameter may refer to definitions at the root, so it is validated inside of an object.
     definitions = {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
     wrapped = {**definitions, "type": "object", "properties": {name: schema["properties"][name]}}
     plain_value = thaw(freeze_object({"": value})[""])

@@ -73,6 +73,7 @@ def draw_items(
     replace: Annotated[bool, "whether an item may be drawn again; without, there are no weights"] = False,  # noqa: FBT002  # a model passes it by name
 ) -> list[str]:
     """Draw items at random, the same for the same seed."""
+    # The model chooses the seed, so that the tool is pure: a replay or a repeated call draws the same items.
     random = Random(seed)  # noqa: S311  # simulation, not secrecy
     if not replace:
         if weights is not None:
@@ -103,6 +104,7 @@ def binomial_probability(
     """Compute how likely it is to have exactly, at most and at least so many successes in independent trials."""
     if successes > trials:
         raise ToolFailed(f"{trials} trials cannot have {successes} successes")
+    # Rounding may push a sum above 1, or a difference below one of its parts; both are clamped below.
     below = math.fsum(_binomial_mass(trials, k, probability) for k in range(successes))
     exactly = _binomial_mass(trials, successes, probability)
     return {

@@ -68,6 +68,7 @@ class Database:
             cursor = self._execute(connection, sql, parameters)
             if cursor.description is None:
                 raise ToolFailed("the statement returns no rows: this tool takes SELECT statements")
+            # One more row shows that the result is incomplete.
             rows = _fetch(cursor, self.max_rows + 1)
             columns = [column[0] for column in cursor.description]
         return Rows(columns=columns, rows=rows[: self.max_rows], is_cut=len(rows) > self.max_rows)
@@ -96,6 +97,7 @@ class Database:
         except sqlite3.Error as error:
             raise ToolFailed(f"the database cannot be opened: {error}") from error
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+        # The read-only mode protects this file; these limits keep a statement from reaching other files.
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         allowed = _READ_ACTIONS | (_WRITE_ACTIONS if mode == "rw" else frozenset())
         connection.set_authorizer(_authorizer(allowed))
@@ -128,6 +130,7 @@ def _authorizer(allowed: frozenset[int]) -> Any:
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FORBIDDEN_FUNCTIONS:
             return sqlite3.SQLITE_DENY
+        # The tables of SQLite itself describe the schema; writing to them would change it.
         if action in _WRITE_ACTIONS and (first or "").lower().startswith("sqlite_"):
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
@@ -163,6 +166,7 @@ def _cell(value: Any) -> Value:
         value = base64.b64encode(value[:_MAX_CELL_CHARACTERS]).decode()
     if isinstance(value, str) and len(value) > _MAX_CELL_CHARACTERS:
         return f"{value[:_MAX_CELL_CHARACTERS]}… ({len(value)} characters)"
+    # JSON has no infinity.
     if isinstance(value, float) and value in {float("inf"), float("-inf")}:
         return str(value)
     return value  # type: ignore[no-any-return]  # SQLite has no other types
