@@ -20,12 +20,12 @@ NOT_REPLAYABLE = {
     "test_a_started_call_resumes_with_its_recorded_arguments": "interceptors were added",
     "test_the_recorded_effect_of_a_call_counts": "the effect of a tool changed",
     "test_an_event_nobody_listens_for_is_not_built": "its bus fails when events are built",
-    "test_a_journal_that_cannot_be_written_is_told": "there is no journal to read",
-    "test_messages_that_came_in_the_middle": "an interceptor sends messages into the execution, which has ended",
-    "test_a_message_sent_during_an_inference_follows_its_response_after_a_crash": "an interceptor sends messages, too",
-    "test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference": "the answer was masked",
-    "test_a_run_that_its_user_stopped_is_compared_up_to_there": "the token is cancelled for good",
-    "test_what_only_one_that_was_left_out_has_written_is_told_as_such": "it is left out",
+    "test_an_unwritable_journal_is_reported": "there is no journal to read",
+    "test_messages_sent_during_an_execution": "an interceptor sends messages into the execution, which has ended",
+    "test_a_message_sent_during_an_inference_follows_its_response_after_a_crash": "an interceptor sends messages into the execution",
+    "test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference": "the response is masked in the journal",
+    "test_an_execution_that_its_user_stopped_is_compared_up_to_the_stop": "the token stays cancelled",
+    "test_a_change_by_a_skipped_interceptor_is_explained": "the interceptor is skipped",
 }
 """Tests that resume an execution with changed code, or whose code cannot run twice, with the reason."""
 

@@ -1,4 +1,4 @@
-"""Nothing in a replay opens a socket, starts a program, writes a file or runs a tool; who would is named."""
+"""A replay opens no socket, starts no program, writes no file and runs no tool; code that tries to is named."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.replay.bench import Ledger, loop_of, record_run
 
 
 def _connect(folder: Path) -> None:
-    with socket.socket() as one:
-        one.connect(("127.0.0.1", 9))
+    with socket.socket() as connection:
+        connection.connect(("127.0.0.1", 9))
 
 
 def _look_up(folder: Path) -> None:
@@ -78,7 +78,7 @@ def _thread(folder: Path) -> None:
     thread.join()
 
 
-WAYS: dict[str, Callable[[Path], None]] = {
+SIDE_EFFECTS: dict[str, Callable[[Path], None]] = {
     "socket.__new__": _connect,
     "socket.getaddrinfo": _look_up,
     "subprocess.Popen": _start,
@@ -92,32 +92,32 @@ WAYS: dict[str, Callable[[Path], None]] = {
 
 
 @frozen
-class Touches(Interceptor):
-    """Touches the world after the second step.
+class CausesSideEffect(Interceptor):
+    """Causes a side effect after the second step.
 
     Attributes:
-        way: how.
-        folder: where files are.
-        threaded: in a thread of the event loop.
-        swallows: and says nothing of errors.
-        active: whether it does.
+        effect: the side effect.
+        folder: the folder of its files.
+        threaded: whether to cause it in a thread of the event loop.
+        swallows: whether to ignore the error.
+        active: whether to cause it at all.
     """
 
-    way: Callable[[Path], None]
+    effect: Callable[[Path], None]
     folder: Path
     threaded: bool = False
     swallows: bool = False
     active: bool = True
 
     async def after_step(self, point: AfterStep) -> AfterStep:
-        """Touch it."""
+        """Cause the side effect."""
         if not self.active or point.state.step_count != 2:
             return point
         try:
             if self.threaded:
-                await asyncio.to_thread(self.way, self.folder)
+                await asyncio.to_thread(self.effect, self.folder)
             else:
-                self.way(self.folder)
+                self.effect(self.folder)
         except Exception:
             if not self.swallows:
                 raise
@@ -130,27 +130,27 @@ def _names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("swallows", [False, True])
-@pytest.mark.parametrize("what", list(WAYS))
-async def test_who_touches_the_world_is_kept_from_it_and_named(
-    what: str, tmp_path: Path, *, swallows: bool, threaded: bool
+@pytest.mark.parametrize("event", list(SIDE_EFFECTS))
+async def test_a_side_effect_is_blocked_and_its_interceptor_named(
+    event: str, tmp_path: Path, *, swallows: bool, threaded: bool
 ) -> None:
-    """Also in a thread, and also when the error is swallowed."""
+    """Side effects are blocked also in threads, and reported even when the interceptor ignores the error."""
     (tmp_path / "kept").write_text("kept")
-    quiet = Touches(WAYS[what], tmp_path, active=False)
+    quiet = CausesSideEffect(SIDE_EFFECTS[event], tmp_path, active=False)
     journal = await record_run(interceptors=[quiet])
     assert (await replay(journal, "run", loop_of(interceptors=[quiet]))).is_equal
-    touching = Touches(WAYS[what], tmp_path, threaded, swallows)
-    result = await replay(journal, "run", loop_of(interceptors=[touching]))
+    active = CausesSideEffect(SIDE_EFFECTS[event], tmp_path, threaded, swallows)
+    result = await replay(journal, "run", loop_of(interceptors=[active]))
     assert _names(tmp_path) == ["kept"]
-    assert [operation.event for operation in result.blocked][:1] == [what.strip()]
+    assert [operation.event for operation in result.blocked][:1] == [event.strip()]
     assert result.divergence is not None
     assert (result.divergence.step, result.divergence.place) == (2, "side_effect"), result.explain()
-    assert (result.divergence.interceptor, result.divergence.point) == ("Touches", "after_step")
+    assert (result.divergence.interceptor, result.divergence.point) == ("CausesSideEffect", "after_step")
     assert "has_side_effects = True" in str(result.divergence)
 
 
-async def test_outside_of_a_replay_nothing_is_guarded(tmp_path: Path) -> None:
-    """The guard is that of the replay's own tasks, also while one is under way."""
+async def test_code_outside_the_replay_is_not_guarded(tmp_path: Path) -> None:
+    """The guard applies only to the tasks and threads of the replay, also while the replay is running."""
     gate, done = asyncio.Event(), asyncio.Event()
 
     class Waits(Interceptor):
@@ -171,7 +171,7 @@ async def test_outside_of_a_replay_nothing_is_guarded(tmp_path: Path) -> None:
 
 
 async def test_reading_a_file_is_allowed(tmp_path: Path) -> None:
-    """What only reads changes nothing."""
+    """Opening a file for reading is not a side effect."""
     (tmp_path / "kept").write_text("kept")
 
     class Reads(Interceptor):
@@ -182,8 +182,8 @@ async def test_reading_a_file_is_allowed(tmp_path: Path) -> None:
     assert (await replay(journal, "run", loop_of(interceptors=[Reads()]))).is_equal
 
 
-async def test_who_says_that_it_touches_the_world_is_left_out(tmp_path: Path) -> None:
-    """An audit log writes no line of a replay, and the replay says that it was left out."""
+async def test_an_interceptor_that_declares_side_effects_is_skipped(tmp_path: Path) -> None:
+    """An audit log writes nothing during a replay, and is listed in `skipped`."""
     path = tmp_path / "audit.jsonl"
     journal = await record_run(interceptors=[AuditLog(path)])
     lines = path.read_text()
@@ -194,40 +194,40 @@ async def test_who_says_that_it_touches_the_world_is_left_out(tmp_path: Path) ->
     assert path.read_text() == lines
 
 
-async def test_what_only_one_that_was_left_out_has_written_is_told_as_such() -> None:
-    """It is no riddle."""
+async def test_a_change_by_a_skipped_interceptor_is_explained() -> None:
+    """The reason names the skipped interceptor that may have written the recorded value."""
 
-    class Asks(Interceptor):
+    class ReadsWeather(Interceptor):
         has_side_effects = True
 
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point.with_state(point.state.with_metadata(weather="rain"))
 
-    journal = await record_run(interceptors=[Asks()])
-    result = (await replay(journal, "run", loop_of(interceptors=[Asks()]))).divergence
+    journal = await record_run(interceptors=[ReadsWeather()])
+    result = (await replay(journal, "run", loop_of(interceptors=[ReadsWeather()]))).divergence
     assert result is not None
     assert result.place == "state.context.metadata"
-    assert result.reason == "Asks, which may have written it, has side effects and was left out"
+    assert result.reason == "ReadsWeather, which may have written it, has side effects and was left out"
 
 
-async def test_a_compiler_that_touches_the_world_is_kept_from_it() -> None:
-    """It is the driver's, and told so."""
+async def test_a_side_effect_of_a_compiler_is_blocked() -> None:
+    """The divergence names the step and no interceptor."""
 
-    class Asks(WholeConversation):
+    class LooksUpHost(WholeConversation):
         def compile(self, state: AgentState) -> tuple[Message, ...]:
             _look_up(Path())
             return tuple(state.messages)
 
     journal = await record_run(compiler=WholeConversation())
-    result = (await replay(journal, "run", loop_of(compiler=Asks()))).divergence
+    result = (await replay(journal, "run", loop_of(compiler=LooksUpHost()))).divergence
     assert result is not None
     assert (result.step, result.place, result.interceptor) == (1, "side_effect", "")
 
 
-async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
-    """A driver of one's own that asks its model itself."""
+async def test_a_model_call_that_bypasses_the_record_is_blocked() -> None:
+    """A custom driver that calls its model directly is blocked at the network."""
 
-    class Wire(CanInfer):
+    class NetworkModel(CanInfer):
         async def infer(self, request: InferenceRequest) -> InferenceResponse:
             _connect(Path())
             raise AssertionError(request)
@@ -235,26 +235,26 @@ async def test_a_model_that_is_asked_past_the_record_is_kept_from_it() -> None:
         async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
             yield await self.infer(request)
 
-    class Hasty(ToolCallingDriver):
+    class BypassesRecord(ToolCallingDriver):
         async def infer(self, draft: Any, request: InferenceRequest, *, inference: Any = None) -> InferenceResponse:
             return await self.inference.infer(request)
 
-    result = await replay(await record_run(), "run", loop_of(driver=Hasty(Wire())))
+    result = await replay(await record_run(), "run", loop_of(driver=BypassesRecord(NetworkModel())))
     assert result.divergence is not None
     assert result.divergence.place == "side_effect"
     assert result.blocked[0].event == "socket.__new__"
 
 
-async def test_an_executor_that_does_not_ask_the_record_is_not_used() -> None:
-    """It would run tools; the replay says that it cannot be done."""
+async def test_an_executor_that_does_not_read_recorded_calls_is_not_used() -> None:
+    """A custom executor would run tools: the replay ends with the reason before the first step."""
     ledger = Ledger()
 
-    class Own(CanExecuteToolCalls):
+    class CustomExecutor(CanExecuteToolCalls):
         async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
             raise AssertionError(tool_calls)
 
-    result = await replay(await record_run(), "run", loop_of(executor=Own(), ledger=ledger))
+    result = await replay(await record_run(), "run", loop_of(executor=CustomExecutor(), ledger=ledger))
     assert (result.steps, result.is_complete) == (0, False)
-    assert result.end_reason.startswith("its executor, Own, does not read recorded calls")
+    assert result.end_reason.startswith("its executor, CustomExecutor, does not read recorded calls")
     assert isinstance(loop_of(journal=MemoryJournal()), AgentLoop)
     assert ledger.done == []

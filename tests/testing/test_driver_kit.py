@@ -1,4 +1,4 @@
-"""The law suite of drivers: ours pass, and each broken one is caught."""
+"""The law suite of drivers: the package's drivers pass, and every broken one fails."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentloop.events import InferenceResponseReceived
 from agentloop.testing import NOTATIONS, VALID_SCENARIOS, DriverKit, LawViolation, Scenario
 from agentloop.values import ProviderPart, ResponsePart, ToolExecutions, to_plain
 
-MAKERS: dict[str, Callable[[Scenario], CanUseTools]] = {
+FACTORIES: dict[str, Callable[[Scenario], CanUseTools]] = {
     "tool calling": lambda scenario: ToolCallingDriver(scenario.inference()),
     "parsed": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["parsed"]), mode="parsed"),
     "scripted": lambda scenario: scenario.driver(),
-    "react, taking what cannot be executed": lambda scenario: ReActDriver(
+    "react without validation": lambda scenario: ReActDriver(
         scenario.inference(NOTATIONS["react-json"]), output="json", validator=lambda *_: None
     ),
 }
-ASKING_AGAIN: dict[str, Callable[[Scenario], CanUseTools]] = {
+RETRYING: dict[str, Callable[[Scenario], CanUseTools]] = {
     "structured": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["structured"]), mode="structured"),
     "validated": lambda scenario: ToolCallingDriver(scenario.inference(NOTATIONS["validated"]), mode="validated"),
     "react in JSON": lambda scenario: ReActDriver(scenario.inference(NOTATIONS["react-json"]), output="json"),
@@ -37,41 +37,46 @@ TASKS: list[asyncio.Task[None]] = []
 
 
 @pytest.mark.parametrize("law", DriverKit.laws)
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_drivers_keep_the_laws(name: str, law: int) -> None:
-    """Each driver keeps every law of its contract."""
-    DriverKit(MAKERS[name], examples=40).check(law)
+@pytest.mark.parametrize("name", FACTORIES)
+def test_drivers_obey_the_laws(name: str, law: int) -> None:
+    """Each driver obeys every law of its contract."""
+    DriverKit(FACTORIES[name], examples=40).check(law)
 
 
 @pytest.mark.parametrize("law", DriverKit.laws)
-@pytest.mark.parametrize("name", ASKING_AGAIN)
-def test_the_drivers_that_ask_again_keep_the_laws(name: str, law: int) -> None:
-    """So does each that asks again for what cannot be executed, when there is nothing to ask again for."""
-    DriverKit(ASKING_AGAIN[name], examples=25, scenarios=VALID_SCENARIOS).check(law)
+@pytest.mark.parametrize("name", RETRYING)
+def test_drivers_that_retry_invalid_calls_obey_the_laws(name: str, law: int) -> None:
+    """Each driver that asks the model again for invalid calls obeys every law in scenarios with valid calls."""
+    DriverKit(RETRYING[name], examples=25, scenarios=VALID_SCENARIOS).check(law)
 
 
 @frozen(kw_only=True)
-class ForgetsExecutions(ToolCallingDriver):
+class DropsExecutions(ToolCallingDriver):
     """Breaks law 2: calls leave no trace in the conversation."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
-        draft.calls, draft.parts = None, tuple(p for p in draft.parts or () if not hasattr(p, "arguments_json"))
+        draft.calls, draft.parts = (
+            None,
+            tuple(part for part in draft.parts or () if not hasattr(part, "arguments_json")),
+        )
         del outcome
         return super().finish(draft, None)
 
 
 @frozen(kw_only=True)
 class SmugglesBareCalls(ToolCallingDriver):
-    """Breaks law 2: calls are kept as opaque parts, without executions."""
+    """Breaks law 2: calls stay in the conversation as opaque parts, without executions."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         parts = await super().decide(draft, messages)
-        return tuple(ProviderPart("openai-chat", to_plain(p)) if hasattr(p, "arguments_json") else p for p in parts)
+        return tuple(
+            ProviderPart("openai-chat", to_plain(part)) if hasattr(part, "arguments_json") else part for part in parts
+        )
 
 
 @frozen(kw_only=True)
-class WritesIntoTheState(ToolCallingDriver):
-    """Breaks law 3: the given state is changed."""
+class MutatesState(ToolCallingDriver):
+    """Breaks law 3: the driver changes the state that is passed to it."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         after = await super().use_tools(state)
@@ -80,8 +85,8 @@ class WritesIntoTheState(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class AsksTwice(ToolCallingDriver):
-    """Breaks law 5: the model is asked more often than declared."""
+class CallsModelTwice(ToolCallingDriver):
+    """Breaks law 5: the driver makes more inferences than it declares."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         await self.infer(draft, self.request(draft, messages))
@@ -89,8 +94,8 @@ class AsksTwice(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class DefeatsLimits(ToolCallingDriver):
-    """Breaks law 5: goes on against a limit, by taking further steps inside of one."""
+class IgnoresLimits(ToolCallingDriver):
+    """Breaks law 5: the driver exceeds a limit by performing several steps in one."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         after = await super().use_tools(state)
@@ -100,8 +105,8 @@ class DefeatsLimits(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class CountsNothing(ToolCallingDriver):
-    """Breaks law 6: unknown tokens count as none."""
+class CountsUnknownAsZero(ToolCallingDriver):
+    """Breaks law 6: unknown token counts become zero."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
         draft.usage = evolve(draft.usage, input_tokens=draft.usage.input_tokens or 0, output_tokens=0)
@@ -109,8 +114,8 @@ class CountsNothing(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class TellsTwice(ToolCallingDriver):
-    """Breaks law 7: a response is told twice."""
+class EmitsTwice(ToolCallingDriver):
+    """Breaks law 7: the event of a response is emitted twice."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         parts = await super().decide(draft, messages)
@@ -120,14 +125,14 @@ class TellsTwice(ToolCallingDriver):
 
 
 class Counter:
-    """What broken drivers count across executions."""
+    """A counter that broken drivers share between executions."""
 
     value = 0
 
 
 @frozen(kw_only=True)
-class DrawsItsOwnIds(ToolCallingDriver):
-    """Breaks law 8: ids do not come from the source of the loop."""
+class CreatesIds(ToolCallingDriver):
+    """Breaks law 8: ids do not come from the loop's source of ids."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
         Counter.value += 1
@@ -136,14 +141,14 @@ class DrawsItsOwnIds(ToolCallingDriver):
 
 
 class Shared:
-    """What one broken driver shares between executions."""
+    """State that a broken driver shares between executions."""
 
     messages: tuple[Message, ...] = ()
 
 
 @frozen(kw_only=True)
 class MixesExecutions(ToolCallingDriver):
-    """Breaks law 9: the state of one execution reaches another."""
+    """Breaks law 9: the state of one execution leaks into another."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
         previous, Shared.messages = Shared.messages, draft.state.messages
@@ -152,17 +157,17 @@ class MixesExecutions(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class PutsAClockInFront(ToolCallingDriver):
-    """Breaks law 13: what the model has seen changes with every step."""
+class ChangesFirstMessage(ToolCallingDriver):
+    """Breaks law 13: the first message of the request changes with every step."""
 
     def compile(self, state: AgentState) -> Sequence[Message]:
-        with_clock = state.with_messages([Message.system(f"step {state.step_count}"), *state.messages])
-        return super().compile(evolve(with_clock, execution=state.execution))
+        changed = state.with_messages([Message.system(f"step {state.step_count}"), *state.messages])
+        return super().compile(evolve(changed, execution=state.execution))
 
 
 @frozen(kw_only=True)
-class LeavesATask(ToolCallingDriver):
-    """Breaks law 19: a task goes on after the execution."""
+class LeaksTask(ToolCallingDriver):
+    """Breaks law 19: a task is still running after the execution."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         TASKS.append(asyncio.create_task(_forever()))
@@ -178,34 +183,34 @@ class CompilesForEachMessage(ToolCallingDriver):
     """Breaks law 20: the conversation is compiled again for each of its messages."""
 
     def compile(self, state: AgentState) -> Sequence[Message]:
-        return [super(CompilesForEachMessage, self).compile(state)[place] for place in range(len(state.messages))]
+        return [super(CompilesForEachMessage, self).compile(state)[index] for index in range(len(state.messages))]
 
 
 BROKEN: list[tuple[int, Any]] = [
-    (2, ForgetsExecutions),
+    (2, DropsExecutions),
     (2, SmugglesBareCalls),
-    (3, WritesIntoTheState),
-    (5, AsksTwice),
-    (5, DefeatsLimits),
-    (6, CountsNothing),
-    (7, TellsTwice),
-    (8, DrawsItsOwnIds),
+    (3, MutatesState),
+    (5, CallsModelTwice),
+    (5, IgnoresLimits),
+    (6, CountsUnknownAsZero),
+    (7, EmitsTwice),
+    (8, CreatesIds),
     (9, MixesExecutions),
-    (13, PutsAClockInFront),
-    (19, LeavesATask),
+    (13, ChangesFirstMessage),
+    (19, LeaksTask),
     (20, CompilesForEachMessage),
 ]
 
 
 @pytest.mark.unmonitored
-@pytest.mark.parametrize(("law", "make"), BROKEN)
-def test_a_broken_driver_is_caught_by_its_law(law: int, make: Any) -> None:
-    """A driver that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawViolation) as caught:
-        DriverKit(lambda scenario: make(scenario.inference())).check(law)
-    assert caught.value.law == law
+@pytest.mark.parametrize(("law", "driver"), BROKEN)
+def test_a_broken_driver_violates_its_law(law: int, driver: Any) -> None:
+    """The kit raises `LawViolation` with the number of the law that a driver breaks."""
+    with pytest.raises(LawViolation) as violation:
+        DriverKit(lambda scenario: driver(scenario.inference())).check(law)
+    assert violation.value.law == law
 
 
 def test_every_law_of_the_kit_has_a_driver_that_breaks_it() -> None:
-    """No check of the kit is one that cannot fail."""
+    """Each check of the kit can fail."""
     assert {law for law, _ in BROKEN} == set(DriverKit.laws)

@@ -1,4 +1,4 @@
-"""Law 12: one scenario comes to the same under every driver and mode, and a driver for which it does not is caught."""
+"""Law 12: a scenario gives the same result under every driver and mode, and drivers that differ fail."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ TOOL_CALLING = ("native", "structured", "validated", "parsed")
 REACT = {"react-json": "json", "react-text": "text"}
 
 
-def maker(mode: str, *, streaming: bool = False) -> Callable[[Scenario], CanUseTools]:
-    """Return what makes the driver that works in a mode, over a model that writes its notation."""
+def factory_for(mode: str, *, streaming: bool = False) -> Callable[[Scenario], CanUseTools]:
+    """Return a factory of drivers for a mode, with a model that writes the notation of the mode."""
 
-    def make(scenario: Scenario) -> CanUseTools:
+    def create(scenario: Scenario) -> CanUseTools:
         model = scenario.inference(NOTATIONS[mode])
         if mode in TOOL_CALLING:
             return ToolCallingDriver(model, mode=get_mode(mode), streaming=streaming)
         output: Any = REACT[mode]
         return ReActDriver(model, output=output, streaming=streaming)
 
-    return make
+    return create
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
-def test_every_driver_and_mode_comes_to_the_same(mode: str, streaming: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    """Calls, outcomes, answer, reason to stop, points and events are those of native tool calls without streaming."""
-    EquivalenceKit(maker(mode, streaming=streaming), examples=60).check(12)
+def test_every_driver_and_mode_is_equivalent(mode: str, streaming: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """Calls, outcomes, answer, stop reason, points and events equal those of native tool calls without streaming."""
+    EquivalenceKit(factory_for(mode, streaming=streaming), examples=60).check(12)
 
 
 def test_every_mode_has_a_notation() -> None:
-    """No mode is left out of the comparison."""
+    """The comparison covers every mode."""
     assert set(NOTATIONS) == {*TOOL_CALLING, *REACT}
 
 
 @frozen(kw_only=True)
 class SkipsAPoint(ReActDriver):
-    """Breaks the law: `after_inference` is not passed."""
+    """Breaks the law: the point `after_inference` is skipped."""
 
     async def infer(
         self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
     ) -> InferenceResponse:
         stack = self.interceptor
-        some = InterceptorStack.of([before_inference(stack.handle), around_inference(stack.around)])
-        without = evolve(self, interceptor=some)
+        stack_without = InterceptorStack.of([before_inference(stack.handle), around_inference(stack.around)])
+        without = evolve(self, interceptor=stack_without)
         return await super(SkipsAPoint, without).infer(draft, request, inference=inference)
 
 
 @frozen(kw_only=True)
-class TurnsCallsAround(ReActDriver):
-    """Breaks the law: calls are made in another order."""
+class ReversesCalls(ReActDriver):
+    """Breaks the law: calls are in another order."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         return tuple(reversed(await super().decide(draft, messages)))
@@ -69,7 +69,7 @@ class TurnsCallsAround(ReActDriver):
 
 @frozen(kw_only=True)
 class ChangesArguments(ReActDriver):
-    """Breaks the law: what the model gave for an argument is changed."""
+    """Breaks the law: an argument differs from the model's."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         parts = await super().decide(draft, messages)
@@ -77,7 +77,7 @@ class ChangesArguments(ReActDriver):
 
 
 @frozen(kw_only=True)
-class WordsTheAnswer(ReActDriver):
+class ChangesAnswer(ReActDriver):
     """Breaks the law: the answer gets another wording."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
@@ -86,8 +86,8 @@ class WordsTheAnswer(ReActDriver):
 
 
 @frozen(kw_only=True)
-class NeverGoesOn(ReActDriver):
-    """Breaks the law: it answers beside the first calls, and makes them without having them executed."""
+class AnswersAtOnce(ReActDriver):
+    """Breaks the law: calls are dropped, and the first step is the last."""
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         parts = await super().decide(draft, messages)
@@ -100,17 +100,17 @@ def _rounded(call: ToolCall) -> ToolCall:
 
 @pytest.mark.unmonitored
 @pytest.mark.parametrize(
-    ("make", "what"),
+    ("driver", "attribute"),
     [
         (SkipsAPoint, "points: "),
-        (TurnsCallsAround, "outcomes: "),
+        (ReversesCalls, "outcomes: "),
         (ChangesArguments, "outcomes: "),
-        (WordsTheAnswer, "final_text: "),
-        (NeverGoesOn, "outcomes: "),
+        (ChangesAnswer, "final_text: "),
+        (AnswersAtOnce, "outcomes: "),
     ],
 )
-def test_a_driver_that_differs_is_caught(make: Any, what: str) -> None:
-    """What differs is named."""
-    kit = EquivalenceKit(lambda scenario: make(scenario.inference(NOTATIONS["react-json"]), output="json"))
-    with pytest.raises(LawViolation, match=f"law 12 is violated: {what}"):
+def test_a_driver_that_differs_violates_the_law(driver: Any, attribute: str) -> None:
+    """The message names the attribute that differs."""
+    kit = EquivalenceKit(lambda scenario: driver(scenario.inference(NOTATIONS["react-json"]), output="json"))
+    with pytest.raises(LawViolation, match=f"law 12 is violated: {attribute}"):
         kit.check(12)

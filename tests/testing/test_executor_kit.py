@@ -1,4 +1,4 @@
-"""The law suite of executors: ours pass, and each broken one is caught."""
+"""The law suite of executors: the package's executor passes, and every broken one fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing import ExecutorKit, LawViolation
 from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus
 
-LEFT_BEHIND: list[asyncio.Task[None]] = []
+LEAKED: list[asyncio.Task[None]] = []
 
-MAKERS: dict[str, Callable[[], CanExecuteToolCalls]] = {
+FACTORIES: dict[str, Callable[[], CanExecuteToolCalls]] = {
     "default": ToolExecutor,
     "one at a time": lambda: ToolExecutor(max_concurrency=1),
     "two at a time": lambda: ToolExecutor(max_concurrency=2),
@@ -28,24 +28,26 @@ MAKERS: dict[str, Callable[[], CanExecuteToolCalls]] = {
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_tool_executor_keeps_the_laws(name: str, law: int) -> None:
-    """The executor keeps every law of its contract under every option."""
-    ExecutorKit(MAKERS[name], examples=40).check(law)
+@pytest.mark.parametrize("name", FACTORIES)
+def test_the_tool_executor_obeys_the_laws(name: str, law: int) -> None:
+    """The executor obeys every law of its contract under every option."""
+    ExecutorKit(FACTORIES[name], examples=40).check(law)
 
 
 @frozen
-class LosesFailures(ToolExecutor):
+class DropsFailures(ToolExecutor):
     """Breaks law 1: a call that fails has no outcome."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         answer = await super().execute_tools(tool_calls, state)
-        return evolve(answer, executions=tuple(one for one in answer.executions if one.status is not ToolStatus.FAILED))
+        return evolve(
+            answer, executions=tuple(each for each in answer.executions if each.status is not ToolStatus.FAILED)
+        )
 
 
 @frozen
 class Reorders(ToolExecutor):
-    """Breaks law 1: executions come in reverse order."""
+    """Breaks law 1: executions are in reverse order."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         answer = await super().execute_tools(tool_calls, state)
@@ -53,8 +55,8 @@ class Reorders(ToolExecutor):
 
 
 @frozen
-class WritesIntoTheState(ToolExecutor):
-    """Breaks law 3: the given state is changed."""
+class MutatesState(ToolExecutor):
+    """Breaks law 3: the executor changes the state that is passed to it."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         answer = await super().execute_tools(tool_calls, state)
@@ -64,31 +66,30 @@ class WritesIntoTheState(ToolExecutor):
 
 @frozen
 class NumbersByCompletion(ToolExecutor):
-    """Breaks law 8: ids follow the order in which calls end."""
+    """Breaks law 8: ids depend on the order in which calls end."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         ended: list[str] = []
 
-        async def alone(key: str) -> ToolExecution:
-            place = tool_calls.keys.index(key)
-            one = ToolCalls((tool_calls.calls[place],), (key,))
-            answer = await ToolExecutor.execute_tools(self, one, state)
+        async def execute_alone(key: str) -> ToolExecution:
+            batch = ToolCalls((tool_calls.calls[tool_calls.keys.index(key)],), (key,))
+            answer = await ToolExecutor.execute_tools(self, batch, state)
             ended.append(key)
             return evolve(answer.executions[0], id=f"ended as number {len(ended)}")
 
-        executions = await asyncio.gather(*[alone(key) for key in tool_calls.keys])
+        executions = await asyncio.gather(*[execute_alone(key) for key in tool_calls.keys])
         return ToolExecutions(tuple(executions), (), state)
 
 
 class Shared:
-    """What one broken executor shares between executions."""
+    """State that a broken executor shares between executions."""
 
     state: AgentState | None = None
 
 
 @frozen
-class KeepsTheState(ToolExecutor):
-    """Breaks law 9: the state of one execution is seen by another."""
+class SharesState(ToolExecutor):
+    """Breaks law 9: an execution returns the state of another."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         Shared.state = state
@@ -97,17 +98,17 @@ class KeepsTheState(ToolExecutor):
 
 
 @frozen
-class ChangesAfterTelling(ToolExecutor):
-    """Breaks law 10: the outcome is changed after the event."""
+class ChangesAfterEvent(ToolExecutor):
+    """Breaks law 10: outcomes change after their events."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         answer = await super().execute_tools(tool_calls, state)
-        return evolve(answer, executions=tuple(evolve(one, may_have_run=True) for one in answer.executions))
+        return evolve(answer, executions=tuple(evolve(each, may_have_run=True) for each in answer.executions))
 
 
 @frozen
-class PassesNoInterceptor(ToolExecutor):
-    """Breaks law 11: calls do not pass the interceptors."""
+class SkipsInterceptors(ToolExecutor):
+    """Breaks law 11: calls bypass the interceptors."""
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
         del interceptor
@@ -137,19 +138,19 @@ class Unchecked(Tool):
 
 
 @frozen
-class ValidatesNothing(ToolExecutor):
-    """Breaks law 17: arguments are not held against the schema."""
+class SkipsValidation(ToolExecutor):
+    """Breaks law 17: arguments are not validated."""
 
     def with_tools(self, tools: Tools) -> Self:
-        return super().with_tools(Tools.of([Unchecked(one) for one in tools]))
+        return super().with_tools(Tools.of([Unchecked(each) for each in tools]))
 
 
 @frozen
-class LeavesATask(ToolExecutor):
-    """Breaks law 19: a task goes on after the batch."""
+class LeaksTask(ToolExecutor):
+    """Breaks law 19: a task is still running after the batch."""
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
-        LEFT_BEHIND.append(asyncio.create_task(_forever()))
+        LEAKED.append(asyncio.create_task(_forever()))
         return await super().execute_tools(tool_calls, state)
 
 
@@ -158,16 +159,16 @@ async def _forever() -> None:
 
 
 @frozen
-class WritesNothingDown(ToolExecutor):
-    """Breaks law 14: its calls run without an intent."""
+class RecordsNothing(ToolExecutor):
+    """Breaks law 14: calls run without a recorded intent."""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         return super().with_execution_scope(evolve(scope, log=None))
 
 
 @frozen
-class RunsAgain(ToolExecutor):
-    """Breaks law 14: what is recorded is run again."""
+class RepeatsCalls(ToolExecutor):
+    """Breaks law 14: recorded calls run again."""
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         if isinstance(scope.log, ExecutionRecorder) and scope.log.recorded is not None:
@@ -176,28 +177,28 @@ class RunsAgain(ToolExecutor):
 
 
 BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
-    (1, LosesFailures),
+    (1, DropsFailures),
     (1, Reorders),
-    (3, WritesIntoTheState),
+    (3, MutatesState),
     (8, NumbersByCompletion),
-    (9, KeepsTheState),
-    (10, ChangesAfterTelling),
-    (11, PassesNoInterceptor),
-    (14, WritesNothingDown),
-    (14, RunsAgain),
-    (17, ValidatesNothing),
-    (19, LeavesATask),
+    (9, SharesState),
+    (10, ChangesAfterEvent),
+    (11, SkipsInterceptors),
+    (14, RecordsNothing),
+    (14, RepeatsCalls),
+    (17, SkipsValidation),
+    (19, LeaksTask),
 ]
 
 
-@pytest.mark.parametrize(("law", "make"), BROKEN)
-def test_a_broken_executor_is_caught_by_its_law(law: int, make: Callable[[], CanExecuteToolCalls]) -> None:
-    """An executor that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawViolation) as caught:
-        ExecutorKit(make).check(law)
-    assert caught.value.law == law
+@pytest.mark.parametrize(("law", "factory"), BROKEN)
+def test_a_broken_executor_violates_its_law(law: int, factory: Callable[[], CanExecuteToolCalls]) -> None:
+    """The kit raises `LawViolation` with the number of the law that an executor breaks."""
+    with pytest.raises(LawViolation) as violation:
+        ExecutorKit(factory).check(law)
+    assert violation.value.law == law
 
 
 def test_every_law_of_the_kit_has_an_executor_that_breaks_it() -> None:
-    """No check of the kit is one that cannot fail."""
+    """Each check of the kit can fail."""
     assert {law for law, _ in BROKEN} == set(ExecutorKit.laws)

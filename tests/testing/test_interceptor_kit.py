@@ -1,4 +1,4 @@
-"""The law suite of interceptors: ours pass, and each broken one is caught."""
+"""The law suite of interceptors: the package's interceptors pass, and every broken one fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentloop.contracts import CanIntercept
 from agentloop.testing import InterceptorKit, LawViolation
 from agentloop.values.points import AfterStep, BeforeStep
 
-MAKERS: dict[str, Callable[[], CanIntercept]] = {
+FACTORIES: dict[str, Callable[[], CanIntercept]] = {
     "step limit": lambda: StepLimit(2),
     "tool call limit": lambda: ToolCallLimit(3),
     "token limit": lambda: TokenLimit(500),
@@ -38,14 +38,14 @@ MAKERS: dict[str, Callable[[], CanIntercept]] = {
 
 
 @pytest.mark.parametrize("law", InterceptorKit.laws)
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_interceptors_keep_the_laws(name: str, law: int) -> None:
-    """Each interceptor that comes with the package keeps every law of the contract."""
-    InterceptorKit(MAKERS[name], examples=25).check(law)
+@pytest.mark.parametrize("name", FACTORIES)
+def test_interceptors_obey_the_laws(name: str, law: int) -> None:
+    """Each interceptor of the package obeys every law of the contract."""
+    InterceptorKit(FACTORIES[name], examples=25).check(law)
 
 
-class WritesIntoTheState(Interceptor):
-    """Breaks law 3: the state of the point is changed in place."""
+class MutatesState(Interceptor):
+    """Breaks law 3: the interceptor changes the state of a point in place."""
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         object.__setattr__(point.state, "execution_count", point.state.execution_count + 1)
@@ -53,21 +53,21 @@ class WritesIntoTheState(Interceptor):
 
 
 class Counter:
-    """What a broken interceptor counts across executions."""
+    """A counter that a broken interceptor shares between executions."""
 
     value = 0
 
 
-class DependsOnChance(Interceptor):
-    """Breaks law 8: what it does depends on how often it was used."""
+class DependsOnUse(Interceptor):
+    """Breaks law 8: the metadata depends on how often the interceptor was used."""
 
     def after_step(self, point: AfterStep) -> AfterStep:
         Counter.value += 1
-        return point.with_state(point.state.with_metadata(chance=Counter.value))
+        return point.with_state(point.state.with_metadata(count=Counter.value))
 
 
-class KeepsTheState(Interceptor):
-    """Breaks law 9: one execution sees what another has left."""
+class SharesState(Interceptor):
+    """Breaks law 9: concurrent executions share a counter."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -78,20 +78,20 @@ class KeepsTheState(Interceptor):
 
 
 BROKEN: list[tuple[int, Callable[[], CanIntercept]]] = [
-    (3, WritesIntoTheState),
-    (8, DependsOnChance),
-    (9, KeepsTheState),
+    (3, MutatesState),
+    (8, DependsOnUse),
+    (9, SharesState),
 ]
 
 
-@pytest.mark.parametrize(("law", "make"), BROKEN)
-def test_a_broken_interceptor_is_caught_by_its_law(law: int, make: Callable[[], CanIntercept]) -> None:
-    """An interceptor that breaks a law is refused, and the law is named."""
-    with pytest.raises(LawViolation) as caught:
-        InterceptorKit(make).check(law)
-    assert caught.value.law == law
+@pytest.mark.parametrize(("law", "factory"), BROKEN)
+def test_a_broken_interceptor_violates_its_law(law: int, factory: Callable[[], CanIntercept]) -> None:
+    """The kit raises `LawViolation` with the number of the law that an interceptor breaks."""
+    with pytest.raises(LawViolation) as violation:
+        InterceptorKit(factory).check(law)
+    assert violation.value.law == law
 
 
 def test_every_law_of_the_kit_has_an_interceptor_that_breaks_it() -> None:
-    """No check of the kit is one that cannot fail."""
+    """Each check of the kit can fail."""
     assert {law for law, _ in BROKEN} == set(InterceptorKit.laws)
