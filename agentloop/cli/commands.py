@@ -55,6 +55,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the list of commands without loading them."""
+        # click reads the help of each command, for which it would load them all.
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in ENTRIES.items()])
 
@@ -62,6 +63,7 @@ class Commands(click.Group):
         """Run a command. Ctrl-C ends it with the account of what was done until then."""
         try:
             return super().invoke(ctx)
+        # Only this outermost group catches the interruption; groups such as `runs` let it pass.
         except (CommandInterrupted, KeyboardInterrupt) as interruption:
             click.echo("\n".join(["Interrupted.", *filter(None, [str(interruption)])]), err=True)
             ctx.exit(_INTERRUPTED)

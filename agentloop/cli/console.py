@@ -33,6 +33,7 @@ def create_console(*, stderr: bool = False) -> Console:
     Args:
         stderr: write to stderr instead of stdout.
     """
+    # Texts of models and tools contain square brackets and colons, which rich would take for markup.
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         # Rich falls back to 80 columns, in which tables in files and pipes wrap for no reason.
@@ -62,11 +63,13 @@ _UNSAFE = re.compile(
 
 def as_printable(text: str) -> str:
     """Escape every character that a terminal would interpret; tabs and line feeds stay."""
+    # A lone carriage return stays unsafe: it lets a text overwrite the line before it.
     return _UNSAFE.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def as_one_line(text: str) -> str:
     """Return the text printable and on one line, cut if it is far longer than any line."""
+    # Cut first: a result may be megabytes long, and splitting all of it takes time.
     return as_printable(" ".join(text[:_MAX_LINE].split()))
 
 
@@ -84,6 +87,7 @@ def format_call(call: ToolCall) -> str:
     """Format a call as one would write it by hand: `find(name="Ada", limit=3)`."""
     try:
         arguments = call.arguments
+    # The model may send anything as arguments; a person should see exactly that.
     except MalformedArguments:
         return as_one_line(f"{call.name}({call.arguments_json})")
     listed = ", ".join([f"{name}={format_json(value).decode()}" for name, value in arguments.items()])
@@ -107,6 +111,7 @@ def format_outcome(execution: ToolExecution) -> str:
 def format_call_number(key: str) -> str:
     """Format the number of a call: its step and its place in the step, both from 1, such as `2.1`."""
     place = parse_key(key)
+    # Keys count places from 0, people count from 1.
     return "" if place is None else f"{place[0]}.{place[1] + 1}"
 
 
@@ -164,6 +169,7 @@ class Symbols:
     @classmethod
     def for_encoding(cls, encoding: str) -> Symbols:
         """Return signs that an encoding can write."""
+        # A character that the encoding lacks would become a question mark in every line.
         return _UNICODE_SYMBOLS if encoding.lower().startswith("utf") else _ASCII_SYMBOLS
 
     def sign_of(self, status: ToolStatus) -> tuple[str, str]:
@@ -199,6 +205,7 @@ class StreamedText:
     def add(self, chunk: str) -> None:
         """Print the next chunk."""
         if not self._is_open:
+            # Models often start with line breaks, which would leave an empty line.
             chunk = chunk.lstrip()
             if not chunk:
                 return
@@ -237,6 +244,7 @@ class Spinner:
         """Show the line with this text."""
         if not self._console.is_interactive:
             return
+        # rich runs a thread per status, so it starts with the first text only.
         if self._status is None:
             self._status = self._console.status("")
             self._status.start()
@@ -286,6 +294,7 @@ def summarize(state: AgentState) -> str:
     """Summarize status, steps, calls by outcome, tokens and time on one line."""
     parts = [f"{state.status.value} in {format_count(state.step_count, 'step')}", _summarize_calls(state)]
     parts.append(format_tokens(state.usage))
+    # A suspended execution has not ended, so it has no duration.
     execution = state.execution
     if execution is not None and execution.ended_at is not None:
         parts.append(format_duration((execution.ended_at - execution.started_at).total_seconds()))

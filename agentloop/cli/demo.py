@@ -84,6 +84,7 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
         interceptors=[RequireApproval(reason="it interrupts a running service")],
         max_steps=10,
     )
+    # The captions come after the progress, so that each follows the line that it explains.
     captions = _Captions(out)
     with Progress(out) as progress:
         loop.wiretap(progress)
@@ -101,6 +102,7 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
 def _approver(out: Console, *, approve_all: bool) -> Decider:
     if not approve_all and can_prompt():
         return TerminalApprover(create_console(stderr=True))
+    # Approval without a question is acceptable here alone: the services exist in this process only.
     source = "--yes" if approve_all else "no terminal to ask on"
 
     def approve_call(call: PendingCall) -> Decision:
@@ -233,6 +235,7 @@ _Turn: TypeAlias = tuple[str, Sequence[tuple[str, str]]]
 
 def scripted_inference() -> CanInfer:
     """Return the scripted model, behind an HTTP client whose requests never leave the process."""
+    # The domain `invalid` is reserved (RFC 2606), so a request that left the process would fail.
     config = LLMConfig(model=MODEL_NAME, base_url="http://scripted.invalid/v1", provider="scripted")
     return HttpInference(config, client=in_process_client(respond))
 
@@ -250,6 +253,7 @@ def respond(path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
     if path != _PATH:
         return 404, {}, json.dumps({"error": {"message": f"there is no resource {path}"}}).encode()
     request = json.loads(body)
+    # Everything the model knows is in the request, so that any process can continue a recorded run.
     results = _results_in(request["messages"])
     message = _message(_next_turn(request, results), first_id=len(results))
     sent, received = len(body) // _BYTES_PER_TOKEN, len(json.dumps(message)) // _BYTES_PER_TOKEN
@@ -269,6 +273,7 @@ def _results_in(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     calls: dict[str, str] = {}
     results: list[tuple[str, str]] = []
     for message in messages:
+        # Only the question itself starts anew: a budget adds a user message that asks for the last answer.
         if message["role"] == "user" and message["content"] == QUESTION:
             results.clear()
         for call in message.get("tool_calls") or ():
@@ -284,12 +289,14 @@ def _next_turn(request: Mapping[str, Any], results: Sequence[tuple[str, str]]) -
     offered = {entry["function"]["name"] for entry in request.get("tools", ())}
     if QUESTION not in questions or not (results or offered >= {entry.name for entry in TOOLS}):
         return _UNKNOWN_QUESTION, ()
+    # The last step of a budget offers no tools; the answer then consists of what is known.
     turn = _next_calls(results) if offered else None
     return turn or (_answer(results), ())
 
 
 def _next_calls(results: Sequence[tuple[str, str]]) -> _Turn | None:
     """Return what to do next; None when the answer is due."""
+    # The last result of each call wins, because a service is checked again after its restart.
     done = dict(results)
     if not done:
         services = ("web", "payments", "database")
@@ -307,6 +314,7 @@ def _next_calls(results: Sequence[tuple[str, str]]) -> _Turn | None:
 def _answer(results: Sequence[tuple[str, str]]) -> str:
     """Write the final answer from what the tools have returned so far."""
     done = dict(results)
+    # The first report counts: after the restart the service is up.
     cause = next((report for line, text in results if (report := _report(text)).get("status") == "down"), {})
     if not cause:
         return "I could not find the cause: no service reported that it is down."
@@ -332,6 +340,7 @@ def _report(result: str) -> dict[str, Any]:
 
 def _message(turn: _Turn, first_id: int) -> dict[str, Any]:
     text, calls = turn
+    # Call ids continue over the conversation, since results are matched with calls by id.
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [

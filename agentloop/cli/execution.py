@@ -46,6 +46,7 @@ def run_to_end(
     Raises:
         CommandInterrupted: Ctrl-C was pressed, perhaps while a person was asked.
     """
+    # Recovery takes the question from the journal.
     if recovers and execution_id is not None:
         state = run_interruptibly(loop.recover(execution_id, dependencies=dependencies))
     else:
@@ -53,6 +54,7 @@ def run_to_end(
     try:
         while decisions := collect_decisions(state, decide):
             state = run_interruptibly(loop.resume(state, decisions, dependencies=dependencies))
+    # No event loop runs while a person is asked, so Ctrl-C arrives here as it is.
     except KeyboardInterrupt:
         raise CommandInterrupted(as_printable(state.explain())) from None
     return state
@@ -86,9 +88,11 @@ def collect_decisions(state: AgentState, decide: Decider) -> Mapping[str, Decisi
     """Return decisions about the pending calls, in order, up to the first call without a decision."""
     decisions: dict[str, Decision] = {}
     for call in state.pending:
+        # A call that waits for another pending call cannot be decided itself.
         if call.waits_for:
             continue
         decision = decide(call)
+        # None means that the input has ended, so nobody would answer the next question either.
         if decision is None:
             break
         decisions[call.key] = decision
@@ -139,6 +143,7 @@ class TerminalApprover:
 
     def _ask(self, call: PendingCall) -> Decision:
         answer = ""
+        # An unknown answer repeats the question: neither running nor denying the call is a safe default.
         while not answer:
             line = self._read_line("Run it? (y)es, (n)o, (e)dit the arguments, (r)eject with a reason")
             answer = _ANSWERS.get(line.strip().lower(), "")
@@ -154,6 +159,7 @@ class TerminalApprover:
         while True:
             line = self._read_line("New arguments, as one JSON object; empty keeps the current ones")
             if not line.strip():
+                # Empty input keeps the arguments, which were printed above.
                 return approve(call.digest)
             try:
                 arguments = ToolCall("", call.call.name, line).arguments

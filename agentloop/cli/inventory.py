@@ -126,6 +126,7 @@ def _inspect_file(path: Path) -> Inventory:
     try:
         return _inspect_members(import_file(path), str(path))
     except ConfigurationError as error:
+        # Without a cause the file itself is missing, which is a usage error and not a problem of a definition.
         if error.__cause__ is None:
             raise
         file, line, description = locate_failure(path, error.__cause__)
@@ -162,6 +163,7 @@ def _inspect_members(module: ModuleType, file: str) -> Inventory:
         if isinstance(value, Ensemble):
             _add_ensemble(inventory, value, Problem(file, name, 0, ""))
         elif isinstance(value, Tool):
+            # Tools that a module imports belong to another file, where they are checked.
             if _is_defined_in(module, value):
                 inventory.rows.append(ToolRow.of(value))
                 _check_definition(inventory, value, Problem(file, name, _line_of(value), ""))
@@ -194,11 +196,13 @@ def _inspect_toml(path: Path, allow: Iterable[str]) -> Inventory:
         return Inventory(problems=[Problem(*mistake) for mistake in error.mistakes])
     built = [(descriptor, builder.build(descriptor)) for descriptor in descriptors]
     for descriptor, ensemble in built:
+        # An ensemble is defined in Python, so its problems are placed at the key that names it.
         use = descriptor.values.get("use", descriptor.place)
         file, key, line, _ = use.mistake("")
         _add_ensemble(inventory, ensemble, Problem(file, key, line, ""))
         inventory.rows.extend(_disabled_rows(descriptor, ensemble))
     inventory.problems.extend(Problem(*mistake) for mistake in builder.mistakes)
+    # One loop would use all ensembles of a file, so their tool names must differ.
     try:
         Tools.of([ensemble for _, ensemble in built])
     except ToolDefinitionError as error:
@@ -228,6 +232,7 @@ def _add_ensemble(inventory: Inventory, ensemble: Ensemble, place: Problem) -> N
 def _check_definition(inventory: Inventory, subject: object, place: Problem, *, enabled: bool = True) -> None:
     problems = [evolve(place, message=problem) for problem in check_tools([subject])]
     inventory.problems.extend(problems)
+    # Vague descriptions matter only where a model sees them; invalid definitions are reported already.
     if enabled and not problems:
         inventory.valid.append((subject, place))
 
@@ -293,6 +298,7 @@ async def _inspect_running(servers: list[tuple[str, McpEnsemble]]) -> Inventory:
     inventory = Inventory()
     async with AsyncExitStack() as stack:
         for _, server in servers:
+            # `hold` only begins to start a server; all of them start while `discover` waits.
             await server.hold()
             stack.push_async_callback(server.release)
         await asyncio.gather(*[server.discover() for _, server in servers])

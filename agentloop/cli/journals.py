@@ -42,7 +42,7 @@ journal_option: Callable[[FC], FC] = click.option(
     "--journal",
     "journal_file",
     metavar="FILE",
-    help=f"The journal, a SQLite file.  [default: the file in {JOURNAL_VARIABLE}, or {DEFAULT_JOURNAL}]",
+    help=f"The journal, a SQLite file; by default the file that {JOURNAL_VARIABLE} names, or {DEFAULT_JOURNAL}.",
 )
 """The option `--journal`, whose value `journal_path` takes."""
 
@@ -64,6 +64,7 @@ def journal_path(option: str | None) -> Path:
     """
     name = option or os.environ.get(JOURNAL_VARIABLE) or DEFAULT_JOURNAL
     path = Path(name)
+    # SQLite would create a missing file, and an empty journal hides a mistyped name.
     if path.is_file():
         return path
     if option or os.environ.get(JOURNAL_VARIABLE):
@@ -107,6 +108,7 @@ def as_journal_errors() -> Iterator[None]:
     """
     try:
         yield
+    # A wrong id or decision is a mistake of the command line, and not of the journal.
     except (UnknownExecution, DecisionError) as error:
         raise InvalidUsage(str(error)) from error
     except JournalError as error:
@@ -163,11 +165,12 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
     exact = await journal.head(prefix)
     if exact is not None:
         return exact
+    # An exact id needs one read; a prefix needs the list of all executions.
     heads = {head.execution_id: head for head in await journal.list()}
     matches = sorted([execution_id for execution_id in heads if execution_id.startswith(prefix)], key=len)
     if not matches:
         close = get_close_matches(prefix, heads, n=1)
-        hint = f", did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
+        hint = f"; did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
         raise InvalidUsage(f"there is no execution {as_one_line(prefix)}{hint}")
     shortest = matches[0]
     others = [match for match in matches if match != shortest and not match.startswith(f"{shortest}/")]
@@ -255,8 +258,10 @@ def account_for_calls(records: Iterable[JournalRecord]) -> Sequence[CallAccount]
         if record.kind is RecordKind.CALL_INTENT:
             key = parse_json(record.body)["intent"]["key"]
             intent = folded.calls[key].intent
+            # A repeated call has one intent per start, of which the last one is current.
             started.effects[key], started.calls[key] = intent.effect, intent.call
             started.counts[key] = started.counts.get(key, 0) + 1
+    # Calls that were rejected or blocked have no intent: only the steps of the state contain them.
     settled = {key: call.execution for key, call in folded.calls.items() if call.execution is not None}
     pending: dict[str, PendingCall] = {}
     if folded.state is not None:

@@ -40,7 +40,7 @@ def mcp() -> None:
     """Serve tools, or an agent, over the Model Context Protocol."""
 
 
-@mcp.command(epilog=_EPILOG)
+@mcp.command(epilog=_EPILOG, short_help="Serve tools, or an agent, as an MCP server.")
 @click.argument("places", nargs=-1, metavar="[FILE[:NAME]]...")
 @click.option(
     "--agent",
@@ -56,6 +56,7 @@ def mcp() -> None:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=8000,
     show_default=True,
     help="The port to listen on, with --http; 0 for any free port.",
@@ -86,6 +87,7 @@ async def _serve(
     tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], name: str, address: tuple[str, int] | None
 ) -> None:
     """Serve the tools, and the loop under the name and the description in `agent`."""
+    # The SDK is an extra, and importing it takes longer than all else here.
     try:
         from agentloop.mcp.sdk.server import serve_http, serve_stdio
     except ModuleNotFoundError as error:
@@ -106,6 +108,7 @@ async def _serve(
 @asynccontextmanager
 async def open_tools(tools: Tools) -> AsyncIterator[list[ServedTool]]:
     """Hold the groups of tools open, and return each tool to serve."""
+    # A loop without a model starts and stops the groups, and runs their interceptors around each call.
     async with AgentLoop(ScriptedDriver(), tools, max_steps=1) as loop:
         groups = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
         discovered = await asyncio.gather(*[group.discover() for group in groups])
@@ -121,6 +124,7 @@ def _served_tool(loop: AgentLoop, tool: Tool) -> ServedTool:
 async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
     """Call one tool inside a loop, so that its interceptors, timeout and policies apply."""
     report_update = _numbered(report)
+    # Each call is an execution of one scripted step.
     scripted = loop.with_driver(ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
     async with scripted.stream(f"call {name}") as events:
         async for event in events:
@@ -128,6 +132,7 @@ async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], r
                 report_update(event.update)
     state = events.state
     step = None if state is None else state.last_step
+    # A client cannot approve, so a suspended call is an error for it.
     if state is None or step is None or not step.executions:
         raise ToolFailed(
             "the call waits for a decision, which cannot be made here" if step else "the call has no outcome"
@@ -189,6 +194,7 @@ def _numbered(report: ProgressCallback) -> Callable[[object], None]:
             case {"progress": int() | float()}:
                 assert isinstance(update, Mapping)  # noqa: S101  # as matched
                 report(update)
+            # bool is an int, so this case must come first.
             case bool():
                 report({"progress": count, "message": str(update)})
             case int() | float():

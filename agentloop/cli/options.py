@@ -71,6 +71,7 @@ def driver_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, driver=DriverOptions(driver_name, mode, stream), **options)
 
     modes = " ".join(f"With --driver {name}: {', '.join(modes)}." for name, modes in MODES.items())
+    # Decorators apply from the bottom up: the last option here is the first one in the help.
     for option in (
         click.option("--stream", is_flag=True, help="Show the model's text while it is generated."),
         click.option(

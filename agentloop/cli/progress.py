@@ -129,12 +129,14 @@ class Progress:
         self._spinner.hide()
         was_streamed = event.parent_agent_id is None and self._streamed.end()
         is_reused = event.execution_id in self._reused
+        # The mark belongs to this response only; the next one may be a real request.
         self._reused.discard(event.execution_id)
         source = "recorded response reused" if is_reused else self._format_elapsed(event)
         self._line(event, self._symbols.note, "dim", f"model  {source}", format_tokens(event.response.usage))
         reasoning = " ".join([part.text for part in event.response.parts if isinstance(part, Reasoning)])
         if reasoning.strip():
             self._line(event, self._symbols.note, "dim", "thinks", reasoning)
+        # Without calls the text is the answer, which the command prints itself.
         if event.response.tool_calls and event.response.text.strip() and not was_streamed:
             self._line(event, self._symbols.note, "dim", "says", event.response.text)
 
@@ -192,6 +194,7 @@ class Progress:
     @_show.register
     def _call_settled(self, event: ToolCallSettled) -> None:
         execution = event.execution
+        # A rejected or blocked call has no line yet, so its arguments are shown now.
         has_run = self._running.pop(event.key, None) is not None
         symbol, style = self._symbols.sign_of(execution.status)
         text = f"{format_call_number(event.key)} {format_settled_call(execution, has_run=has_run)}"
@@ -206,6 +209,7 @@ class Progress:
 
     def _format_elapsed(self, event: Event) -> str:
         """Return the time since the request; a response without a request took no time."""
+        # A recorded response that is reused has no request.
         requested_at = self._requested_at.pop(event.execution_id, event.time)
         return format_duration((event.time - requested_at).total_seconds())
 
@@ -222,6 +226,7 @@ class Progress:
         self._print(event, line)
 
     def _print(self, event: Event, line: Text) -> None:
+        # A line in the middle of a streamed text would continue it on the terminal.
         self._streamed.end()
         indent = "" if event.parent_agent_id is None else "    "
         self._console.print(Text(indent) + line, no_wrap=True, overflow="ellipsis", crop=True)

@@ -84,6 +84,7 @@ class RunLimits:
         """
         interceptors: list[Interceptor] = []
         if self.timeout is not None:
+            # click has no range that excludes NaN.
             try:
                 interceptors.append(TimeLimit(self.timeout))
             except ValueError as error:
@@ -108,6 +109,7 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
         limits = RunLimits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
         command(*arguments, limits=limits, **options)
 
+    # Decorators apply from the bottom up; reversed, the help lists the options as above.
     for option in reversed(_LIMIT_OPTIONS):
         option(with_limits)
     return with_limits
@@ -115,21 +117,26 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
 
 _LIMIT_OPTIONS = (
     click.option(
-        "--max-steps", default=50, show_default=True, type=click.IntRange(min=1), help="Stop after this many steps."
+        "--max-steps",
+        default=50,
+        show_default=True,
+        type=click.IntRange(min=1),
+        metavar="STEPS",
+        help="Stop after this many steps.",
     ),
-    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this time.  [default: no limit]"),
+    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this time."),
     click.option(
         "--max-tokens",
         type=click.IntRange(min=1),
         metavar="TOKENS",
-        help="Use at most this many tokens, input and output; some are reserved for a last answer.  [default: no limit]",
+        help="Use at most this many tokens, input and output; some are reserved for a last answer.",
     ),
     click.option(
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="DOLLARS",
         help="Spend at most this much, at published prices (requires the extra `prices`). Models without a known price are "
-        "assumed expensive.  [default: no limit]",
+        "assumed expensive.",
     ),
 )
 
@@ -166,6 +173,7 @@ class JournalTarget:
         Raises:
             InvalidUsage: the options contradict each other, or there is no such execution.
         """
+        # The id is chosen here, so that it can be printed before anything happens.
         if resumed is None:
             return None if file is None else cls(file, RandomIds().new_id("execution"))
         if file is None:
@@ -174,6 +182,7 @@ class JournalTarget:
             )
         if question is not None:
             raise InvalidUsage("--resume continues with the recorded question; omit the question")
+        # The default journal and the variable do not apply: `run` writes only where --journal says.
         head = with_journal(file, lambda journal: find_execution(journal, resumed))
         return cls(file, head.execution_id, is_resumed=True)
 
@@ -298,6 +307,7 @@ def _demo_subject(question: str, tools: Tools | None, system: str) -> Subject:
         tools=Tools.of(demo.TOOLS) if tools is None else tools,
         system_prompt=system or demo.SYSTEM_PROMPT,
         capabilities=demo.CAPABILITIES,
+        # Tools of the user do not know the demo's services.
         dependencies=demo.Cluster() if tools is None else None,
         notice=_DEMO_NOTICE,
     )
@@ -345,7 +355,7 @@ Exit codes:
     help="The model, such as openai:gpt-5; or demo, a scripted model with its own question and tools, without an API key or a "
     f"network. Providers: {', '.join(PRESETS)}.",
 )
-@click.option("--base-url", metavar="URL", help="The address of the API.  [default: the provider's]")
+@click.option("--base-url", metavar="URL", help="The address of the API, if it is not the provider's.")
 @click.option(
     "--tools",
     "places",
@@ -412,6 +422,7 @@ def run(  # noqa: PLR0913  # one parameter for each option
     question = "resume" if resumed is not None else question  # not sent: the recorded question is
     if model == DEMO_MODEL and (driver.name != "tools" or driver.mode not in _DEMO_MODES):
         raise InvalidUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
+    # stdout has the answer alone, whatever modules and tools print.
     with redirect_stdout(sys.stderr), as_usage_errors():
         subject = build_subject(model, question, places, allow=allow, base_url=base_url, system=system)
         interceptors = [*limits.interceptors(subject.model_name), *([] if approve is None else [RequireApproval()])]
@@ -442,6 +453,7 @@ def _execute(
     loop: AgentLoop, subject: Subject, decide: Decider, target: JournalTarget | None, *, quiet: bool
 ) -> tuple[AgentState, str]:
     """Return the final state, and the last text that was shown while it was generated."""
+    # Without a listener no events are emitted.
     if quiet:
         return _run_recorded(loop, subject, decide, target), ""
     click.echo(subject.notice, err=True, nl=bool(subject.notice))
@@ -478,6 +490,7 @@ def _print_result(state: AgentState, streamed: str, *, quiet: bool, as_json: boo
     if as_json:
         click.echo(to_json(state))
         return
+    # A retried response may have been streamed in part, so the texts are compared.
     was_shown = streamed == state.final_text.strip() and is_same_terminal(sys.stdout, sys.stderr)
     if state.final_text and not was_shown:
         answer = as_printable(state.final_text) if sys.stdout.isatty() else state.final_text

@@ -80,12 +80,17 @@ class ExecutionFilter:
     includes_sub_agents: bool
 
 
-@runs.command(name="list")
+@runs.command(name="list", short_help="List executions.")
 @journal_option
 @click.option("--agent", "agent_id", metavar="ID", help="List only the executions of this agent.")
 @click.option("--status", type=click.Choice(_STATUSES), help="List only executions with this status.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The maximum number of executions."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="The maximum number of executions.",
 )
 @click.option(
     "--all",
@@ -111,6 +116,7 @@ def list_runs(
         agent_id=agent_id,
         status=status,
         limit=limit,
+        # An agent that is named may be a sub-agent.
         includes_sub_agents=includes_sub_agents or agent_id is not None,
     )
     rows, has_more = with_journal(journal_file, lambda journal: _select(journal, selection))
@@ -152,6 +158,7 @@ def _recorded_status(status: str) -> ExecutionStatus:
 
 def _table(rows: Sequence[tuple[ExecutionHead, str]]) -> Table:
     table = Table(box=None, pad_edge=False)
+    # Ids are copied into commands, so they are folded rather than cut.
     id_width = max([len(head.execution_id) for head, _ in rows])
     table.add_column("id", overflow="fold", min_width=min(id_width, _MAX_ID_WIDTH))
     for column in ("status", "steps", "updated"):
@@ -184,7 +191,7 @@ Exit codes:
 """
 
 
-@runs.command(epilog=_REPLAY_EPILOG)
+@runs.command(epilog=_REPLAY_EPILOG, short_help="Compare the current code with recorded executions.")
 @click.argument("executions", metavar="[ID]...", nargs=-1)
 @click.argument("loop_path", metavar="MODULE:LOOP")
 @journal_option
@@ -200,6 +207,7 @@ def replay(
     """
     if bool(executions) == replays_all:
         raise click.UsageError("name executions, or all of them with --all")
+    # Output of tools and modules must not mix with the report.
     with as_usage_errors(), as_journal_errors(), redirect_stdout(sys.stderr):
         loop = load_loop(loop_path)
         journal = _open_journal(loop, journal_file)
@@ -240,11 +248,13 @@ async def _top_level_ids(journal: CanJournal) -> Sequence[str]:
     ids = [head.execution_id for head in await journal.list() if head.parent_agent_id is None]
     if not ids:
         raise InvalidUsage("the journal has no executions")
+    # The list has the newest first; a replay reads better in the order of events.
     return ids[::-1]
 
 
 def _print_summary(summary: ReplaySummary) -> None:
     for result in summary.replays:
+        # Of several executions, those that are equal are counted only.
         if not result.is_equal or len(summary.replays) == 1:
             click.echo(as_printable(result.explain()))
     for execution_id, reason in summary.not_replayed.items():
@@ -269,7 +279,7 @@ Exit codes:
 """
 
 
-@runs.command(epilog=_VERIFY_EPILOG)
+@runs.command(epilog=_VERIFY_EPILOG, short_help="Verify that records are intact.")
 @click.argument("executions", metavar="[ID]...", nargs=-1)
 @journal_option
 @click.pass_context
@@ -296,6 +306,7 @@ async def _verify(journal: Journal, prefixes: Sequence[str]) -> tuple[int, int, 
             async for report in journal.verify_each(execution_id):
                 count += 1 if report.record_count else 0
                 records += report.record_count
+                # Problems of the file are reported with every execution.
                 findings += [finding for finding in report.findings if finding not in findings]
                 spinner.show(f"{format_count(count, 'execution')}, {format_count(len(findings), 'problem')}")
     finally:
@@ -313,7 +324,7 @@ Examples:
 """
 
 
-@runs.command(epilog=_EXPORT_EPILOG)
+@runs.command(epilog=_EXPORT_EPILOG, short_help="Export an execution as records or as a test.")
 @click.argument("execution", metavar="ID")
 @journal_option
 @click.option(
@@ -356,6 +367,7 @@ def export(
 
 
 def _check_loop(path: str) -> None:
+    # An exported test runs elsewhere, where only modules can be imported.
     if ".py:" in path:
         raise InvalidUsage(f"the test imports the loop, so --loop takes module:loop, not the file in {path!r}")
     with as_usage_errors():
@@ -372,6 +384,7 @@ def _write(text: str, output: str | None) -> None:
         sys.stdout.write(text)
         return
     try:
+        # Mode x: an exported test may have been edited since.
         with Path(output).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:

@@ -78,6 +78,7 @@ class DecisionOptions:
         pending = [call for call in state.pending if not call.waits_for]
         named = {name: self._find(name, pending) for name in self.by_name}
         decisions = {call.key: self.by_name[name](call) for name, call in named.items()}
+        # Cleared, so that a later suspension of the same run is not decided by these options.
         self.by_name.clear()
         for call in pending:
             if call.key in decisions:
@@ -133,13 +134,20 @@ def decision_options(command: Callable[..., None]) -> Callable[..., None]:
             decisions.add(key, partial(_edit, _parse_arguments(text, key)))
         command(*arguments, decisions=decisions, **options)
 
+    # Decorators apply from the bottom up; reversed, the help lists the options as below.
     for option in reversed(_DECISION_OPTIONS):
         option(with_decisions)
     return with_decisions
 
 
 _DECISION_OPTIONS = (
-    click.option("--approve", "approvals", multiple=True, metavar="KEY", help="Run a pending call."),
+    click.option(
+        "--approve",
+        "approvals",
+        multiple=True,
+        metavar="KEY",
+        help="Run a pending call. Each of these options may be repeated.",
+    ),
     click.option(
         "--deny", "denials", multiple=True, metavar="KEY[=WHY]", help="Do not run it, and tell the model the reason."
     ),
@@ -184,6 +192,7 @@ def _parse_answer(text: str, key: str) -> object:
 
 def _parse_arguments(text: str, key: str) -> Mapping[str, object]:
     try:
+        # Empty arguments mean `{}` to a tool call; here they are a mistake.
         return ToolCall("", "", text or "?").arguments
     except MalformedArguments as error:
         raise InvalidUsage(f"the arguments for {as_one_line(key)} are invalid: {as_one_line(str(error))}") from error
@@ -200,14 +209,14 @@ Examples:
 \b
 Exit codes:
   0    answered
-  1    failed, or the journal refuses
+  1    failed, or the journal cannot be used
   2    usage error
   3    stopped by a limit, or calls wait for a decision and there is no terminal to ask on
   130  interrupted by Ctrl-C
 """
 
 
-@click.command(epilog=_RESUME_EPILOG)
+@click.command(epilog=_RESUME_EPILOG, short_help="Resume an interrupted or suspended execution.")
 @click.argument("execution", metavar="ID")
 @click.argument("loop_path", metavar="MODULE:LOOP")
 @journal_option
@@ -216,7 +225,7 @@ Exit codes:
     "--in-doubt",
     type=click.Choice([policy.value for policy in InDoubt]),
     help="What to do about an interrupted call with an effect when its tool cannot find out whether it ran: tell the model, "
-    "suspend for a decision, or fail the execution.  [default: the loop's policy]",
+    "suspend for a decision, or fail the execution. The loop's policy by default.",
 )
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
@@ -266,6 +275,7 @@ def resume_run(
     """
     decide = TerminalApprover(create_console(stderr=True)) if can_prompt() else leave_pending
     with Progress(create_console(stderr=True)) as progress:
+        # The loop belongs to the program of the user and may be used again, so the wiretap is removed at the end.
         subscription = None if quiet else loop.wiretap(progress)
         try:
             state = run_interruptibly(loop.recover(execution_id, in_doubt=in_doubt))
@@ -276,6 +286,7 @@ def resume_run(
         finally:
             if subscription is not None:
                 subscription.cancel()
+    # Only after the run is it known which calls were suspended.
     decisions.check_all_applied()
     return state
 
@@ -332,13 +343,14 @@ Examples:
 """
 
 
-@click.command(epilog=_FORK_EPILOG)
+@click.command(epilog=_FORK_EPILOG, short_help="Start an execution from a step of another one.")
 @click.argument("execution", metavar="ID")
 @click.argument("loop_path", metavar="[MODULE:LOOP]", required=False)
 @journal_option
 @click.option(
     "--step",
     type=click.IntRange(min=0),
+    metavar="N",
     required=True,
     help="The step after which the fork starts; 0 for the beginning.",
 )
@@ -348,7 +360,7 @@ Examples:
     default=ForkPolicy.REUSE.value,
     show_default=True,
     help="What to do about calls that are not pure. reuse: a call that the original made too gets its outcome, others run. "
-    "simulate: none runs; calls that the original did not make count as successful. forbid: none runs, and the model is told.",
+    "simulate: none runs; calls that the original did not make count as successful. forbid: none runs, and the model sees an error.",
 )
 @click.option("--quiet", is_flag=True, help="Print no progress, only the id or the answer on stdout.")
 @click.option(

@@ -98,10 +98,12 @@ class ExecutionReport:
     calls: Sequence[CallAccount]
 
 
-@click.command()
+@click.command(short_help="Show what an execution did.")
 @click.argument("execution", metavar="ID")
 @journal_option
-@click.option("--step", type=click.IntRange(min=1), help="Show only this step, with all texts and results in full.")
+@click.option(
+    "--step", type=click.IntRange(min=1), metavar="N", help="Show only this step, with all texts and results in full."
+)
 @click.option("--records", is_flag=True, help="Show the records themselves.")
 @click.option("--json", "as_json", is_flag=True, help="Print the execution, its calls and its state as JSON.")
 def show(execution: str, *, journal_file: str | None, step: int | None, records: bool, as_json: bool) -> None:
@@ -110,6 +112,7 @@ def show(execution: str, *, journal_file: str | None, step: int | None, records:
     Executions of sub-agents are shown inside the calls that started them. ID is the id of an execution, or a prefix of it.
     """
     report = with_journal(journal_file, lambda journal: _read_report(journal, execution))
+    # Steps of sub-agents do not count: --step names a step of the execution itself.
     if step is not None and step > max([line.step for depth, line in report.lines if not depth], default=0):
         raise InvalidUsage(
             f"there is no step {step}; the execution has {format_count(report.state.step_count, 'step')}"
@@ -206,6 +209,7 @@ class RecordReporter:
             self._step = step
             yield ReportLine(step=step, style="bold", text=f"step {step}")
         yield from lines
+        # An inference is recorded when it ends; the record before it marks its beginning.
         self._previous_at = record.at
 
     def open_calls(self) -> Sequence[RecordedCall]:
@@ -400,6 +404,7 @@ def _print_end(out: Console, report: ExecutionReport) -> None:
         out.print(Text("\nanswer", "bold"))
         out.print(Text(as_printable(state.final_text)))
     out.print()
+    # A running or interrupted execution has no outcome to summarize yet.
     if state.status.is_terminal or state.status is ExecutionStatus.SUSPENDED:
         problem = describe_problem(state)
         if problem:
@@ -415,6 +420,7 @@ def _effects_table(calls: Sequence[CallAccount]) -> Table:
     for column in ("  key", "call", "started", "outcome"):
         table.add_column(column, overflow="fold")
     for call in calls:
+        # Marked, because a person may have to look whether the effect happened.
         is_doubtful = (
             call.execution is None or call.execution.may_have_run or call.execution.status is ToolStatus.IN_DOUBT
         )

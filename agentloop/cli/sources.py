@@ -53,6 +53,7 @@ def load_tools(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
 
 def _split_place(place: str) -> tuple[Path, str]:
     path, _, name = place.rpartition(":")
+    # A colon may be part of a file name, and separates the drive on Windows.
     if path and name.isidentifier() and not Path(place).exists():
         return Path(path).resolve(), name
     return Path(place).resolve(), ""
@@ -83,9 +84,10 @@ def _named_tools(module: ModuleType, name: str, place: str) -> list[Tool | ToolG
     if not hasattr(module, name):
         public_names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
         suggestions = get_close_matches(name, public_names, n=1)
-        hint = f", did you mean {suggestions[0]!r}?" if suggestions else ""
+        hint = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
         raise ConfigurationError(f"there is no {name!r} in {module.__file__}{hint}")
     value: object = getattr(module, name)
+    # A tool may be iterable itself.
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Tool | type):
         return [_check_tool(item, f"item {number} of {place}") for number, item in enumerate(value, 1)]
     return [_check_tool(value, place)]
@@ -104,6 +106,7 @@ def _check_tool(value: object, place: str) -> Tool | ToolGroup:
 
 def _defined_tools(module: ModuleType, path: Path) -> list[Tool]:
     """Return the tools that the file defines, without the tools that it imports."""
+    # A tool object does not record the file that imported it, so the imports are read from the source.
     imported = {
         alias.asname or alias.name
         for node in ast.walk(ast.parse(path.read_bytes()))
@@ -133,6 +136,7 @@ def load_loop(path: str) -> AgentLoop:
         if not hasattr(module, name):
             raise ConfigurationError(f"there is no {name!r} in {module.__file__}{suggest_name(name, loops)}")
         value: object = getattr(module, name)
+        # A class is callable too, but naming one is a mistake.
         if callable(value) and not isinstance(value, type | Tool):
             try:
                 value = value()
@@ -179,6 +183,7 @@ def import_file(path: Path) -> ModuleType:
     try:
         with on_import_path(path.parent):
             spec.loader.exec_module(module)
+    # A script that calls sys.exit() must not end the command.
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise ConfigurationError(describe_import_failure(path, error)) from error
@@ -202,5 +207,6 @@ def on_import_path(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        # The imported code may have changed the path itself.
         if entry in sys.path:
             sys.path.remove(entry)

@@ -34,7 +34,7 @@ def tools() -> None:
     """
 
 
-@tools.command(name="list", epilog=_EPILOG)
+@tools.command(name="list", epilog=_EPILOG, short_help="List the tools of a file, a module or MCP servers.")
 @click.argument("path", required=False)
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
@@ -64,7 +64,7 @@ def list_tools(
     context.exit(1 if inventory.problems else 0)
 
 
-@tools.command(name="check", epilog=_EPILOG)
+@tools.command(name="check", epilog=_EPILOG, short_help="Check the definitions of tools.")
 @click.argument("path")
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
@@ -90,10 +90,12 @@ def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: b
 
 
 def _inspect(path: str, allow: Sequence[str]) -> Inventory:
+    # A mistake in --allow is reported for Python files too, which do not use it.
     try:
         AllowedModules.of(allow)
     except TypeError as error:
         raise InvalidUsage(str(error)) from error
+    # --json must leave a valid document on stdout, whatever modules print while they are imported.
     with redirect_stdout(sys.stderr), as_usage_errors():
         return inspect_source(path, allow)
 

@@ -101,7 +101,7 @@ def test_two_tools_with_one_name_are_rejected(tmp_path: Path) -> None:
         ),
         (TWO_TOOLS, ":MIXED", r"item 2 of .*tools.py:MIXED is the plain function plain"),
         (TWO_TOOLS, ":NUMBER", r"tools.py:NUMBER is of type int, not a tool"),
-        (TWO_TOOLS, ":duoble", r"there is no 'duoble' in .*tools.py, did you mean 'double'\?"),
+        (TWO_TOOLS, ":duoble", r"there is no 'duoble' in .*tools.py; did you mean 'double'\?"),
         ("from agentloop import Tool as T", ":T", r"tools.py:T is the class Tool, not a tool; name an instance"),
         ("x = 1", "", r"tools.py defines no tools; decorate functions in it with @agentloop.tool"),
         ("x = 1\ny = x / 0", "", r"cannot be imported: ZeroDivisionError: division by zero \(.*tools.py, line 2\)"),
