@@ -453,7 +453,6 @@ def _execute(
     loop: AgentLoop, subject: Subject, decide: Decider, target: JournalTarget | None, *, quiet: bool
 ) -> tuple[AgentState, str]:
     """Return the final state, and the last text that was shown while it was generated."""
-    # Without a listener no events are emitted.
     if quiet:
         return _run_recorded(loop, subject, decide, target), ""
     click.echo(subject.notice, err=True, nl=bool(subject.notice))
