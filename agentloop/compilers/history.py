@@ -40,7 +40,7 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model sees."""
         compiled = self._compiled(state)
-        return compiled.shown + state.messages[len(compiled.source) :]
+        return compiled.visible + state.messages[len(compiled.source) :]
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
@@ -67,20 +67,20 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         covered, summarized_at = (summary.covers, summary.at) if summary is not None else (0, 0)
         end = max(history_length, summarized_at)
         source = messages[:end]
-        shown = (*self.of_history(messages[covered:history_length]), *messages[max(covered, history_length) : end])
-        stubs = stub_stale_results(shown, self._tools)
+        visible = (*self.of_history(messages[covered:history_length]), *messages[max(covered, history_length) : end])
+        stubs = stub_stale_results(visible, self._tools)
         if stubs:
-            shown = tuple([stubs.get(index, message) for index, message in enumerate(shown)])
+            visible = tuple([stubs.get(index, message) for index, message in enumerate(visible)])
         if summary is None:
-            epoch = _epoch("another execution has begun", source, shown, stubs)
-            return _CompiledHistory(source, history_length, None, shown, epoch)
+            epoch = _epoch("another execution has begun", source, visible, stubs)
+            return _CompiledHistory(source, history_length, None, visible, epoch)
         leading, pinned = cache.retained_messages(source, covered)
-        shown = (*leading, summary.message, *pinned, *shown)
+        visible = (*leading, summary.message, *pinned, *visible)
         summarizes = summarized_at >= history_length
         reason = "the conversation was summarized" if summarizes else "another execution has begun"
         # The message of the summary is not one of the conversation.
-        epoch = _epoch(reason, source, shown[1:], stubs)
-        return _CompiledHistory(source, history_length, summary, shown, epoch)
+        epoch = _epoch(reason, source, visible[1:], stubs)
+        return _CompiledHistory(source, history_length, summary, visible, epoch)
 
 
 @frozen
@@ -120,14 +120,14 @@ class _CompiledHistory:
         source: the messages of the state that were compiled.
         history_length: how many of them are of earlier executions, or the input of this one.
         summary: the summary of the first of them.
-        shown: what the model sees of them.
+        visible: what the model sees of them.
         epoch: the epoch.
     """
 
     source: tuple[Message, ...]
     history_length: int
     summary: Summary | None
-    shown: tuple[Message, ...]
+    visible: tuple[Message, ...]
     epoch: Epoch
 
 
@@ -168,6 +168,6 @@ def _without_exchanges(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple([message for message in messages if not message.exchanges])
 
 
-def _epoch(reason: str, source: tuple[Message, ...], shown: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:
-    dropped = len(source) - len(shown)
-    return Epoch(reason, dropped, len(shown), len(stubs)) if dropped or stubs else NO_EPOCH
+def _epoch(reason: str, source: tuple[Message, ...], visible: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:
+    dropped = len(source) - len(visible)
+    return Epoch(reason, dropped, len(visible), len(stubs)) if dropped or stubs else NO_EPOCH

@@ -49,7 +49,7 @@ class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccept
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the newest part of the conversation."""
-        return self._window(state).shown
+        return self._window(state).visible
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
@@ -104,7 +104,7 @@ class SlidingWindow(WindowCompiler):
 
 @frozen
 class TokenWindow(WindowCompiler):
-    """Shows the newest messages, up to a maximum of tokens; messages that are left out stay in the state.
+    """Shows the newest messages, up to a maximum number of tokens; messages that are left out stay in the state.
 
     When they exceed the maximum, stale results are replaced by notices, the oldest messages are dropped until `keep` tokens
     remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. These messages
@@ -112,7 +112,7 @@ class TokenWindow(WindowCompiler):
     to, the last user's message before the window, and the newest message.
 
     Attributes:
-        tokens: the maximum of tokens of system prompt and messages together, without offered tools and the answer.
+        tokens: the maximum number of tokens of system prompt and messages together, without offered tools and the answer.
         keep: how many tokens remain when there are too many; by default half.
         estimate: estimates the tokens of a message, once for each message; by default by its length.
         inner: the compiler whose messages are shown; by default without the tool trace of earlier executions.
@@ -218,7 +218,7 @@ class _Window:
         self.messages = messages
 
     @property
-    def shown(self) -> tuple[Message, ...]:
+    def visible(self) -> tuple[Message, ...]:
         """What is shown of the conversation."""
         return self.head + self.messages[self.epoch_start :]
 

@@ -1,4 +1,4 @@
-"""The base class of interceptors, and interceptors made of one function."""
+"""The base class of interceptors, and functions as interceptors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Interceptor(CanIntercept):
         return method(point, proceed)
 
     def before_execution(self, point: BeforeExecution) -> MaybeAwaitable[BeforeExecution]:
-        """An execution has begun: change the state, or stop."""
+        """An execution has started: change the state, or stop."""
         return point
 
     def before_step(self, point: BeforeStep) -> MaybeAwaitable[BeforeStep]:
@@ -167,7 +167,7 @@ class FunctionInterceptor(CanIntercept):
 def before_execution(
     function: Callable[[BeforeExecution], MaybeAwaitable[BeforeExecution]], *, priority: int = 0
 ) -> CanIntercept:
-    """Call the function when an execution has begun."""
+    """Call the function when an execution has started."""
     return FunctionInterceptor(BeforeExecution, function, priority)
 
 

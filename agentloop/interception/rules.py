@@ -170,9 +170,9 @@ class RequireApproval(Interceptor):
     An approved call runs. A denied call is blocked, and the model gets the reason. An answered call is settled with the
     answer. An edited call runs with the new arguments if they satisfy the tool's schema. What runs is the call that was
     shown: changes that other interceptors made before it was shown are part of it and are not repeated. If an interceptor
-    inside of this one changes it afterwards, it is suspended again.
+    inside this one changes it afterwards, it is suspended again.
 
-    By default it is inside of other interceptors, so a person sees the call as it would run, and no call that is blocked.
+    By default it is inside other interceptors, so a person sees the call as it would run, and no call that is blocked.
 
     Attributes:
         calls: the calls to suspend: tool names, patterns such as `delete_*`, predicates, or `Rule`s. By default, every call

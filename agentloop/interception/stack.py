@@ -94,7 +94,7 @@ class InterceptorStack(CanIntercept):
 
     @property
     def priority(self) -> int:
-        """Zero: a stack inside of another one is an interceptor like any other."""
+        """Zero: a stack inside another one is an interceptor like any other."""
         return 0
 
     @property
@@ -146,7 +146,7 @@ class InterceptorStack(CanIntercept):
         return Passage(point)
 
     async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
-        """Run the operation inside of the layers.
+        """Run the operation inside the layers.
 
         Raises:
             AgentStop: when a layer stops the execution.

@@ -29,7 +29,7 @@ class StepLimit(Interceptor):
     """Stops an execution that has made this many steps without a final answer (law 5).
 
     Attributes:
-        steps: the maximum of steps of one execution.
+        steps: the maximum number of steps of one execution.
         priority: the position among other interceptors.
     """
 

@@ -53,12 +53,12 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
 
     Attributes:
         inference: the model that summarizes.
-        tokens: the maximum of tokens that are not summarized, without the tool traces of earlier executions.
+        tokens: the maximum number of tokens that are not summarized, without the tool traces of earlier executions.
         keep: how many tokens of the newest messages stay as they are; by default a quarter.
         instructions: the system prompt of the model that summarizes.
         options: its sampling and limits.
         estimate: estimates the tokens of a message; by default by its length.
-        priority: the position among other interceptors; by default inside of the limits.
+        priority: the position among other interceptors; by default inside the limits.
     """
 
     inference: CanInfer

@@ -268,7 +268,7 @@ def _weighted_texts(spec: ToolSpec) -> Iterator[tuple[float, str]]:
 # --- words ------------------------------------------------------------------------------------------------------
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-"""The words of a text, also inside of a name: `readFile`, `read_file`, `HTTPStatus`."""
+"""The words of a text, also inside a name: `readFile`, `read_file`, `HTTPStatus`."""
 _STOP_WORDS = frozenset(
     _WORDS.findall(
         "a an and any are as at be by can do for from has have how i if in into is it its me my not of on or please so some "

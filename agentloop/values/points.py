@@ -73,7 +73,7 @@ class StatePoint(Point):
         source: str = "",
         context: JsonObject = EMPTY_OBJECT,
     ) -> Self:
-        """Request that the execution stops; it stops after the points that have begun.
+        """Request that the execution stops; it stops after the points that have started.
 
         Args:
             message: the reason in words.
@@ -99,7 +99,7 @@ class AroundPoint(Point, Generic[T]):
 
 
 class BeforeExecution(StatePoint):
-    """An execution has begun."""
+    """An execution has started."""
 
     __slots__ = ()
     point_name = "before_execution"

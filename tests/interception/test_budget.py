@@ -149,7 +149,7 @@ def test_the_output_of_a_request_is_limited_to_what_remains() -> None:
 
 
 def test_calls_up_to_the_limit_do_not_stop_the_execution() -> None:
-    """An execution that makes the maximum of calls and then answers is completed."""
+    """An execution that makes the maximum number of calls and then answers is completed."""
     loop = create_loop(ScriptedInference([toy_call("echo", 1), toy_call("echo", 2)], "done"), Budget(tool_calls=2))
     assert status_and_reason(run_in_virtual_time(loop.execute("go"))) == ("completed", "completed")
 

@@ -1,1 +1,1 @@
-"""What a budget is made of: amounts, the account they are kept in, prices, sizes, and the last answer."""
+"""Budgets: the interceptors, their engine, accounts, prices and leases."""

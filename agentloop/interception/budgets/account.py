@@ -295,7 +295,7 @@ class Quote:
 
     Attributes:
         input_tokens: the estimated input tokens, rather too many than too few.
-        output_tokens: the maximum of its output tokens.
+        output_tokens: the maximum number of its output tokens.
         price: the price of the model; None when cost is not counted.
     """
 
@@ -325,7 +325,7 @@ class Quote:
         return min(room, key=lambda reason: room[reason])
 
     def _max_output_tokens(self, limits: Limits) -> dict[StopReason, int]:
-        """Return the maximum of output tokens by limit; at least one entry."""
+        """Return the maximum number of output tokens by limit; at least one entry."""
         room = {StopReason.TOKEN_LIMIT: self.output_tokens}
         if limits.tokens is not None:
             room[StopReason.TOKEN_LIMIT] = limits.tokens - self.input_tokens
@@ -345,7 +345,7 @@ def reserve_inference(
         entry: the execution's entry in the account.
         point: the request, and the state, which names the model that answered before.
         limits: how much the request may use.
-        max_output_tokens: the maximum of its output tokens if it sets no `max_tokens`.
+        max_output_tokens: the maximum number of its output tokens if it sets no `max_tokens`.
 
     Returns:
         The request, with `max_tokens` lowered if necessary; or the limit that leaves too little for it.

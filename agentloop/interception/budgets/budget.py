@@ -1,4 +1,4 @@
-"""Limits on what an execution may use: `Budget` for several at once, and a class for each alone."""
+"""Limits on what an execution may use: `Budget` for several at once, and a class for each limit alone."""
 
 from __future__ import annotations
 
@@ -84,20 +84,20 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
 class Budget(BudgetInterceptor):
     """Limits what an execution uses, together with the executions that it starts under a lease; see `current_budget`.
 
-    Before an inference, the maximum of what it may use is reserved, and afterwards replaced by its usage: an inference that
+    Before an inference, the maximum that it may use is reserved, and afterwards replaced by its usage: an inference that
     does not fit is not made. The input tokens of a request are estimated by its length, rather too high than too low; only
     where a provider counts more can the limit be exceeded. Usage is read from the state, so it is kept when a state is stored
     and resumed. When what remains falls below the reserve, the model is asked for a last answer without tools, and the
-    execution then stops with the reason of the limit and the answer in its state.
+    execution then stops with the limit as the reason and the answer in its state.
 
     Attributes:
-        steps: the maximum of steps; the last of them is for the last answer. The `max_steps` of the loop is a separate limit
+        steps: the maximum number of steps; the last of them is for the last answer. The `max_steps` of the loop is a separate limit
             without a last answer.
-        tool_calls: the maximum of tool calls. Every call of the model counts, whatever its outcome; those that exceed the limit
+        tool_calls: the maximum number of tool calls. Every call of the model counts, whatever its outcome; those that exceed the limit
             do not run.
-        tokens: the maximum of tokens, input and output together.
-        cost: the maximum of dollars.
-        seconds: the maximum of seconds, from the start of the execution. Calls are cancelled early enough to leave time for
+        tokens: the maximum number of tokens, input and output together.
+        cost: the maximum cost in dollars.
+        seconds: the maximum duration in seconds, from the start of the execution. Calls are cancelled early enough to leave time for
             the last answer.
         wrap_up: the share of tokens, money and time that is reserved for the last answer; zero for a stop without one.
         strict: whether tokens and money are reserved before an inference. If not, the inference that crosses the limit is
@@ -107,7 +107,7 @@ class Budget(BudgetInterceptor):
         prices: the prices of models; by default the published prices (needs the extra `prices`).
         model: the model to assume where requests do not name one, or where a response names it in a form that has no price;
             otherwise it is known from the first response on.
-        max_output_tokens: the maximum of output tokens to assume where the request sets no `max_tokens`. The request is given
+        max_output_tokens: the maximum number of output tokens to assume where the request sets no `max_tokens`. The request is given
             a `max_tokens` only if less remains.
 
     Raises:
@@ -180,13 +180,13 @@ class Budget(BudgetInterceptor):
 
 @frozen(repr=False)
 class TimeLimit(BudgetInterceptor):
-    """Stops an execution that takes longer, also during an inference or a tool call.
+    """Stops an execution that takes too long, also during an inference or a tool call.
 
     A cancelled inference is not in the state. Cancelled calls end as timed out, and the other calls of their batch keep their
     outcomes.
 
     Attributes:
-        seconds: the maximum of seconds of one execution, from its start.
+        seconds: the maximum duration of one execution in seconds, from its start.
     """
 
     seconds: float = field(validator=gt(0))
@@ -203,7 +203,7 @@ class TokenLimit(BudgetInterceptor):
     no usage, the tokens are estimated by the length of the conversation.
 
     Attributes:
-        tokens: the maximum of tokens of one execution.
+        tokens: the maximum number of tokens of one execution.
     """
 
     tokens: int = field(validator=ge(1))
@@ -217,11 +217,11 @@ class CostLimit(BudgetInterceptor):
     """Stops an execution before an inference that may cost more than what remains of this many dollars.
 
     Attributes:
-        cost: the maximum of dollars of one execution.
+        cost: the maximum cost of one execution in dollars.
         prices: the prices of models; by default the published prices (needs the extra `prices`).
         unknown: what to do about unknown usage and prices; as for `Budget`.
         model: the model to assume where requests do not name one; as for `Budget`.
-        max_output_tokens: the maximum of output tokens to assume where the request sets no `max_tokens`.
+        max_output_tokens: the maximum number of output tokens to assume where the request sets no `max_tokens`.
 
     Raises:
         ConfigurationError: when there are no prices, and the extra `prices` is not installed.
@@ -246,12 +246,12 @@ class CostLimit(BudgetInterceptor):
 
 @frozen(repr=False)
 class ToolCallLimit(BudgetInterceptor):
-    """Stops an execution whose model makes more tool calls; those that exceed the limit do not run.
+    """Stops an execution whose model makes too many tool calls; calls beyond the limit do not run.
 
     Every call of the model counts, whatever its outcome. A batch that exceeds the limit runs up to it.
 
     Attributes:
-        tool_calls: the maximum of calls of one execution.
+        tool_calls: the maximum number of calls of one execution.
     """
 
     tool_calls: int = field(validator=ge(0))

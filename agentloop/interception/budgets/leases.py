@@ -70,11 +70,11 @@ class RunningBudget:
 
         Args:
             share: the maximum share of what remains, of every kind.
-            steps: the maximum of steps.
-            tool_calls: the maximum of tool calls.
-            tokens: the maximum of tokens.
-            cost: the maximum of dollars.
-            seconds: the maximum of seconds.
+            steps: the maximum number of steps.
+            tool_calls: the maximum number of tool calls.
+            tokens: the maximum number of tokens.
+            cost: the maximum cost in dollars.
+            seconds: the maximum time in seconds.
             resuming: the state of a suspended execution that continues under this lease. Its usage so far was recorded at
                 the end of its previous lease and is not counted again.
 

@@ -71,17 +71,17 @@ class BudgetTerms:
     """What a budget limits, and how.
 
     Attributes:
-        steps: the maximum of steps; None for no limit. So for the other limits.
-        tool_calls: the maximum of tool calls.
-        tokens: the maximum of tokens.
-        cost: the maximum of dollars.
-        seconds: the maximum of seconds.
+        steps: the maximum number of steps; None for no limit. So for the other limits.
+        tool_calls: the maximum number of tool calls.
+        tokens: the maximum number of tokens.
+        cost: the maximum cost in dollars.
+        seconds: the maximum time in seconds.
         wrap_up: the share of tokens, money and time that is reserved for a last answer; zero for a stop without one.
         reserves: whether tokens and money are reserved before an inference.
         unknown: what to do about unknown usage and prices.
         prices: the prices of models; None when cost is not limited.
         model: the model to assume where a request does not name one.
-        max_output_tokens: the maximum of output tokens to assume where a request does not set it.
+        max_output_tokens: the maximum number of output tokens to assume where a request does not set it.
     """
 
     steps: int | None = None
@@ -525,7 +525,7 @@ async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T
         async with asyncio.timeout(max(seconds, 0)) as timeout:
             return await operation()
     except TimeoutError:
-        # A timeout inside of the operation is its own error.
+        # A timeout inside the operation is its own error.
         if not timeout.expired():
             raise
         raise _TimeIsUpError from None

@@ -239,7 +239,7 @@ class TrackedCalls:
 # --- the layer --------------------------------------------------------------------------------------------------
 
 _ENCLOSING_CALLS: ContextVar[tuple[TrackedCall, ...]] = ContextVar("agentloop enclosing calls", default=())
-"""The tracked calls inside of which this code runs: a call that one of them makes must not wait for it."""
+"""The tracked calls inside which this code runs: a call that one of them makes must not wait for it."""
 
 _UNCERTAIN = frozenset({ToolStatus.CANCELLED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
 

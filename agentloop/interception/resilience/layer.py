@@ -19,7 +19,7 @@ from agentloop.values.points import AroundToolUse
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import Effect
 
-# Layers that are used one by one have the same order as in `Resilience`, and are inside of other interceptors.
+# Layers that are used one by one have the same order as in `Resilience`, and are inside other interceptors.
 (
     DEDUPLICATE_PRIORITY,
     CACHE_PRIORITY,

@@ -83,7 +83,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         return evolve(self, layers=tuple([layer.with_lifecycle(interceptor, events) for layer in self._layers]))
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        """Run the call inside of the layers."""
+        """Run the call inside the layers."""
         if self.tools:
             point = self._with_policy(point)
         for layer in reversed(self._layers):
@@ -97,7 +97,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
 
     def _build_layers(self) -> tuple[ResilienceLayer, ...]:
         retry, deadline = self.retry, self.deadline
-        # Retry is inside of the deadline: without knowing it, it would wait for attempts that can never start.
+        # Retry is inside the deadline: without knowing it, it would wait for attempts that can never start.
         if retry is not None and retry.deadline is None and deadline is not None:
             retry = evolve(retry, deadline=deadline.seconds)
         cache, circuit_breaker, rate_limiter = self.cache, self.circuit_breaker, self.rate_limiter

@@ -15,7 +15,7 @@ from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 @frozen
 class Deadline(ResilienceLayer):
-    """Cancels a call at its deadline, including the waits and attempts inside of it.
+    """Cancels a call at its deadline, including the waits and attempts inside it.
 
     The call ends as timed out; unless its tool is pure or had not started, it may have had an effect.
 
@@ -45,10 +45,10 @@ class Deadline(ResilienceLayer):
 class AttemptTimeout(ResilienceLayer):
     """Cancels an attempt that takes too long, and reports attempts that the executor has cancelled.
 
-    The executor, which is inside of this layer, enforces the `timeout` that a tool declares: the shorter one takes effect.
+    The executor, which is inside this layer, enforces the `timeout` that a tool declares: the shorter one takes effect.
 
     Attributes:
-        seconds: the maximum of seconds of one attempt of any tool; None to enforce only what the tools declare.
+        seconds: the maximum duration of one attempt of any tool in seconds; None to enforce only what the tools declare.
         priority: the position among other interceptors.
     """
 
@@ -71,7 +71,7 @@ async def _run_within(seconds: float, proceed: ProceedToolUse) -> ToolExecution 
         async with asyncio.timeout(seconds) as timeout:
             return await proceed()
     except TimeoutError:
-        # A timeout inside of the operation is its own error.
+        # A timeout inside the operation is its own error.
         if not timeout.expired():
             raise
         return None
