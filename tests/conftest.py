@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and options of all tests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ settings.load_profile("agentloop")
 
 @pytest.fixture(autouse=True)
 def _idle_threads_have_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an execution wait for its idle threads as long as they take, so that none is left on a busy machine."""
+    """Wait for idle threads without a short limit, so that no thread is left over on a busy machine."""
     monkeypatch.setattr(thread_pool, "_JOIN_SECONDS", LONGEST)
 
 
 @pytest.fixture(autouse=True)
 def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Attach a monitor to the bus of every loop that runs, and let a test fail whose runs break the grammar (law 7)."""
+    """Attach a monitor to the bus of every loop, and fail tests whose runs violate the grammar (law 7)."""
     if "unmonitored" in request.keywords:
         yield
         return
@@ -58,13 +58,13 @@ def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let every run of the suite be replayed."""
+    """Add the option `--replay`."""
     parser.addoption("--replay", action="store_true", help="record every run of a loop, and replay it after its test")
 
 
 @pytest.fixture(autouse=True)
 def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `--replay`, replay what ran in a test; nothing may differ, since the code is the same."""
+    """With `--replay`, replay every run of a test; nothing may differ, since the code is the same."""
     if not request.config.getoption("--replay") or "unreplayed" in request.keywords:
         yield
         return

@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs as it is printed."""
+"""Every Python block of the documentation runs unchanged."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("title", "line"), EXPECTED.items())
-def test_the_first_steps_print_what_they_promise(title: str, line: str, tmp_path: Path) -> None:
-    """Each first step of the README ends in what it is about."""
+def test_the_first_steps_print_their_result(title: str, line: str, tmp_path: Path) -> None:
+    """Each first step of the README prints the line that it promises."""
     section = (ROOT / "README.md").read_text().split(f"## {title}\n")[1]
     block = re.search(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert block is not None

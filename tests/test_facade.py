@@ -1,4 +1,4 @@
-"""The front of the house: names, laziness, and what an import costs others."""
+"""The facades of the packages: exported names, lazy loading, and what an import loads."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def loaded_by(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_names_at_the_top_are_sorted_few_and_there() -> None:
-    """`__all__` lists what can be imported, in order, and no more than a reader can take in."""
+def test_the_top_level_names_are_sorted_few_and_importable() -> None:
+    """`__all__` is sorted, lists importable names, and has at most 48 of them."""
     names = [name for name in agentloop.__all__ if not name.startswith("__")]
     assert names == sorted(names)
     assert len(names) <= 48
@@ -48,7 +48,7 @@ def test_the_names_at_the_top_are_sorted_few_and_there() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_line_of_a_stub_is_an_export(package: str) -> None:
-    """What type checkers read in a package's stub is what the package offers at run time, and each name occurs once."""
+    """The names in a package's stub are its names at run time, and each occurs once."""
     module = importlib.import_module(package)
     stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
@@ -63,20 +63,20 @@ def test_every_line_of_a_stub_is_an_export(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_exported_name_is_the_name_of_a_module(package: str) -> None:
-    """A package exports no name that one of its modules has: importing that module would hide the export."""
+    """A package exports no name of one of its modules: importing that module would hide the export."""
     module = importlib.import_module(package)
     files = {info.name for info in pkgutil.iter_modules(module.__path__)}
     assert not files & set(dir(module))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A misspelled name is told as Python tells it."""
+    """A misspelled name raises the usual error."""
     with pytest.raises(AttributeError, match="module 'agentloop' has no attribute 'AgentLop'"):
         _ = agentloop.AgentLop  # type: ignore[attr-defined]  # type checkers see it as well
 
 
 def test_importing_agentloop_loads_no_third_party_module() -> None:
-    """The facade itself costs nothing."""
+    """Importing the package loads no third-party module."""
     assert not loaded_by("import agentloop") & FOREIGN
 
 
@@ -94,10 +94,10 @@ AgentLoop(ToolCallingDriver(HttpInference(LLMConfig.parse("openai:any", api_key=
 
 
 def _fast() -> set[str]:
-    """Return what is loaded because it is installed."""
+    """Return optional modules that are loaded if installed."""
     return {"orjson"} if importlib.util.find_spec("orjson") else set()
 
 
 def test_the_package_is_typed() -> None:
-    """Type checkers may trust the annotations."""
+    """The package has a `py.typed` marker."""
     assert (ROOT / "py.typed").exists()

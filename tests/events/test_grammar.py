@@ -18,11 +18,11 @@ from agentloop.values import Event
 
 
 def events_of(scenario: Scenario) -> list[Event]:
-    told: list[Event] = []
+    received: list[Event] = []
     loop = AgentLoop(ToolCallingDriver(scenario.inference()), toy_tools(Ledger()), interceptors=[ToolCallLimit(5)])
-    loop.wiretap(told.append)
+    loop.wiretap(received.append)
     run_in_virtual_time(loop.execute("go"))
-    return told
+    return received
 
 
 def violations(events: list[Event]) -> list[str]:
@@ -32,20 +32,20 @@ def violations(events: list[Event]) -> list[str]:
     return [*monitor.violations, *monitor.unfinished]
 
 
-def renumbered(events: list[Event]) -> list[Event]:
-    """Hide a change from the sequence numbers, so that only the grammar can find it."""
+def renumber(events: list[Event]) -> list[Event]:
+    """Renumber the events, so that only the grammar can detect a change."""
     return [evolve(event, head=evolve(event.head, sequence=number)) for number, event in enumerate(events, 1)]
 
 
 @given(SCENARIOS)
 def test_real_runs_are_accepted(scenario: Scenario) -> None:
-    """Every run is a sentence of the grammar."""
+    """Every real run satisfies the grammar."""
     assert not violations(events_of(scenario))
 
 
 @given(SCENARIOS, st.data())
-def test_a_lost_doubled_or_swapped_event_is_found(scenario: Scenario, data: st.DataObject) -> None:
-    """Whatever single event is lost, doubled or swapped with the next, the monitor finds it."""
+def test_a_lost_doubled_or_swapped_event_is_detected(scenario: Scenario, data: st.DataObject) -> None:
+    """The monitor reports any single event that is lost, doubled or swapped with the next."""
     events = events_of(scenario)
     place = data.draw(st.integers(0, len(events) - 2))
     lost = events[:place] + events[place + 1 :]
@@ -69,18 +69,18 @@ BREAKING: list[tuple[str, Callable[[list[Event]], list[Event]]]] = [
 
 
 @pytest.mark.parametrize(("what", "spoil"), BREAKING)
-def test_the_grammar_itself_finds_what_is_wrong(what: str, spoil: Callable[[list[Event]], list[Event]]) -> None:
+def test_the_grammar_itself_detects_violations(what: str, spoil: Callable[[list[Event]], list[Event]]) -> None:
     """Without the help of sequence numbers, the order of events alone gives a broken run away."""
     scenario = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1), toy_call("fail", 2))), ScriptedTurn("done")))
-    assert violations(renumbered(spoil(events_of(scenario)))), what
+    assert violations(renumber(spoil(events_of(scenario)))), what
 
 
 def test_a_run_left_early_is_whole_between_steps() -> None:
     """A run that was left after a step has no terminal event, and nothing of it is open."""
-    told: list[Event] = []
+    received: list[Event] = []
     scenario = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
     loop = AgentLoop(ToolCallingDriver(scenario.inference()), toy_tools(Ledger()))
-    loop.wiretap(told.append)
+    loop.wiretap(received.append)
 
     async def leave() -> None:
         states = loop.iterate("go")
@@ -89,14 +89,14 @@ def test_a_run_left_early_is_whole_between_steps() -> None:
 
     run_in_virtual_time(leave())
     monitor = ProtocolMonitor()
-    for event in told:
+    for event in received:
         monitor(event)
     monitor.check()
     assert len(monitor.unfinished) == 1
 
 
-def test_check_lists_what_is_wrong() -> None:
-    """The error names the event, its number and what may come."""
+def test_check_lists_the_violations() -> None:
+    """The error names the event, its number and the legal events."""
     monitor = ProtocolMonitor(violations=["ToolCallStarted (#3 of run): it came 'over'"])
     with pytest.raises(ContractViolation, match=r"law 7\): ToolCallStarted \(#3 of run\)"):
         monitor.check()

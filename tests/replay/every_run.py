@@ -19,7 +19,7 @@ NOT_REPLAYABLE = {
     "test_a_removed_tool_leaves_its_call_in_doubt": "the tool was removed",
     "test_a_started_call_resumes_with_its_recorded_arguments": "interceptors were added",
     "test_the_recorded_effect_of_a_call_counts": "the effect of a tool changed",
-    "test_an_event_nobody_listens_for_is_not_built": "its bus fails when events are built",
+    "test_an_event_without_listeners_is_not_built": "its bus fails when events are built",
     "test_an_unwritable_journal_is_reported": "there is no journal to read",
     "test_messages_sent_during_an_execution": "an interceptor sends messages into the execution, which has ended",
     "test_a_message_sent_during_an_inference_follows_its_response_after_a_crash": "an interceptor sends messages into the execution",

@@ -20,19 +20,19 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def step(number: int, **fields: Any) -> AgentStep:
-    """Make a step of two seconds."""
+    """Return a step of two seconds."""
     times = {"started_at": NOW, "ended_at": NOW + timedelta(seconds=2)}
     return AgentStep(**{"id": "s", "number": number, "usage": Usage(600, 20, 0, 0, 0, 1), **times, **fields})
 
 
 def outcome(call: ToolCall, status: ToolStatus, **fields: Any) -> ToolExecution:
-    """Make an execution of a quarter of a second."""
+    """Return an execution of a quarter of a second."""
     times = {"started_at": NOW, "ended_at": NOW + timedelta(milliseconds=250)}
     return ToolExecution(**{"id": "e", "key": "k", "call": call, "status": status, **times, **fields})
 
 
-def test_an_account_tells_what_happened_step_by_step() -> None:
-    """Status and reason, sums, then each step with its calls and what came of them, and the answer."""
+def test_an_account_lists_the_steps_of_an_execution() -> None:
+    """It has the status and reason, the totals, each step with its calls and their outcomes, and the answer."""
     weather = ToolCall("1", "weather", '{"city": "Paris"}')
     failing = ToolCall("2", "rates", "{}")
     executions = [
@@ -58,7 +58,7 @@ def test_an_account_tells_what_happened_step_by_step() -> None:
     ]
 
 
-def test_what_waits_and_what_went_wrong_is_told() -> None:
+def test_an_account_lists_pending_calls_and_errors() -> None:
     """A suspended and a failed step read as such."""
     call = ToolCall("1", "pay", '{"amount":\n5}')
     waits = step(1, open_turn=SuspendedTurn([call], [PendingCall("k", call, "more than\n4")]), usage=Usage())
@@ -75,16 +75,16 @@ def test_what_waits_and_what_went_wrong_is_told() -> None:
 
 
 def test_before_the_first_execution_there_is_no_account() -> None:
-    """It says so."""
+    """Without an execution, the account says that there is none yet."""
     assert AgentState.start("hello").explain() == "no execution yet"
 
 
 def test_long_lines_are_cut_with_a_sign() -> None:
     """A megabyte of result does not hide the rest."""
     call = ToolCall("1", "read")
-    made = outcome(call, ToolStatus.SUCCEEDED, value="x" * 1_000_000)
+    execution = outcome(call, ToolStatus.SUCCEEDED, value="x" * 1_000_000)
     state = AgentState.start("Read.").with_execution_started("run", NOW)
-    line = state.with_step(step(1, message=Message.of_response([call], [made]))).explain().splitlines()[-1]
+    line = state.with_step(step(1, message=Message.of_response([call], [execution]))).explain().splitlines()[-1]
     assert len(line) == 100
     assert line.endswith("x…")
 
@@ -98,8 +98,8 @@ def test_every_state_can_be_explained(state: AgentState) -> None:
         assert lines == ["no execution yet"]
         return
     extra = [
-        len(one.executions) + len(one.pending) + len(one.errors) + bool(one.message and one.message.text)
-        for one in state.steps
+        len(item.executions) + len(item.pending) + len(item.errors) + bool(item.message and item.message.text)
+        for item in state.steps
     ]
     assert len(lines) == 2 + len(state.steps) + sum(extra)
     assert all(len(line) <= 400 for line in lines)

@@ -12,10 +12,10 @@ from agentloop.values.state import AgentContext
 
 
 @given(agent_contexts(), messages(), response_formats())
-def test_each_change_replaces_one_thing_in_a_copy(
+def test_each_change_replaces_one_field_in_a_copy(
     context: AgentContext, message: Message, response_format: ResponseFormat
 ) -> None:
-    """The rest is kept, and the context it began with is as before."""
+    """All other fields are equal, and the original is unchanged."""
     before = to_json(context)
     prompt, conversation, metadata, form = (
         context.system_prompt,
@@ -37,7 +37,7 @@ def test_each_change_replaces_one_thing_in_a_copy(
 
 
 def test_a_conversation_is_copied() -> None:
-    """Changing the list and the dict it was made of changes nothing."""
+    """Changing the list and dict that were passed in does not change the context."""
     conversation, metadata = [Message.user("a")], {"a": [1]}
     context = AgentContext("", conversation, metadata)
     conversation.clear()

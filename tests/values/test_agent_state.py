@@ -30,7 +30,7 @@ CALL = ToolCall("c", "find")
 
 
 class StandingClock(Clock):
-    """Always tells the same time."""
+    """Always returns the same time."""
 
     def now(self) -> datetime:
         return NOW
@@ -56,7 +56,7 @@ def begun() -> AgentState:
 
 
 def step(**fields: Any) -> AgentStep:
-    """Make a step."""
+    """Return a step."""
     return AgentStep(**{"id": "s", "number": 1, "started_at": NOW, "ended_at": LATER, **fields})
 
 
@@ -83,8 +83,8 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
 
 @settings(max_examples=20)
 @given(agent_states())
-def test_no_transition_changes_the_state_it_was_given(state: AgentState) -> None:
-    """What the state says before, it says after, whether the transition is legal or refused (law 3)."""
+def test_no_transition_changes_its_state(state: AgentState) -> None:
+    """The state is equal before and after, whether the transition is legal or refused (law 3)."""
     before, text = to_json(state), repr(state)
     for transition in TRANSITIONS.values():
         with suppress(ContractViolation):
@@ -99,8 +99,8 @@ def test_every_transition_is_in_the_list() -> None:
     assert len(methods) == len(TRANSITIONS)
 
 
-def test_an_agent_begins_with_what_it_is_given() -> None:
-    """Message, prompt, id and time are put in; no execution has begun."""
+def test_a_new_agent_has_the_values_that_were_passed() -> None:
+    """Message, prompt, id and time are set; no execution has started."""
     state = AgentState.start("hello", system_prompt="be kind", clock=StandingClock(), ids=Counting())
     assert state.messages == (Message.user("hello"),)
     assert state.context.system_prompt == "be kind"
@@ -138,14 +138,14 @@ def test_before_the_first_execution_there_is_nothing_to_tell() -> None:
 @pytest.mark.parametrize(
     "transition", ["step", "last step", "stop signal", "continuation", "no continuation", "status"]
 )
-def test_what_belongs_to_an_execution_needs_one(transition: str) -> None:
-    """A step before the first execution is refused, with what to do."""
+def test_transitions_of_an_execution_need_an_execution(transition: str) -> None:
+    """A step before the first execution is refused, and the error names the remedy."""
     with pytest.raises(ContractViolation, match=r"no execution yet: pass it to AgentLoop\.execute"):
         TRANSITIONS[transition](AgentState.start("hello"))
 
 
 def test_replacing_the_last_step_needs_a_step() -> None:
-    """An execution that has just begun has none."""
+    """An execution that has just started has no step."""
     with pytest.raises(ContractViolation, match="no step yet"):
         TRANSITIONS["last step"](begun())
 
@@ -153,7 +153,7 @@ def test_replacing_the_last_step_needs_a_step() -> None:
 @settings(max_examples=20)
 @given(agent_states(), st.text(min_size=1, max_size=3))
 def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
-    """It is counted, knows how long the history is, and has none of the last one's steps, signals and sums."""
+    """It is counted, stores the length of the history, and has none of the steps, signals and totals of the last execution."""
     after = state.with_execution_started(execution_id, LATER)
     assert after.execution is not None
     assert (after.execution_id, after.status) == (execution_id, ExecutionStatus.IN_PROGRESS)
@@ -168,19 +168,19 @@ def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
 def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) -> None:
     """The conversation grows by each step's message, the totals are running sums over the steps."""
     state = begun()
-    for one in steps:
-        state = state.with_step(one)
+    for item in steps:
+        state = state.with_step(item)
     assert state.steps == tuple(steps)
     assert state.step_count == len(steps)
-    assert state.messages[1:] == tuple(one.message for one in steps if one.message is not None)
-    assert state.usage == sum([one.usage for one in steps], Usage.none())
-    assert state.tool_call_count == sum(len(one.executions) + len(one.pending) for one in steps)
-    assert state.errors == tuple(error for one in steps for error in one.errors)
+    assert state.messages[1:] == tuple(item.message for item in steps if item.message is not None)
+    assert state.usage == sum([item.usage for item in steps], Usage.none())
+    assert state.tool_call_count == sum(len(item.executions) + len(item.pending) for item in steps)
+    assert state.errors == tuple(error for item in steps for error in item.errors)
     assert state.updated_at == (steps[-1].ended_at if steps else NOW)
 
 
 def test_a_turn_that_waited_adds_its_message_when_it_is_settled() -> None:
-    """While calls wait there is no message; afterwards there is one, once, and the calls are counted once."""
+    """While calls are pending there is no message; afterwards it is added once, and the calls are counted once."""
     waits = step(open_turn=SuspendedTurn([CALL], [PendingCall("run/1/0", CALL)]))
     state = begun().with_step(waits)
     assert (len(state.messages), state.tool_call_count, len(state.pending)) == (1, 1, 1)
@@ -214,11 +214,11 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
 def test_signals_and_requests_are_kept_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
     """They add up within a step and are cleared as a whole."""
     state = state.with_execution_started("run", NOW)
-    asked = state.with_stop_signal(signal).with_continuation_requested()
-    assert asked.execution is not None
-    assert asked.execution.continuation == Continuation((signal,), True)  # noqa: FBT003  # the field is named `requested`
-    assert asked.stop_signal == signal
-    cleared = asked.with_continuation_cleared()
+    state_with_request = state.with_stop_signal(signal).with_continuation_requested()
+    assert state_with_request.execution is not None
+    assert state_with_request.execution.continuation == Continuation((signal,), True)  # noqa: FBT003  # the field is named `requested`
+    assert state_with_request.stop_signal == signal
+    cleared = state_with_request.with_continuation_cleared()
     assert cleared.execution is not None
     assert cleared.execution.continuation == NO_SIGNALS
     assert cleared == state
@@ -227,7 +227,7 @@ def test_signals_and_requests_are_kept_until_the_next_step(state: AgentState, si
 @settings(max_examples=20)
 @given(agent_states(), messages())
 def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -> None:
-    """Messages, prompt, metadata and form are changed one by one; the rest of the state stays."""
+    """Messages, prompt, metadata and response format change one at a time; the rest of the state is equal."""
     assert state.with_messages([message]).messages == (message,)
     assert state.with_message(message).messages == (*state.messages, message)
     assert state.with_message("text").messages[-1] == Message.user("text")
@@ -238,7 +238,7 @@ def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -
 
 
 def test_a_failure_can_be_raised() -> None:
-    """Who wants exceptions gets one, with the state; any other ending gives the state back."""
+    """A failed execution raises an error with the state; for any other status the state is returned."""
     failed = begun().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
     failed = failed.with_status(ExecutionStatus.FAILED, LATER)
     with pytest.raises(ExecutionFailed) as caught:

@@ -24,7 +24,7 @@ KEYS = ["run/1/0", "run/1/1", "run/1/2"]
 
 
 def execution(key: str) -> ToolExecution:
-    """Make the execution of the call of this key."""
+    """Return the execution of the call of this key."""
     call = CALLS[KEYS.index(key)]
     return ToolExecution(id="e", key=key, call=call, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
 
@@ -35,12 +35,12 @@ def pending(key: str) -> PendingCall:
 
 
 def step(**fields: Any) -> AgentStep:
-    """Make a step."""
+    """Return a step."""
     return AgentStep(**{"id": "s", "number": 1, "started_at": NOW, "ended_at": NOW, **fields})
 
 
 def test_a_turn_has_a_slot_for_each_of_its_calls() -> None:
-    """A turn that lost a call cannot be made (law 1)."""
+    """A turn without a slot for a call is refused (law 1)."""
     turn = SuspendedTurn([Text("x"), *CALLS], [execution(KEYS[0]), pending(KEYS[1]), execution(KEYS[2])])
     assert turn.executions == (execution(KEYS[0]), execution(KEYS[2]))
     assert turn.pending == (pending(KEYS[1]),)
@@ -49,7 +49,7 @@ def test_a_turn_has_a_slot_for_each_of_its_calls() -> None:
 
 
 def test_outcomes_and_waiting_calls_go_to_the_places_of_their_keys() -> None:
-    """Whatever the order they come in, each stands where its call stands."""
+    """Each execution and pending call is in the slot of its call, whatever the order of the arguments."""
     turn = SuspendedTurn.of(
         [CALLS[0], Text("x"), CALLS[1], CALLS[2]], KEYS, [execution(KEYS[2]), execution(KEYS[0])], [pending(KEYS[1])]
     )
@@ -68,7 +68,7 @@ def test_outcomes_and_waiting_calls_go_to_the_places_of_their_keys() -> None:
     ],
     ids=["missing", "both", "twice", "none", "waits twice"],
 )
-def test_a_call_without_exactly_one_place_is_refused(settled: list[str], waiting: list[str]) -> None:
+def test_a_call_that_is_not_either_settled_or_pending_is_refused(settled: list[str], waiting: list[str]) -> None:
     """Each call is either settled or waits (law 1)."""
     with pytest.raises(ContractViolation, match=r"3 calls need as many executions and pending calls, .* \(law 1\)"):
         SuspendedTurn.of(CALLS, KEYS, [execution(key) for key in settled], [pending(key) for key in waiting])
@@ -96,7 +96,7 @@ def test_settling_every_call_makes_the_message(data: st.DataObject, turn: Suspen
     assert to_json(turn) == before
 
 
-def test_settling_one_call_lets_the_others_wait() -> None:
+def test_settling_a_call_leaves_the_others_pending() -> None:
     """Calls that are not named stay; those that still wait may do so for another reason."""
     turn = SuspendedTurn(CALLS, [pending(key) for key in KEYS])
     later = PendingCall(KEYS[2], CALLS[2], "ask the boss")
@@ -107,7 +107,7 @@ def test_settling_one_call_lets_the_others_wait() -> None:
     )
 
 
-def test_the_kind_of_a_step_is_what_it_led_to() -> None:
+def test_the_kind_of_a_step_is_its_result() -> None:
     """Errors come first, then calls, settled or waiting; all else is a final response."""
     exchange = ToolExchange(CALLS[0], execution(KEYS[0]))
     turn = SuspendedTurn(CALLS[:1], [pending(KEYS[0])])
@@ -121,19 +121,19 @@ def test_the_kind_of_a_step_is_what_it_led_to() -> None:
 
 
 @given(agent_steps())
-def test_executions_and_waiting_calls_are_those_of_the_message_or_the_turn(made: AgentStep) -> None:
+def test_executions_and_waiting_calls_are_those_of_the_message_or_the_turn(step: AgentStep) -> None:
     """A step derives them; it holds them nowhere else."""
-    exchanges = made.message.exchanges if made.message is not None else ()
-    turn = made.open_turn
-    assert made.executions == (turn.executions if turn else tuple(exchange.execution for exchange in exchanges))
-    assert made.pending == (turn.pending if turn else ())
+    exchanges = step.message.exchanges if step.message is not None else ()
+    turn = step.open_turn
+    assert step.executions == (turn.executions if turn else tuple(exchange.execution for exchange in exchanges))
+    assert step.pending == (turn.pending if turn else ())
 
 
 @given(agent_steps(), error_infos())
-def test_an_error_is_added_to_a_copy(made: AgentStep, error: ErrorInfo) -> None:
-    """The step with the error is another one, and of kind error."""
-    before = to_json(made)
-    failed = made.with_error(error)
-    assert failed.errors == (*made.errors, error)
+def test_an_error_is_added_to_a_copy(step: AgentStep, error: ErrorInfo) -> None:
+    """The copy has the kind `error`; the original is unchanged."""
+    before = to_json(step)
+    failed = step.with_error(error)
+    assert failed.errors == (*step.errors, error)
     assert failed.kind is StepKind.ERROR
-    assert to_json(made) == before
+    assert to_json(step) == before

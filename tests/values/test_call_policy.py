@@ -24,32 +24,34 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", BAD, ids=repr)
-def test_a_wish_that_nothing_can_be_made_of_is_refused_where_it_is_written(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", BAD, ids=repr)
+def test_an_invalid_policy_is_refused_where_it_is_defined(arguments: dict[str, Any]) -> None:
     """A tool that asks for it cannot be defined, so no run finds out."""
-    with pytest.raises((TypeError, ValueError), match=next(iter(wish)) if wish != {"timeout": "3"} else "str"):
-        ToolPolicy(**wish)
+    with pytest.raises(
+        (TypeError, ValueError), match=next(iter(arguments)) if arguments != {"timeout": "3"} else "str"
+    ):
+        ToolPolicy(**arguments)
     with pytest.raises((TypeError, ValueError)):
 
-        @tool(**wish)
+        @tool(**arguments)
         def look(x: int) -> int:
             """Look at a number."""
             return x
 
 
-def test_what_has_to_stand_there_is_told() -> None:
+def test_the_error_names_the_expected_type() -> None:
     """The message shows how it is written."""
     with pytest.raises(TypeError) as raised:
         CallPolicy(retry=3)  # type: ignore[arg-type]
     assert str(raised.value) == "'retry' has to be a RetryPolicy, as in retry=RetryPolicy(…), not 3"
 
 
-def test_good_wishes_are_kept() -> None:
-    """What is asked for is what stands in the policy, and fills only what another leaves open."""
-    asked = CallPolicy(retry=RetryPolicy(2), cache=CachePolicy(60))
+def test_a_valid_policy_has_its_values() -> None:
+    """Set fields keep their values, and `merged_over` fills only unset fields."""
+    policy = CallPolicy(retry=RetryPolicy(2), cache=CachePolicy(60))
     other = CallPolicy(retry=RetryPolicy(5), rate_limit=RateLimit(1), circuit=CircuitPolicy(2))
-    made = asked.merged_over(other)
-    assert (made.retry, made.cache, made.rate_limit, made.circuit) == (
+    merged = policy.merged_over(other)
+    assert (merged.retry, merged.cache, merged.rate_limit, merged.circuit) == (
         RetryPolicy(2),
         CachePolicy(60),
         RateLimit(1),

@@ -58,7 +58,7 @@ def test_a_document_of_another_kind_is_refused() -> None:
     "envelope", [{"schema_version": 1, "kind": "Text"}, {**json.loads(document("Text", {"text": "x"})), "more": 1}]
 )
 def test_an_envelope_has_exactly_its_three_entries(envelope: dict[str, object]) -> None:
-    """One that is missing and one too many are damage."""
+    """A missing field and an unknown field are damage."""
     with pytest.raises(InvalidDocument, match="has to have exactly"):
         from_json(json.dumps(envelope), Text)
 
@@ -113,7 +113,7 @@ DAMAGED: list[tuple[type, Any, str]] = [
 @pytest.mark.parametrize(
     ("kind", "value", "words"), DAMAGED, ids=lambda part: getattr(part, "__name__", str(part)[:40])
 )
-def test_damage_is_told_with_its_place(kind: type, value: Any, words: str) -> None:
+def test_the_error_names_the_path_of_the_damage(kind: type, value: Any, words: str) -> None:
     """A wrong type, a missing, an unknown and an impossible entry are named with their path; nothing is converted."""
     with pytest.raises(InvalidDocument, match=re.escape(words)) as caught:
         from_json(document(kind.__name__, value), kind)
@@ -123,7 +123,7 @@ def test_damage_is_told_with_its_place(kind: type, value: Any, words: str) -> No
         from_plain(value, kind)
 
 
-def test_many_problems_are_told_by_the_first_few() -> None:
+def test_only_the_first_problems_are_listed() -> None:
     """A document of garbage does not become an error of garbage."""
     parts = [{"type": "text", "text": number} for number in range(1000)]
     with pytest.raises(InvalidDocument) as caught:
@@ -133,11 +133,11 @@ def test_many_problems_are_told_by_the_first_few() -> None:
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """List the ways to everything inside of plain data."""
-    found = [path] if path else []
+    paths = [path] if path else []
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for step, value in inner:
-        found.extend(places(value, (*path, step)))
-    return found
+        paths.extend(places(value, (*path, step)))
+    return paths
 
 
 @settings(max_examples=150)
@@ -186,7 +186,7 @@ def test_damaged_bytes_are_read_whole_or_refused(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", '{"schema_version":1', b"[" * 100_000])
-def test_what_is_not_json_is_told_as_such(data: bytes | str) -> None:
+def test_the_error_says_that_a_document_is_not_json(data: bytes | str) -> None:
     """Empty, cut and binary files are no documents."""
     with pytest.raises(InvalidDocument, match="this is not JSON: ") as caught:
         from_json(data, AgentState)

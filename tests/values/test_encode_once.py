@@ -17,7 +17,7 @@ from agentloop.values.value import EncodeOnce, encode_each
 
 
 def hello() -> Message:
-    """Make a message."""
+    """Return a message."""
     return Message.user("hello", metadata={"a": 1})
 
 
@@ -33,7 +33,7 @@ class Counting:
 
 
 def test_a_value_is_encoded_once_for_each_fingerprint() -> None:
-    """The second time the kept form is given, also when many are encoded together."""
+    """The second call returns the cached form, also when many values are encoded together."""
     message, encode = hello(), Counting()
     assert message.encoded("upper", encode) == "HELLO"
     assert message.encoded("upper", encode) == "HELLO"
@@ -44,7 +44,7 @@ def test_a_value_is_encoded_once_for_each_fingerprint() -> None:
 
 
 def test_many_values_are_encoded_in_order() -> None:
-    """Kept and new forms stand where their values stand."""
+    """Cached and new encodings are in the order of their values."""
     encode = Counting()
     messages = [Message.user(name) for name in "abc"]
     messages[1].encoded("upper", encode)
@@ -53,7 +53,7 @@ def test_many_values_are_encoded_in_order() -> None:
 
 
 def test_an_encoder_that_fails_leaves_nothing_behind() -> None:
-    """What was not encoded is tried again."""
+    """A failed encoding is not cached."""
     message = hello()
 
     def broken(_: Message) -> str:
@@ -67,7 +67,7 @@ def test_an_encoder_that_fails_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("value", [hello(), ToolSpec("find", "Find.", {"type": "object"})])
 def test_encoded_forms_are_no_part_of_the_value(value: EncodeOnce) -> None:
-    """They are not compared, hashed, shown or written."""
+    """Cached encodings are not compared, hashed, shown or written."""
     fresh: Any = copy.deepcopy(value)
     before = (repr(fresh), hash(fresh), to_json(fresh))
     fresh.encoded("any", lambda _: object())
@@ -83,7 +83,7 @@ def test_encoded_forms_are_no_part_of_the_value(value: EncodeOnce) -> None:
     ids=["copy", "deepcopy", "pickle", "evolve"],
 )
 def test_copies_are_equal_and_leave_encoded_forms_behind(value: Any, copied: Callable[[Any], Any]) -> None:
-    """A copy encodes anew, and can be made whatever the encoder kept."""
+    """A copy has no cache, so values can be copied whatever the cache holds."""
     value.encoded("any", lambda _: (character for character in "a generator cannot be copied"))
     again = copied(value)
     assert again == value

@@ -22,12 +22,12 @@ LATER = NOW + timedelta(minutes=1)
 
 
 def begun(*steps: AgentStep) -> ExecutionState:
-    """Make an execution that has taken these steps."""
+    """Return an execution that has taken these steps."""
     state = ExecutionState(id="run", status=ExecutionStatus.IN_PROGRESS, started_at=NOW)
     return reduce(ExecutionState.with_step, steps, state)
 
 
-def counted(steps: list[AgentStep]) -> Totals:
+def totals_of(steps: list[AgentStep]) -> Totals:
     """Add up the history."""
     usage = sum([step.usage for step in steps], Usage.none())
     return Totals(usage, sum(len(step.executions) + len(step.pending) for step in steps))
@@ -35,33 +35,33 @@ def counted(steps: list[AgentStep]) -> Totals:
 
 @given(st.lists(agent_steps(), max_size=4))
 def test_totals_are_running_sums(steps: list[AgentStep]) -> None:
-    """After any number of steps, the totals are what adding up the history gives."""
+    """After any number of steps, the totals are the sums over the steps."""
     state = begun(*steps)
     assert state.steps == tuple(steps)
-    assert state.totals == (counted(steps) if steps else NO_TOTALS)
+    assert state.totals == (totals_of(steps) if steps else NO_TOTALS)
 
 
 @given(st.lists(agent_steps(), min_size=1, max_size=3), usages())
 def test_replacing_the_last_step_keeps_the_sums_right(steps: list[AgentStep], usage: Usage) -> None:
-    """The usage is that of the steps that are there; calls that were counted stay counted."""
+    """The usage is that of the steps that are there; calls that were totals_of stay totals_of."""
     before = begun(*steps)
     last = evolve(steps[-1], usage=usage, model="another")
     after = before.with_last_step(last)
     assert after.steps == (*steps[:-1], last)
-    assert after.totals == counted([*steps[:-1], last])
+    assert after.totals == totals_of([*steps[:-1], last])
     assert before.steps == tuple(steps)
 
 
-def test_without_a_step_there_is_no_last_one() -> None:
-    """Replacing nothing is told, not an IndexError."""
-    made = AgentStep(id="s", number=1, started_at=NOW, ended_at=NOW)
+def test_the_last_step_cannot_be_replaced_before_the_first() -> None:
+    """The error is a ContractViolation, not an IndexError."""
+    step = AgentStep(id="s", number=1, started_at=NOW, ended_at=NOW)
     with pytest.raises(ContractViolation, match="no step yet"):
-        begun().with_last_step(made)
+        begun().with_last_step(step)
 
 
 @pytest.mark.parametrize("status", ExecutionStatus)
 def test_an_execution_has_ended_when_its_status_is_terminal(status: ExecutionStatus) -> None:
-    """Completed, stopped and failed end it; a suspended one goes on."""
+    """Completed, stopped and failed are terminal; suspended is not."""
     state = begun().with_status(status, LATER)
     terminal = status in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED}
     assert status.is_terminal is terminal
@@ -70,13 +70,13 @@ def test_an_execution_has_ended_when_its_status_is_terminal(status: ExecutionSta
 
 
 def test_an_execution_that_goes_on_again_has_not_ended() -> None:
-    """A later status takes the end away."""
+    """A status that is not terminal removes the end time."""
     ended = begun().with_status(ExecutionStatus.STOPPED, NOW)
     assert ended.with_status(ExecutionStatus.IN_PROGRESS, LATER).ended_at is None
 
 
 @given(agent_steps(), continuations())
-def test_transitions_leave_the_execution_they_were_given(step: AgentStep, continuation: Continuation) -> None:
+def test_transitions_do_not_change_their_execution(step: AgentStep, continuation: Continuation) -> None:
     """Each returns another value; the first can be used again."""
     state = begun(step)
     before = to_json(state)

@@ -38,7 +38,7 @@ def test_writing_raises(kind: type[FrozenDict[str, int]], write: Callable[[Any],
 
 @pytest.mark.parametrize("kind", [FrozenDict, JsonObject])
 def test_no_method_that_writes_was_forgotten(kind: type[FrozenDict[str, int]]) -> None:
-    """What a plain dict can do and is not refused leaves the entries as they are."""
+    """Every method of dict that does not raise leaves the entries unchanged."""
     reads = {"copy", "fromkeys", "get", "items", "keys", "values"}
     public = {name for name in dir(dict) if not name.startswith("_")}
     refused = {name for name in public if getattr(kind, name) is not getattr(dict, name)} - {"fromkeys"}
@@ -47,26 +47,26 @@ def test_no_method_that_writes_was_forgotten(kind: type[FrozenDict[str, int]]) -
 
 @pytest.mark.parametrize("kind", [FrozenDict, JsonObject])
 def test_calling_the_constructor_again_changes_nothing(kind: type[FrozenDict[str, int]]) -> None:
-    """An object that is made cannot be filled a second time."""
+    """A second call of `__init__` does not change the mapping."""
     entries = kind({"a": 1})
     entries.__init__({"a": 2, "b": 3})  # type: ignore[misc]  # what is not to be done
     assert entries == {"a": 1}
 
 
 @pytest.mark.parametrize("kind", [FrozenDict, JsonObject])
-def test_it_is_made_of_whatever_a_dict_is_made_of(kind: type[FrozenDict[str, int]]) -> None:
+def test_it_accepts_the_arguments_of_dict(kind: type[FrozenDict[str, int]]) -> None:
     """Mappings, pairs and names all do."""
     assert kind({"a": 1}) == kind([("a", 1)]) == kind(a=1) == kind({"a": 0}, a=1) == {"a": 1}
     assert kind() == {}
 
 
 @pytest.mark.parametrize("kind", [FrozenDict, JsonObject])
-def test_equal_ones_hash_alike_whatever_the_order(kind: type[FrozenDict[str, int]]) -> None:
-    """It can be an element of a set."""
-    one, other = kind({"a": 1, "b": 2}), kind({"b": 2, "a": 1})
-    assert hash(one) == hash(other)
-    assert {one} == {other}
-    assert {one} != {kind({"a": 1})}
+def test_equal_mappings_have_equal_hashes_in_any_order(kind: type[FrozenDict[str, int]]) -> None:
+    """A mapping can be an element of a set."""
+    left, right = kind({"a": 1, "b": 2}), kind({"b": 2, "a": 1})
+    assert hash(left) == hash(right)
+    assert {left} == {right}
+    assert {left} != {kind({"a": 1})}
 
 
 @pytest.mark.parametrize("kind", [FrozenDict, JsonObject])
@@ -84,7 +84,7 @@ def test_copies_and_pickles_are_equal_and_frozen(
 
 
 def test_a_union_with_another_dict_is_a_plain_copy() -> None:
-    """What comes of `|` may be changed, and the operands are as before."""
+    """The result of `|` is a mutable dict, and the operands are unchanged."""
     entries: FrozenDict[str, int] = FrozenDict({"a": 1})
     merged = entries | {"b": 2}
     merged["c"] = 3

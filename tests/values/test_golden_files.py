@@ -26,7 +26,7 @@ LATER = NOW + timedelta(minutes=1, microseconds=5)
 
 
 def execution(number: int, status: ToolStatus) -> ToolExecution:
-    """Make an execution of this status; the first one succeeded."""
+    """Return an execution with this status; the first succeeded."""
     first = number == 0
     return ToolExecution(
         id=f"tool_execution_{number}",
@@ -45,7 +45,7 @@ def execution(number: int, status: ToolStatus) -> ToolExecution:
 
 
 def context() -> AgentContext:
-    """Make a context with every kind of content."""
+    """Return a context with every kind of content."""
     return AgentContext(
         "Be kind.",
         [
@@ -63,12 +63,12 @@ def context() -> AgentContext:
 
 
 def settled_step() -> AgentStep:
-    """Make a step with a call of every status and every kind of part."""
+    """Return a step with a call of every status and every kind of part."""
     executions = [execution(number, status) for number, status in enumerate(ToolStatus)]
     parts: list[Part] = [
         Reasoning("think", provider_data={"anthropic-messages": {"signature": "abc"}}),
         Text("working on it", provider_data={"gemini": {"id": 1}}),
-        *[ToolExchange(one.call.with_arguments({"row": "0"}), one) for one in executions],
+        *[ToolExchange(execution.call.with_arguments({"row": "0"}), execution) for execution in executions],
         ProviderPart("anthropic-messages", {"type": "redacted_thinking", "data": "eA=="}),
     ]
     return AgentStep(
@@ -86,7 +86,7 @@ def settled_step() -> AgentStep:
 
 
 def waiting_step() -> AgentStep:
-    """Make a step whose calls wait, one for each decision, and one that is settled."""
+    """Return a step with a pending call for each decision, and a settled call."""
     calls = [ToolCall(f"call_{number}", "pay", '{"amount":5}') for number in range(6)]
     decisions: list[Decision | None] = [None, Approve("digest"), Deny("no"), Answer([1, "a"]), Edit({"amount": 4})]
     slots: list[ToolExecution | PendingCall] = [
@@ -117,7 +117,7 @@ def representative_state() -> AgentState:
 
 
 def test_a_state_that_was_written_before_is_still_read() -> None:
-    """The file of schema version 2 gives the state it was made of, and written again the same bytes."""
+    """The file of schema version 2 is read as the expected state, and writing that state gives the same bytes."""
     golden = GOLDEN.read_bytes()
     state = from_json(golden, AgentState)
     assert state == representative_state()

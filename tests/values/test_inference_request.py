@@ -19,7 +19,7 @@ SPEC = ToolSpec("find", "Find.", {"type": "object"})
 
 
 @given(inference_requests())
-def test_each_change_replaces_one_thing_in_a_copy(request: InferenceRequest) -> None:
+def test_each_change_replaces_one_field_in_a_copy(request: InferenceRequest) -> None:
     """The changed request differs in that alone, and the request it came from is as before."""
     before = to_json(request)
     changes: dict[str, tuple[InferenceRequest, Any]] = {
@@ -36,7 +36,7 @@ def test_each_change_replaces_one_thing_in_a_copy(request: InferenceRequest) -> 
     assert to_json(request) == before
 
 
-def test_what_a_request_is_made_of_is_copied() -> None:
+def test_the_arguments_of_a_request_are_copied() -> None:
     """Changing lists and dicts afterwards changes nothing."""
     messages, tools, schema = [Message.user("a")], [SPEC], {"type": "object", "required": ["a"]}
     request = InferenceRequest(messages, tools=tools, response_format=ResponseFormat(schema))
@@ -49,7 +49,7 @@ def test_what_a_request_is_made_of_is_copied() -> None:
 
 
 def test_there_are_four_tool_choices() -> None:
-    """Each is made by a method of its name."""
+    """Each tool choice is created by the method of its name."""
     assert ToolChoice.auto() == ToolChoice("auto")
     assert ToolChoice.required() == ToolChoice("required")
     assert ToolChoice.none() == ToolChoice("none")
@@ -57,7 +57,7 @@ def test_there_are_four_tool_choices() -> None:
     assert InferenceRequest(()).tool_choice == ToolChoice.auto()
 
 
-def test_one_text_to_stop_at_is_a_list_of_one() -> None:
+def test_a_single_stop_text_becomes_a_tuple() -> None:
     """A text is not taken apart into letters."""
     assert InferenceOptions(stop="END").stop == ("END",)
     assert InferenceOptions(stop=["a", "b"]).stop == ("a", "b")
@@ -65,7 +65,7 @@ def test_one_text_to_stop_at_is_a_list_of_one() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_sampling_takes_finite_numbers(number: float) -> None:
-    """What no request could carry is refused when the options are made."""
+    """Options that no request could carry are refused by the constructor."""
     with pytest.raises(ConfigurationError, match="temperature is a finite number, not"):
         InferenceOptions(temperature=number)
     with pytest.raises(ConfigurationError, match="top_p is a finite number, not"):
@@ -74,7 +74,7 @@ def test_sampling_takes_finite_numbers(number: float) -> None:
 
 
 def test_a_tool_is_offered_by_name_description_and_schema() -> None:
-    """The schema is immutable JSON, and the effect may be given by name."""
+    """The schema is immutable JSON, and the effect can be passed by name."""
     schema: dict[str, Any] = {"type": "object", "required": ["a"]}
     spec = ToolSpec("find", "Find.", schema, "pure")
     schema["required"].append("b")

@@ -23,8 +23,8 @@ def test_text_thoughts_and_calls_are_those_of_the_parts(response: InferenceRespo
 
 
 @given(inference_responses(), st.text(max_size=5))
-def test_a_replaced_text_stands_where_the_first_one_stood(response: InferenceResponse, text: str) -> None:
-    """There is one text part afterwards; all other parts keep their order."""
+def test_a_replaced_text_has_the_position_of_the_first_text_part(response: InferenceResponse, text: str) -> None:
+    """The result has a single text part; all other parts keep their order."""
     before = to_json(response)
     changed = response.with_text(text)
     others = [part for part in response.parts if not isinstance(part, Text)]
@@ -45,13 +45,13 @@ def test_a_text_that_was_not_there_comes_first() -> None:
 
 
 def test_an_answer_that_tells_little_is_an_answer() -> None:
-    """Unknown tokens are unknown, and reasons may be given by name."""
+    """Token counts are None by default, and finish reasons can be passed by name."""
     assert InferenceResponse([]) == InferenceResponse((), FinishReason.STOP, Usage(), "", "", None)
     assert InferenceResponse([], "length").finish_reason is FinishReason.LENGTH
 
 
 @given(inference_deltas(), st.integers(1, 3))
-def test_a_piece_can_be_given_to_another_attempt(delta: InferenceDelta, attempt: int) -> None:
+def test_the_attempt_of_a_delta_can_be_changed(delta: InferenceDelta, attempt: int) -> None:
     """Only the number of the attempt changes."""
     moved = delta.with_attempt(attempt)
     assert moved.attempt == attempt

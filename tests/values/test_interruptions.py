@@ -22,7 +22,7 @@ STATE = started_state("agent", "run")
 EXECUTIONS = ToolExecutions((), (), STATE)
 
 
-def chained(*errors: BaseException) -> BaseException:
+def chain(*errors: BaseException) -> BaseException:
     """Return the last error, with each as the cause of the next."""
     for error, following in pairwise(errors):
         following.__cause__ = error
@@ -69,13 +69,13 @@ def test_the_cause_of_nested_carriers_is_the_innermost_error() -> None:
         [BatchInterrupted(EXECUTIONS), asyncio.CancelledError(), TimeoutError(), RuntimeError("wrapped")],
     ],
 )
-def test_a_carrier_is_found_in_the_chain_of_causes(errors: list[BaseException]) -> None:
+def test_find_in_searches_the_chain_of_causes(errors: list[BaseException]) -> None:
     """An error that was wrapped any number of times still leads to its batch."""
-    carrier = BatchInterrupted.find_in(chained(*errors))
+    carrier = BatchInterrupted.find_in(chain(*errors))
     assert carrier is errors[0]
 
 
-def test_a_carrier_is_found_in_the_context_of_an_error() -> None:
+def test_find_in_searches_the_context_of_an_error() -> None:
     """An error raised while a carrier is handled leads to it, unless it is raised `from None`."""
 
     assert StepInterrupted.find_in(wrapping_error(forgets=False)) is not None
@@ -84,7 +84,7 @@ def test_a_carrier_is_found_in_the_context_of_an_error() -> None:
 
 def test_each_class_of_carriers_finds_its_own() -> None:
     """Carriers of other classes are skipped, and a cyclic chain of causes ends the search."""
-    error = chained(BatchInterrupted(EXECUTIONS), StepInterrupted(STATE))
+    error = chain(BatchInterrupted(EXECUTIONS), StepInterrupted(STATE))
     assert BatchInterrupted.find_in(error) is error.__cause__
     assert ExecutionInterrupted.find_in(error) is None
     first, second = ValueError(), ValueError()
@@ -94,9 +94,9 @@ def test_each_class_of_carriers_finds_its_own() -> None:
 
 def test_the_last_state_is_returned_for_errors_of_the_loop() -> None:
     """Cancellations, journal errors and errors raised from them carry the last state; others carry none."""
-    assert interrupted_state(chained(ExecutionInterrupted(STATE), asyncio.CancelledError(), TimeoutError())) is STATE
+    assert interrupted_state(chain(ExecutionInterrupted(STATE), asyncio.CancelledError(), TimeoutError())) is STATE
     full = JournalFull("no room")
     assert interrupted_state(full) is None
     full.state = STATE
-    assert interrupted_state(chained(full, RuntimeError("wrapped"))) is STATE
+    assert interrupted_state(chain(full, RuntimeError("wrapped"))) is STATE
     assert interrupted_state(asyncio.CancelledError()) is None

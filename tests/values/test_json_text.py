@@ -38,7 +38,7 @@ class Point:
 
 
 def nested(levels: int) -> list[Any]:
-    """Return lists inside one another."""
+    """Return nested lists."""
     data: list[Any] = []
     for _ in range(levels - 1):
         data = [data]
@@ -46,7 +46,7 @@ def nested(levels: int) -> list[Any]:
 
 
 @given(json_values())
-def test_what_is_written_is_read_again(value: JsonValue) -> None:
+def test_a_written_value_is_read_as_an_equal_value(value: JsonValue) -> None:
     """Writing and reading gives the same data with the same JSON types, from bytes and from text."""
     written = format_json(value)
     assert freeze(parse_json(written)) == value
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_again(value: JsonValue) -> None:
 
 @given(json_values())
 def test_both_implementations_write_the_same_data(value: JsonValue) -> None:
-    """Whichever writes, the standard library reads what was meant, and plain data is written like immutable data."""
+    """The standard library reads the output of both implementations as an equal value, and plain data is written like immutable data."""
     assert json.loads(format_json(value)) == thaw(value)
     assert format_json(thaw(value)) == format_json(value)
 
@@ -83,13 +83,13 @@ def test_integers_keep_all_their_digits(number: int) -> None:
     """An integer of any size is read as the integer it is, alone and inside of other data."""
     assert format_json([number]) == f"[{number}]".encode()
     for text in (f"[{number}]", f'{{"a":[0,{number}]}}', f" [ {number} ] "):
-        found = parse_json(text)
-        assert number in (found["a"] if isinstance(found, dict) else found)
+        parsed = parse_json(text)
+        assert number in (parsed["a"] if isinstance(parsed, dict) else parsed)
     assert type(parse_json(str(number))) is int
 
 
 def test_digits_in_text_are_text() -> None:
-    """Long runs of digits that are no integers stay what they are."""
+    """Long runs of digits that are not integers, such as text, are unchanged."""
     digits = "1" * 30
     assert parse_json(f'{{"{digits}":"{digits}"}}') == {digits: digits}
     assert parse_json("0.1234567890123456789012345") == 0.1234567890123456789012345
@@ -113,8 +113,8 @@ def test_lone_surrogates_are_written_as_escapes_and_read_again(text: str) -> Non
         *["\ufeff{}", '{"a"}', "[", '"abc', "//", "{a:1}"],
     ],
 )
-def test_what_is_not_one_json_document_is_refused(text: str) -> None:
-    """Constants of other languages, numbers beyond floats, and text that is cut or goes on are errors."""
+def test_text_that_is_not_a_json_document_is_refused(text: str) -> None:
+    """Constants of other languages, numbers beyond floats, truncated documents and trailing text are errors."""
     for given_text in (text, text.encode() if text != "\ufeff{}" else b"\xff{}"):
         with pytest.raises(ValueError):  # noqa: PT011  # the words are the parser's
             parse_json(given_text)
@@ -133,12 +133,12 @@ def test_a_byte_order_mark_is_skipped() -> None:
 
 
 def test_the_last_of_equal_keys_counts() -> None:
-    """What JSON leaves open is the same with both implementations."""
+    """Both implementations agree where JSON leaves a choice."""
     assert parse_json('{"a":1,"b":2,"a":3}') == {"a": 3, "b": 2}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_in_json_is_not_written(number: float) -> None:
+def test_numbers_without_a_json_form_are_not_written(number: float) -> None:
     """NaN and infinities are errors, never a silent null."""
     for data in (number, [number], {"a": [None, {"b": number}]}):
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -149,13 +149,13 @@ def test_what_is_no_number_in_json_is_not_written(number: float) -> None:
     "data", [{1, 2}, b"a", object(), Point(1), datetime(2020, 1, 1, tzinfo=UTC), date(2020, 1, 1), Decimal(1), [1, {2}]]
 )
 def test_other_classes_are_not_written(data: object) -> None:
-    """What is not JSON data is a TypeError, whatever the library could make of it."""
+    """Data that is not JSON raises a TypeError, even if orjson could write it."""
     with pytest.raises(TypeError):
         format_json(data)
 
 
 def test_nesting_of_two_hundred_levels_is_read_and_written() -> None:
-    """What can be a value can be text."""
+    """Every valid value can be written."""
     deep = nested(200)
     assert parse_json(format_json(deep)) == deep
     assert format_json(freeze(deep)) == b"[" * 200 + b"]" * 200
@@ -174,9 +174,9 @@ def test_nesting_without_end_is_an_error() -> None:
 
 @given(st.binary(max_size=20) | st.text(max_size=20).map(str.encode))
 def test_reading_anything_gives_data_or_a_value_error(data: bytes) -> None:
-    """No input makes it fail in another way, and what it reads is JSON."""
+    """No input raises anything but a ValueError, and the result is JSON."""
     try:
-        found = parse_json(data)
+        parsed = parse_json(data)
     except ValueError:
         return
-    freeze(found)
+    freeze(parsed)

@@ -61,7 +61,7 @@ class Lazy(Mapping[str, object]):
 
 
 def nested(levels: int) -> list[Any]:
-    """Return lists inside one another."""
+    """Return nested lists."""
     data: list[Any] = []
     for _ in range(levels - 1):
         data = [data]
@@ -69,7 +69,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def is_immutable(value: object) -> bool:
-    """Say whether a value consists of the immutable classes only."""
+    """Return whether a value consists of immutable classes only."""
     if type(value) is JsonObject:
         return all(type(key) is str and is_immutable(item) for key, item in value.items())
     if type(value) is JsonArray:
@@ -78,8 +78,8 @@ def is_immutable(value: object) -> bool:
 
 
 @given(plain_json)
-def test_freezing_keeps_what_is_said_and_makes_it_immutable(data: Any) -> None:
-    """Frozen data is the same JSON, consists of immutable classes, and thaws to what it was."""
+def test_frozen_data_is_equal_and_immutable(data: Any) -> None:
+    """Frozen data is the same JSON, consists of immutable classes, and thaws to equal data."""
     frozen = freeze(data)
     assert is_immutable(frozen)
     assert thaw(frozen) == data
@@ -88,7 +88,7 @@ def test_freezing_keeps_what_is_said_and_makes_it_immutable(data: Any) -> None:
 
 
 @given(json_values())
-def test_what_is_frozen_is_left_as_it_is(value: JsonValue) -> None:
+def test_frozen_data_is_returned_unchanged(value: JsonValue) -> None:
     """Freezing again costs nothing and gives the same value; equal values hash alike."""
     assert freeze(value) == value
     if isinstance(value, JsonObject | JsonArray):
@@ -99,8 +99,8 @@ def test_what_is_frozen_is_left_as_it_is(value: JsonValue) -> None:
 
 
 @given(plain_json)
-def test_the_classes_freeze_what_they_are_made_of(data: Any) -> None:
-    """Neither class can be made to hold what can be changed."""
+def test_the_constructors_freeze_their_arguments(data: Any) -> None:
+    """Neither class can hold mutable data."""
     held, listed = JsonObject({"a": data}), JsonArray([data])
     assert is_immutable(held)
     assert is_immutable(listed)
@@ -140,7 +140,7 @@ def test_a_thawed_copy_may_be_changed() -> None:
     ],
 )
 def test_kinds_of_json_data_become_the_exact_classes(given_value: object, expected: object) -> None:
-    """Subclasses and other mappings are taken as the JSON they stand for."""
+    """Subclasses and other mappings become plain JSON."""
     frozen = freeze(given_value)
     assert frozen == expected
     assert is_immutable(frozen)
@@ -161,16 +161,16 @@ def test_kinds_of_json_data_become_the_exact_classes(given_value: object, expect
         ([10**5000], "the integer at $[0] has more than 4,000 digits; use text for it"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_with_its_path(data: object, message: str) -> None:
-    """The error says what is wrong, where, and what to do."""
+def test_data_without_a_json_form_is_refused_with_its_path(data: object, message: str) -> None:
+    """The error names the problem, its path and the remedy."""
     with pytest.raises(NotJson) as caught:
         freeze(data)
     assert str(caught.value) == message
     assert isinstance(caught.value, TypeError)
 
 
-def test_the_path_begins_where_the_caller_says() -> None:
-    """Data that is a part of something is told by its place there."""
+def test_the_path_starts_at_the_path_of_the_caller() -> None:
+    """The error path of nested data includes the path that was passed in."""
     with pytest.raises(NotJson, match=r"^a set at \$\.update\.a has no JSON form$"):
         freeze({"a": set()}, "$.update")
 
@@ -185,7 +185,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 def test_the_depth_has_a_limit_that_does_not_depend_on_the_caller() -> None:
-    """What is nested as deeply as allowed is taken from anywhere in the program; one level more is refused."""
+    """Data of the maximum depth is accepted at any depth of the stack; a level more is refused."""
 
     def called_deeply(depth: int) -> JsonValue:
         return called_deeply(depth - 1) if depth else freeze(nested(MAX_DEPTH))
@@ -197,20 +197,20 @@ def test_the_depth_has_a_limit_that_does_not_depend_on_the_caller() -> None:
 
 
 def test_the_largest_integers_can_be_written_and_read() -> None:
-    """Every integer that is taken survives Python's own limit of digits."""
+    """Every accepted integer is within Python's own limit of digits."""
     most = 2**14_000 - 1
     assert json.loads(json.dumps(freeze(most))) == most
 
 
 @pytest.mark.parametrize("data", [[1], "text", None, 1])
-def test_an_object_is_asked_for_by_name(data: Any) -> None:
-    """What is no mapping is refused where an object has to be."""
+def test_an_object_needs_a_mapping(data: Any) -> None:
+    """Data that is not a mapping is refused where an object is expected."""
     with pytest.raises(NotJson, match="a JSON object was expected, not"):
         freeze_object(data)
 
 
 def test_entries_are_added_to_a_copy() -> None:
-    """`plus` adds and replaces, freezes what it is given, and leaves the object alone."""
+    """`plus` adds and replaces entries, freezes them, and does not change the object."""
     before = JsonObject(a=1, b=2)
     after = before.plus(b=[3], c={"d": 4})
     assert before == {"a": 1, "b": 2}

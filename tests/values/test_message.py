@@ -21,12 +21,12 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def execution(call: ToolCall, key: str) -> ToolExecution:
-    """Make the execution of a call."""
+    """Return the execution of a call."""
     return ToolExecution(id="e", key=key, call=call, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
 
 
 def test_text_becomes_a_text_part() -> None:
-    """The constructors take text, parts, or both in any order."""
+    """The constructors accept text, parts, or both in any order."""
     assert Message.user("hello") == Message("user", (Text("hello"),))
     assert Message.user("a", PICTURE, "b").parts == (Text("a"), PICTURE, Text("b"))
     assert Message.system("a", Text("b")).parts == (Text("a"), Text("b"))
@@ -38,12 +38,12 @@ def test_text_becomes_a_text_part() -> None:
     "parts", ["hello", ["hello"], ("hello",), iter(["hello"]), Text("hello"), [Text("hello")], (Text("hello"),)]
 )
 def test_parts_are_taken_in_every_form(parts: Any) -> None:
-    """One part or any iterable of them ends as a tuple of parts."""
+    """A single part or any iterable of parts becomes a tuple of parts."""
     assert Message("user", parts).parts == (Text("hello"),)
 
 
 def test_a_list_of_parts_is_copied() -> None:
-    """Changing the list that a message was made of does not change the message."""
+    """Changing the list that was passed in does not change the message."""
     parts: list[Any] = [Text("a")]
     message = Message("user", parts)
     parts.append(Text("b"))
@@ -70,7 +70,7 @@ def test_each_role_holds_its_parts_and_no_others(role: Any, content: Any, exchan
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_bare_call_is_refused_with_what_to_do(role: Any, place: int) -> None:
+def test_a_bare_call_is_refused_and_the_error_names_the_remedy(role: Any, place: int) -> None:
     """No message holds a call without its execution (law 2)."""
     parts: list[Any] = [Text("x"), Text("y")]
     parts[place] = CALL
@@ -82,22 +82,22 @@ def test_a_bare_call_is_refused_with_what_to_do(role: Any, place: int) -> None:
 
 
 @pytest.mark.parametrize("part", [None, 5, {"type": "text", "text": "x"}, b"x", object()])
-def test_what_is_no_part_is_refused(part: Any) -> None:
-    """Foreign objects are told by their class."""
+def test_objects_that_are_not_parts_are_refused(part: Any) -> None:
+    """The error names the class of the object."""
     with pytest.raises(ContractViolation, match=f"not {type(part).__name__}"):
         Message.user(part)
 
 
 @pytest.mark.parametrize("role", ["tool", "", "USER", None])
 def test_an_unknown_role_is_refused(role: Any) -> None:
-    """There are three roles; results of tools are no messages of their own."""
+    """There are three roles; results of tools have no messages of their own."""
     with pytest.raises(ContractViolation, match=r"^a message's role is user, assistant or system, not "):
         Message(role, ())
 
 
 @given(st.data())
 def test_a_response_becomes_a_message_with_its_calls_joined_by_position(data: st.DataObject) -> None:
-    """Each call stands in its place, together with the execution of the same place; other parts stay as they are."""
+    """Each call is joined with the execution at its index; other parts are unchanged."""
     parts: list[ResponsePart] = data.draw(st.lists(response_parts(), max_size=5))
     calls = [part for part in parts if isinstance(part, ToolCall)]
     executions = [data.draw(tool_executions(call=call, key=str(index))) for index, call in enumerate(calls)]
@@ -107,7 +107,7 @@ def test_a_response_becomes_a_message_with_its_calls_joined_by_position(data: st
     assert [exchange.execution for exchange in message.exchanges] == executions
 
 
-def test_calls_of_one_id_are_joined_by_position() -> None:
+def test_calls_with_equal_ids_are_joined_by_position() -> None:
     """Providers repeat and omit ids; the place in the answer decides."""
     calls = [ToolCall("", "a"), ToolCall("", "b"), ToolCall("", "a")]
     executions = [execution(call, key) for call, key in zip(calls, "xyz", strict=True)]
@@ -116,7 +116,7 @@ def test_calls_of_one_id_are_joined_by_position() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_response_needs_as_many_executions_as_calls(count: int) -> None:
-    """A missing outcome and one too many are refused (laws 1 and 2)."""
+    """Missing and additional outcomes are refused (laws 1 and 2)."""
     executions = [execution(CALL, str(number)) for number in range(count)]
     with pytest.raises(
         ContractViolation, match=rf"^2 tool calls need 2 executions, there are {count} \(laws 1 and 2\)$"
@@ -126,14 +126,14 @@ def test_a_response_needs_as_many_executions_as_calls(count: int) -> None:
 
 @given(messages())
 def test_text_and_exchanges_are_those_of_the_parts(message: Message) -> None:
-    """The accessors leave out what is neither, and keep the order."""
+    """The accessors return only text or exchanges, in order."""
     assert message.text == "".join(part.text for part in message.parts if isinstance(part, Text))
     assert list(message.exchanges) == [part for part in message.parts if isinstance(part, ToolExchange)]
 
 
 @given(messages())
-def test_a_changed_message_is_another_one(message: Message) -> None:
-    """Parts and metadata are replaced in a copy, the other half is kept."""
+def test_a_change_returns_another_message(message: Message) -> None:
+    """Parts and metadata are replaced in a copy; the rest is equal."""
     before = (message.role, message.parts, message.metadata)
     changed = message.with_parts(["new"])
     noted = message.with_metadata(seen=[1])

@@ -13,7 +13,7 @@ from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, 
 
 @pytest.mark.parametrize("kind", [Image, Audio, Document])
 def test_media_needs_exactly_one_source(kind: type[Media]) -> None:
-    """Content comes by value, by address or by id; none and several are told apart."""
+    """Content is set by value, by URL or by id; the error distinguishes none and several."""
     assert kind(url="https://example.com/x").url == "https://example.com/x"
     assert kind(file_id="file_1").file_id == "file_1"
     assert kind(media_type="image/png", data=b"").data == b""
@@ -23,13 +23,13 @@ def test_media_needs_exactly_one_source(kind: type[Media]) -> None:
         kind(media_type="image/png", data=b"x", url="https://example.com/x")
 
 
-def test_media_by_value_says_what_it_is() -> None:
+def test_media_by_value_needs_a_media_type() -> None:
     """A provider cannot be sent bytes of an unknown type."""
     with pytest.raises(ConfigurationError, match="Image with data needs a media_type such as 'image/png'"):
         Image(data=b"x")
 
 
-def test_media_is_made_of_bytes_that_nobody_can_change() -> None:
+def test_media_copies_mutable_bytes() -> None:
     """A buffer is copied."""
     buffer = bytearray(b"abc")
     image = Image(media_type="image/png", data=buffer)
@@ -38,7 +38,7 @@ def test_media_is_made_of_bytes_that_nobody_can_change() -> None:
 
 
 def test_a_repr_of_media_does_not_show_its_bytes() -> None:
-    """A picture in a log is one line."""
+    """The repr of an image shows its size, not its bytes."""
     assert "data=<5 bytes>" in repr(Image(media_type="image/png", data=b"abcde"))
     assert "data=None" in repr(Image(url="u"))
 
@@ -48,7 +48,7 @@ def test_a_repr_of_media_does_not_show_its_bytes() -> None:
     [(Image, "a.png", "image/png"), (Audio, "a.mp3", "audio/mpeg"), (Document, "a b.pdf", "application/pdf")],
 )
 def test_media_is_read_from_a_file(tmp_path: Path, kind: type[Media], name: str, media_type: str) -> None:
-    """The type is guessed from the name, which is kept."""
+    """The media type is guessed from the file name, which becomes the name."""
     path = tmp_path / name
     path.write_bytes(b"content")
     for given_path in (path, str(path)):
@@ -57,7 +57,7 @@ def test_media_is_read_from_a_file(tmp_path: Path, kind: type[Media], name: str,
 
 
 def test_a_file_of_an_unknown_kind_needs_its_type(tmp_path: Path) -> None:
-    """What cannot be guessed has to be said; a file that is not there is told as such."""
+    """An unknown media type has to be passed; a missing file raises an OSError."""
     path = tmp_path / "picture.unknownkind"
     path.write_bytes(b"content")
     with pytest.raises(
@@ -73,7 +73,7 @@ def test_a_file_of_an_unknown_kind_needs_its_type(tmp_path: Path) -> None:
     [Text("x", provider_data={"a": [1]}), Reasoning("x", provider_data={"a": [1]}), ProviderPart("f", {"a": [1]})],
 )
 def test_provider_data_is_immutable_json(part: Any) -> None:
-    """What a provider wants back is frozen with the part."""
+    """The provider data of a part is immutable JSON."""
     held = part.payload if isinstance(part, ProviderPart) else part.provider_data
     assert held == {"a": (1,)}
     hash(part)

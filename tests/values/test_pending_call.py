@@ -28,7 +28,7 @@ WAITING = PendingCall("run/1/0", CALL)
 
 
 def test_a_digest_binds_key_tool_and_arguments() -> None:
-    """The same call has the same digest; another key, tool or argument another one."""
+    """Equal calls have equal digests; a different key, tool or argument changes the digest."""
     assert WAITING.digest == PendingCall("run/1/0", ToolCall("2", "pay", '{"amount": 5}'), "why").digest
     others = [
         attrs.evolve(WAITING, key="run/1/1"),
@@ -40,7 +40,7 @@ def test_a_digest_binds_key_tool_and_arguments() -> None:
 
 
 def test_a_digest_is_stable_over_time() -> None:
-    """Approvals outlive the process, so what is digested and how is fixed."""
+    """Approvals outlive the process, so the digest must not change between versions."""
     assert WAITING.digest == sha256(b'run/1/0\x00pay\x00{"amount": 5}').hexdigest()
 
 
@@ -49,7 +49,7 @@ def test_a_call_with_half_a_character_has_a_digest() -> None:
     assert len(PendingCall("k", CALL.with_arguments_json('{"a": "\ud800"}')).digest) == 64
 
 
-def test_decisions_are_made_by_their_verbs() -> None:
+def test_decisions_are_created_by_functions() -> None:
     """Each function makes its decision, with JSON frozen."""
     assert approve() == Approve("")
     assert approve(WAITING.digest) == Approve(WAITING.digest)
@@ -67,7 +67,7 @@ def test_decisions_hold_json_only() -> None:
         edit({"a": float("nan")})
 
 
-def test_verdicts_are_told_apart() -> None:
+def test_verdicts_are_distinct_classes() -> None:
     """To block and to suspend for the same reason are two things."""
     assert Block("no") != Suspend("no")
     assert Suspend() == Suspend("")

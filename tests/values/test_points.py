@@ -54,7 +54,7 @@ STATE_POINTS: list[StatePoint] = [
 
 @pytest.mark.parametrize("point", STATE_POINTS, ids=lambda point: type(point).__name__)
 def test_a_state_is_changed_in_a_copy_of_the_same_point(point: Any) -> None:
-    """The point keeps its class and all else; the one it came from is as before."""
+    """The copy has the same class and equal other fields; the original is unchanged."""
     other = STATE.with_message("more")
     changed = point.with_state(other)
     assert type(changed) is type(point)
@@ -65,14 +65,14 @@ def test_a_state_is_changed_in_a_copy_of_the_same_point(point: Any) -> None:
 
 @pytest.mark.parametrize("point", STATE_POINTS, ids=lambda point: type(point).__name__)
 def test_every_point_with_a_state_can_stop(point: Any) -> None:
-    """The signal is put into the state, soft unless it says otherwise."""
+    """The signal is added to the state; by default it is soft."""
     assert point.stop("enough").state.stop_signal == StopSignal(StopReason.STOP_REQUESTED, "enough")
     stopped = point.stop("over", reason=StopReason.COST_LIMIT, source="me", context={"a": 1})
     assert stopped.state.stop_signal == StopSignal(StopReason.COST_LIMIT, "over", "me", {"a": 1})
 
 
-def test_a_continuation_is_asked_for_after_a_step() -> None:
-    """The request is kept in the state."""
+def test_a_continuation_can_be_requested_after_a_step() -> None:
+    """The request is stored in the state."""
     asked = AfterStep(STATE).request_continuation()
     assert asked.state.execution is not None
     assert asked.state.execution.continuation == Continuation((), requested=True)
@@ -98,14 +98,14 @@ def test_a_call_can_be_changed_before_it_runs() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"a": float("nan")}, {"a": {1}}, {"a": [object()]}])
-def test_arguments_given_by_an_interceptor_are_json(arguments: dict[str, object]) -> None:
-    """What has no JSON form is refused where it is given, never turned into something else."""
+def test_arguments_of_an_interceptor_must_be_json(arguments: dict[str, object]) -> None:
+    """Arguments without a JSON form are refused at once, never converted."""
     with pytest.raises(NotJson):
         BEFORE_TOOL.with_arguments(arguments)
 
 
-def test_arguments_that_cannot_be_read_are_told() -> None:
-    """The accessor raises what the call itself raises."""
+def test_malformed_arguments_raise_on_access() -> None:
+    """The accessor raises the same error as the call itself."""
     with pytest.raises(MalformedArguments):
         _ = BEFORE_TOOL.with_call(ToolCall("1", "find", "{")).arguments
 
@@ -122,7 +122,7 @@ def test_a_call_can_be_blocked_answered_or_suspended() -> None:
 
 
 def test_a_layer_around_a_call_can_make_its_outcome() -> None:
-    """The execution has the id, key, call and time of the call it stands for."""
+    """The execution has the id, key, call and time of its call."""
     common: dict[str, Any] = {"id": "e", "key": "run/1/0", "call": CALL, "started_at": NOW, "ended_at": NOW}
     assert AROUND_TOOL.arguments == {"a": 1}
     assert AROUND_TOOL.succeed([1]) == ToolExecution(status=ToolStatus.SUCCEEDED, value=[1], **common)
@@ -147,7 +147,7 @@ def test_an_outcome_can_be_changed_after_the_call() -> None:
 
 
 def test_an_error_can_be_replaced_or_recovered_from() -> None:
-    """Recovering says that the execution goes on; the error stays told."""
+    """Recovery continues the execution, and the error remains in the step."""
     point, other = OnError(STATE, ValueError("no")), KeyError("x")
     assert point.recovered is False
     assert point.recover().recovered is True

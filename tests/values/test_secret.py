@@ -103,7 +103,7 @@ def test_short_keys_are_redacted() -> None:
 
 
 def test_an_error_loses_the_key_and_the_causes_that_contain_it() -> None:
-    """Texts and attributes are redacted, and the chain of causes ends before the first one with the key."""
+    """Texts and attributes are redacted, and the chain of causes ends before the first error that contains the key."""
     innermost = ValueError(f"refused {KEY}")
     inner = KeyError("harmless")
     inner.__cause__ = innermost

@@ -210,8 +210,8 @@ NOT_DATA: set[type] = {
     RetryPolicy,
     SeenCall,
 }
-"""A base without fields, the point that holds an exception, what tools ask for, which may hold functions and classes, and what
-a deduplicator is shown, which nobody stores."""
+"""Bases without fields, the point that holds an exception, policies, which may hold functions and classes, and the call that
+a deduplicator compares, which is never stored."""
 
 
 def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> bytes:
@@ -220,18 +220,18 @@ def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> byte
 
 
 def test_every_value_class_is_in_the_table() -> None:
-    """A value class that is added later has to be given a strategy here."""
-    found: set[type] = set()
+    """Every value class has a strategy here."""
+    classes: set[type] = set()
     for module in pkgutil.iter_modules(agentloop.values.__path__, "agentloop.values."):
         members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-        found |= {one for _, one in members if issubclass(one, Value) and one.__module__ == module.name}
-    assert found - {Value} == STRATEGIES.keys() | NOT_DATA
+        classes |= {one for _, one in members if issubclass(one, Value) and one.__module__ == module.name}
+    assert classes - {Value} == STRATEGIES.keys() | NOT_DATA
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_is_written_is_read_again(kind: type[Any], data: st.DataObject) -> None:
+def test_a_written_value_is_read_as_an_equal_value(kind: type[Any], data: st.DataObject) -> None:
     """Every value comes back equal, and written again gives the same bytes (law 4)."""
     value = data.draw(STRATEGIES[kind])
     written = to_json(value)
@@ -246,7 +246,7 @@ def test_what_is_written_is_read_again(kind: type[Any], data: st.DataObject) -> 
 @settings(max_examples=20)
 @given(state=strategies.agent_states())
 def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
-    """What one implementation writes, the other reads."""
+    """Each implementation reads the output of the other."""
     fast = to_json(state)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_text, "_fast_dumps", None)
@@ -258,14 +258,14 @@ def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
 
 
 def test_the_form_names_its_version_and_kind_and_no_class_path() -> None:
-    """An envelope stands around the value; parts are told apart by a tag."""
+    """The value is in an envelope, and parts are distinguished by a tag."""
     assert to_json(Message.user("hello")) == (
         b'{"schema_version":2,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
     )
     assert b"agentloop" not in GOLDEN.read_bytes()
 
 
-def test_what_is_as_by_default_is_left_out() -> None:
+def test_default_values_are_left_out() -> None:
     """Small values have small forms."""
     assert to_plain(Usage()) == {}
     assert to_plain(AgentContext()) == {}
@@ -280,14 +280,14 @@ def test_what_is_as_by_default_is_left_out() -> None:
         Text({1, 2}),  # type: ignore[arg-type]  # the same
     ],
 )
-def test_a_value_that_holds_what_json_cannot_is_not_written(value: Any) -> None:
-    """An exception, or an object in a wrong place, is told by the class it stands in."""
+def test_a_value_without_a_json_form_is_not_written(value: Any) -> None:
+    """The error names the class of the value that holds an exception or a foreign object."""
     with pytest.raises(NotJson, match=f"this {type(value).__name__} has no JSON form"):
         to_json(value)
 
 
-def test_metadata_nested_beyond_what_can_be_written_is_told() -> None:
-    """Values put into one another without end are an error of ours, not the end of the program."""
+def test_metadata_that_is_nested_too_deeply_is_refused() -> None:
+    """Values that are nested without end raise NotJson, not a RecursionError."""
     metadata = JsonObject()
     for _ in range(5000):
         metadata = JsonObject(a=metadata)
@@ -307,7 +307,7 @@ def test_a_newer_document_is_refused_by_name(version: int) -> None:
 
 
 def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each migration makes a document of the next version; one of today's version is left alone."""
+    """Each migration returns a document of the next version; documents of the current version are not migrated."""
 
     def rename(kind: str, value: Any) -> Any:
         return {"text": value["words"]} if kind == "Text" else value
@@ -324,7 +324,7 @@ def test_older_documents_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPat
 
 
 def test_extensions_of_version_1_are_moved_out_of_the_metadata() -> None:
-    """In version 1 the loop kept its own entries in the metadata, also in those of a suspended sub-agent's state."""
+    """In version 1 the entries of the loop were in the metadata, also in the state of a suspended sub-agent."""
 
     def state(metadata: Any, **fields: Any) -> Any:
         at = "2026-01-01T00:00:00+00:00"
@@ -355,7 +355,7 @@ def test_extensions_of_version_1_are_moved_out_of_the_metadata() -> None:
 
 
 @pytest.mark.parametrize("damaged", [None, [], {}, "x"])
-def test_a_damaged_older_document_is_told_as_such(monkeypatch: pytest.MonkeyPatch, damaged: Any) -> None:
+def test_a_damaged_older_document_is_refused(monkeypatch: pytest.MonkeyPatch, damaged: Any) -> None:
     """A migration that stumbles over damage is no crash."""
     monkeypatch.setattr(serialization, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(serialization, "MIGRATIONS", {1: lambda kind, value: {"text": value["words"].upper()}})
@@ -378,7 +378,7 @@ class Order:
     number: int = 0
 
 
-def test_a_converter_of_ones_own_knows_every_value() -> None:
+def test_a_new_converter_handles_every_value() -> None:
     """Classes of a program may hold values, and hooks go to a copy."""
     converter, other = make_converter(), make_converter()
     order = Order(Message.assistant(Reasoning("hm"), "hello"), 3)

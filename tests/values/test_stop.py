@@ -19,7 +19,7 @@ HARD = set(StopReason) - SOFT
 
 
 def test_the_reasons_stand_in_the_order_of_their_weight() -> None:
-    """An error weighs most, completion least, and no two weigh the same."""
+    """An error has the highest weight, completion the lowest, and no two weights are equal."""
     assert sorted(StopReason, key=lambda reason: reason.weight, reverse=True) == list(StopReason)
     assert len({reason.weight for reason in StopReason}) == len(StopReason)
     assert [reason.value for reason in StopReason] == [
@@ -66,7 +66,7 @@ def test_limits_are_the_hard_reasons_that_are_no_failure() -> None:
 def test_the_verdict_after_a_step(
     *, soft: int, hard: int, requested: bool, after_tools: bool, after_none: bool
 ) -> None:
-    """Hard signals stop; else a request goes on; else soft signals stop, and so does a step without tools."""
+    """Hard signals stop; else a request continues; else soft signals stop, and so does a step without tools."""
     signals = [StopSignal(StopReason.COMPLETED)] * soft + [StopSignal(StopReason.STEP_LIMIT)] * hard
     state = Continuation(signals, requested)
     assert state.should_stop(has_tool_executions=True) is after_tools
@@ -75,12 +75,12 @@ def test_the_verdict_after_a_step(
 
 @given(continuations())
 def test_against_a_request_exactly_the_hard_reasons_stop(state: Continuation) -> None:
-    """No soft reason does, and no hard one fails to."""
-    asked = state.with_request()
+    """A hard reason stops despite a request; a soft reason does not."""
+    requested = state.with_request()
     hard = any(signal.reason in HARD for signal in state.signals)
-    assert asked.should_stop(has_tool_executions=True) is hard
-    assert asked.should_stop(has_tool_executions=False) is hard
-    assert (asked.hard_signal is not None) is hard
+    assert requested.should_stop(has_tool_executions=True) is hard
+    assert requested.should_stop(has_tool_executions=False) is hard
+    assert (requested.hard_signal is not None) is hard
 
 
 @given(st.lists(stop_signals(), min_size=1, max_size=4))
@@ -94,7 +94,7 @@ def test_the_weightiest_signal_wins(signals: list[StopSignal]) -> None:
 
 
 def test_without_signals_there_is_no_reason() -> None:
-    """Nothing said is told as nothing."""
+    """Without signals there is no signal."""
     assert NO_SIGNALS.signal is None
     assert NO_SIGNALS.hard_signal is None
     assert Continuation() == NO_SIGNALS
@@ -102,7 +102,7 @@ def test_without_signals_there_is_no_reason() -> None:
 
 @given(continuations(), stop_signals())
 def test_signals_and_requests_are_added_to_a_copy(before: Continuation, signal: StopSignal) -> None:
-    """A signal goes to the end, a request stays made, and what was there is as before."""
+    """A signal is appended, a request remains, and the original is unchanged."""
     written = to_json(before)
     assert before.with_signal(signal).signals == (*before.signals, signal)
     assert before.with_signal(signal).requested is before.requested
@@ -118,8 +118,8 @@ def test_a_list_of_signals_is_copied() -> None:
     assert state.signals == (StopSignal(StopReason.ERROR),)
 
 
-def test_a_signal_may_be_given_its_reason_by_name() -> None:
-    """Names become members, unknown ones are refused, and the context is immutable JSON."""
+def test_the_reason_of_a_signal_can_be_passed_by_name() -> None:
+    """Names become members, unknown names are refused, and the context is immutable JSON."""
     context = {"limit": [1]}
     signal = StopSignal("step_limit", context=context)
     context["limit"].append(2)
@@ -131,7 +131,7 @@ def test_a_signal_may_be_given_its_reason_by_name() -> None:
 
 
 def test_a_stop_can_be_raised_with_its_reason() -> None:
-    """The error carries the signal, and says something also when nobody gave words."""
+    """The error carries the signal, and has a message by default."""
     stop = AgentStop("enough", reason=StopReason.USER_REQUESTED, source="me", context={"a": 1})  # type: ignore[arg-type]  # converted
     assert stop.signal == StopSignal(StopReason.USER_REQUESTED, "enough", "me", {"a": 1})
     assert str(stop) == "enough"
@@ -140,10 +140,10 @@ def test_a_stop_can_be_raised_with_its_reason() -> None:
     assert isinstance(stop, AgentLoopError)
 
 
-@pytest.mark.parametrize(("own", "expected"), [("", "the tool"), ("me", "me")])
-def test_a_stop_is_signed_by_who_raised_it(own: str, expected: str) -> None:
-    """A name is put in where none was given, and never replaced."""
-    stop: Any = AgentStop("enough", source=own)
+@pytest.mark.parametrize(("source", "expected"), [("", "the tool"), ("me", "me")])
+def test_the_source_of_a_stop_is_set_by_default(source: str, expected: str) -> None:
+    """An empty source is set; an existing source is not replaced."""
+    stop: Any = AgentStop("enough", source=source)
     stop.set_default_source("the tool")
     stop.set_default_source("another")
     assert stop.signal == StopSignal(StopReason.STOP_REQUESTED, "enough", expected)

@@ -21,24 +21,24 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, T
 
 T = TypeVar("T")
 PUBLIC = {
-    name: made
-    for name, made in vars(strategies).items()
-    if inspect.isfunction(made) and made.__module__ == strategies.__name__ and not name.startswith("_")
+    name: strategy
+    for name, strategy in vars(strategies).items()
+    if inspect.isfunction(strategy) and strategy.__module__ == strategies.__name__ and not name.startswith("_")
 }
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_every_strategy_is_documented_and_works_without_arguments(name: str) -> None:
     """A user calls it with nothing and gets values."""
-    made = PUBLIC[name]
-    assert made.__doc__
-    assert seen(made(), lambda value: [type(value)], examples=5)
+    strategy = PUBLIC[name]
+    assert strategy.__doc__
+    assert seen(strategy(), lambda value: [type(value)], examples=5)
 
 
 @settings(max_examples=25)
 @given(strategies.agent_states(max_steps=3))
 def test_states_hang_together(state: AgentState) -> None:
-    """Sums are those of the steps, keys are made by position, times do not go back, a suspended state waits."""
+    """Totals match the steps, keys follow from positions, times do not decrease, and suspended states have pending calls."""
     assert state.created_at <= state.updated_at
     assert (state.status is ExecutionStatus.SUSPENDED) is bool(state.pending)
     if state.execution is None:
@@ -74,22 +74,22 @@ def test_executions_hang_together(execution: ToolExecution) -> None:
 
 @given(strategies.tool_calls(names=st.just("find")))
 def test_calls_can_be_read(call: ToolCall) -> None:
-    """Arguments are a JSON object, and names are those asked for."""
+    """Arguments are a JSON object, and names are from the requested set."""
     parse_arguments(call.arguments_json)
     assert call.name == "find"
 
 
 def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], examples: int = 400) -> set[object]:
     """Return the kinds that come up among as many examples."""
-    found: set[object] = set()
+    values: set[object] = set()
 
     @settings(max_examples=examples, phases=[Phase.generate])
     @given(strategy)
     def collect(value: T) -> None:
-        found.update(kinds(value))
+        values.update(kinds(value))
 
     collect()
-    return found
+    return values
 
 
 def test_everything_comes_up() -> None:
@@ -103,6 +103,6 @@ def test_everything_comes_up() -> None:
 
 
 def test_steps_that_may_not_suspend_do_not() -> None:
-    """The strategy can be told to leave waiting calls out."""
+    """The strategy can exclude pending calls."""
     assert seen(strategies.agent_steps(), lambda step: [bool(step.pending)]) == {True, False}
     assert seen(strategies.agent_steps(may_suspend=False), lambda step: [bool(step.pending)]) == {False}

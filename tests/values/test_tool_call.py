@@ -16,21 +16,21 @@ from agentloop.values.tool_calls import ToolCall, parse_arguments
 
 
 def call(arguments_json: str) -> ToolCall:
-    """Make a call with these arguments."""
+    """Return a call with these arguments."""
     return ToolCall("call_1", "find", arguments_json)
 
 
 @given(tool_calls())
-def test_arguments_are_those_that_the_text_says(made: ToolCall) -> None:
-    """The mapping is what the JSON text holds, and reading it does not touch the text."""
-    expected = json.loads(made.arguments_json) if made.arguments_json else {}
-    assert thaw(made.arguments) == expected
-    assert isinstance(made.arguments, JsonObject)
-    assert parse_arguments(made.arguments_json) == expected
+def test_arguments_are_parsed_from_the_text(call: ToolCall) -> None:
+    """The mapping equals the JSON text, and parsing does not change the text."""
+    expected = json.loads(call.arguments_json) if call.arguments_json else {}
+    assert thaw(call.arguments) == expected
+    assert isinstance(call.arguments, JsonObject)
+    assert parse_arguments(call.arguments_json) == expected
 
 
 def test_the_text_stays_as_the_model_wrote_it() -> None:
-    """Spaces, order and escapes are kept, so that history is byte-stable."""
+    """Spaces, order and escapes are unchanged, so that the history is byte-stable."""
     text = '{ "b":\t"\\u00e9", "a": 1.0 }'
     assert call(text).arguments_json == text
     assert call(text).arguments == {"b": "é", "a": 1.0}
@@ -52,8 +52,8 @@ def test_the_last_of_repeated_arguments_counts() -> None:
     ("text", "kind"),
     [("[1]", "array"), ('"a"', "string"), ("true", "boolean"), ("1", "number"), ("1.5", "number")],
 )
-def test_json_that_is_no_object_is_told_apart(text: str, kind: str) -> None:
-    """The error says which JSON value came and what is wanted."""
+def test_the_error_names_the_kind_of_a_json_value_that_is_not_an_object(text: str, kind: str) -> None:
+    """The error names the kind of the JSON value and the expected kind."""
     with pytest.raises(MalformedArguments) as caught:
         _ = call(text).arguments
     assert str(caught.value) == (
@@ -64,7 +64,7 @@ def test_json_that_is_no_object_is_told_apart(text: str, kind: str) -> None:
 @pytest.mark.parametrize(
     "text", ['{"city": "Par', '{"a": [1, 2', "{", '{"a": {"b": "}"', '{"a": 1, ', '{"a": "x\\', '"abc', "[[1]"]
 )
-def test_arguments_that_were_cut_off_are_told_so(text: str) -> None:
+def test_the_error_says_that_arguments_are_cut_off(text: str) -> None:
     """A model that ran out of tokens learns that, not that it cannot write JSON."""
     with pytest.raises(
         MalformedArguments, match=r"^the arguments are cut off \(.+\): .+; send one complete JSON object$"
@@ -75,8 +75,8 @@ def test_arguments_that_were_cut_off_are_told_so(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["{'a': 1}", '{"a": 1}}', "{a: 1}", '{"a": NaN}', '{"a": 1e999}', "]", '{"a": 1]', "x"]
 )
-def test_arguments_that_are_no_json_are_told_so(text: str) -> None:
-    """What could not be completed to JSON is malformed; NaN and numbers beyond floats are among it."""
+def test_the_error_says_that_arguments_are_not_json(text: str) -> None:
+    """Text that no continuation makes JSON is malformed, including NaN and numbers beyond floats."""
     with pytest.raises(MalformedArguments, match=r"^the arguments are not valid JSON \(.+\)"):
         parse_arguments(text)
 
@@ -91,7 +91,7 @@ def test_an_error_shows_the_beginning_of_long_arguments() -> None:
 
 @pytest.mark.parametrize("text", ['{"a":' + "[" * 300 + "]" * 300 + "}", '{"a":' + "[" * 20_000 + "]" * 20_000 + "}"])
 def test_arguments_nested_too_deeply_are_malformed(text: str) -> None:
-    """What could not be kept as a value never reaches a tool."""
+    """Arguments without an immutable form never reach a tool."""
     for read in (parse_arguments, lambda given_text: call(given_text).arguments):
         with pytest.raises(MalformedArguments, match="nested"):
             read(text)
@@ -105,7 +105,7 @@ def test_two_hundred_brackets_that_are_not_nested_are_fine() -> None:
 
 
 @given(st.text() | st.text('{}[]",:\\ 1a'))
-def test_reading_arguments_gives_an_object_or_says_that_they_are_malformed(text: str) -> None:
+def test_parsing_arguments_returns_an_object_or_raises_malformed_arguments(text: str) -> None:
     """No text makes it fail in another way."""
     try:
         arguments = parse_arguments(text)
@@ -117,17 +117,17 @@ def test_reading_arguments_gives_an_object_or_says_that_they_are_malformed(text:
 
 
 @given(tool_calls(), json_objects())
-def test_other_arguments_make_another_call(made: ToolCall, arguments: JsonObject) -> None:
+def test_a_change_of_arguments_returns_another_call(call: ToolCall, arguments: JsonObject) -> None:
     """Id, name and provider data stay, the first call stays, and the new arguments are read back."""
-    before = made.arguments_json
-    changed = made.with_arguments(arguments)
+    before = call.arguments_json
+    changed = call.with_arguments(arguments)
     assert changed.arguments == arguments
-    assert (changed.id, changed.name, changed.provider_data) == (made.id, made.name, made.provider_data)
-    assert made.arguments_json == before
+    assert (changed.id, changed.name, changed.provider_data) == (call.id, call.name, call.provider_data)
+    assert call.arguments_json == before
 
 
 @pytest.mark.parametrize("arguments", [{"a": float("nan")}, {"a": {1, 2}}, {1: 2}, [1]])
 def test_arguments_that_are_not_json_are_refused(arguments: Any) -> None:
-    """A changed call holds JSON or is not made."""
+    """Arguments without a JSON form are refused."""
     with pytest.raises(NotJson):
         call("{}").with_arguments(arguments)

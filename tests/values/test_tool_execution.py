@@ -20,7 +20,7 @@ PICTURE = Image(url="https://example.com/x.png")
 
 
 def outcome(**changes: Any) -> ToolExecution:
-    """Make the execution of a call that took a quarter of a second."""
+    """Return the execution of a call that took a quarter of a second."""
     plain: dict[str, Any] = {
         "id": "e",
         "key": "x/1/0",
@@ -32,7 +32,7 @@ def outcome(**changes: Any) -> ToolExecution:
     return ToolExecution(**{**plain, **changes})
 
 
-def test_what_ran_is_read_off_the_call() -> None:
+def test_name_and_arguments_are_those_of_the_call() -> None:
     """Name and arguments are those of the call as it ran."""
     assert outcome().name == "find"
     assert outcome().arguments == {"a": 1}
@@ -58,8 +58,8 @@ def test_exactly_success_is_no_error(execution: ToolExecution) -> None:
     ("value", "text"),
     [("plain", "plain"), (None, "null"), (1.5, "1.5"), ({"b": [1, "é"]}, '{"b":[1,"é"]}'), ([], "[]"), (True, "true")],
 )
-def test_a_value_is_told_as_text(value: Any, text: str) -> None:
-    """Text is told as it is, all else as compact JSON."""
+def test_a_value_is_formatted_as_text(value: Any, text: str) -> None:
+    """A string is unchanged; other values are compact JSON."""
     assert outcome(value=value).text == text
     assert outcome(value=value).parts == (Text(text),)
 
@@ -73,8 +73,8 @@ def test_content_is_shown_in_place_of_the_value() -> None:
     assert outcome(value=1, content=()).parts == ()
 
 
-def test_an_error_is_told_with_its_type() -> None:
-    """A model learns what went wrong and of which kind it was."""
+def test_an_error_is_formatted_with_its_type() -> None:
+    """The text for the model has the class and the message of the error."""
     failed = outcome(status=ToolStatus.FAILED, error=ErrorInfo("ToolFailed", "no such file"))
     assert failed.text == "ToolFailed: no such file"
     assert failed.parts == (Text("ToolFailed: no such file"),)
@@ -82,7 +82,7 @@ def test_an_error_is_told_with_its_type() -> None:
 
 @given(tool_executions(), json_values())
 def test_a_success_replaces_whatever_came_before(execution: ToolExecution, value: JsonValue) -> None:
-    """The new outcome has the value and nothing of an error; the old one is as before."""
+    """The copy has the value and no error; the original is unchanged."""
     before = to_json(execution)
     changed = execution.with_value(value, [PICTURE])
     assert (changed.succeeded, changed.value, changed.content) == (True, value, (PICTURE,))
@@ -94,7 +94,7 @@ def test_a_success_replaces_whatever_came_before(execution: ToolExecution, value
 
 @given(tool_executions(), error_infos())
 def test_an_error_replaces_value_and_content(execution: ToolExecution, error: ErrorInfo) -> None:
-    """A failure shows nothing of a result; whether an effect can be excluded is kept."""
+    """A failure has no result; `may_have_run` is unchanged."""
     before = to_json(execution)
     changed = execution.with_error(error, ToolStatus.TIMED_OUT)
     assert (changed.status, changed.error) == (ToolStatus.TIMED_OUT, error)
@@ -105,7 +105,7 @@ def test_an_error_replaces_value_and_content(execution: ToolExecution, error: Er
 
 
 def test_results_are_immutable_json() -> None:
-    """What a tool returned cannot be changed, and what is not JSON cannot be an outcome."""
+    """The value of an execution is immutable JSON; other values are refused."""
     rows = [{"a": 1}]
     execution, result = outcome(value=rows), ToolResult(rows, [PICTURE])
     rows[0]["a"] = 2
@@ -117,15 +117,15 @@ def test_results_are_immutable_json() -> None:
             make()
 
 
-def test_a_status_may_be_given_by_its_name() -> None:
-    """Names become members; unknown ones are refused."""
+def test_a_status_can_be_passed_by_name() -> None:
+    """Names become members; unknown names are refused."""
     assert outcome(status="in_doubt").status is ToolStatus.IN_DOUBT
     with pytest.raises(ValueError, match="'lost' is not a valid ToolStatus"):
         outcome(status="lost")
 
 
 def test_an_exception_becomes_data() -> None:
-    """Type, message and path of an error are kept; one without words is told by its type."""
+    """Type, message and path of an error are stored; an empty message is replaced by the type."""
     assert ErrorInfo.of(InvalidArguments("wrong", path="$.a")) == ErrorInfo("InvalidArguments", "wrong", "$.a")
     assert ErrorInfo.of(KeyError()) == ErrorInfo("KeyError", "KeyError")
     assert ErrorInfo.of(FileNotFoundError(2, "gone", "x")) == ErrorInfo("FileNotFoundError", "[Errno 2] gone: 'x'")

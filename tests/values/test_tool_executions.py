@@ -26,13 +26,13 @@ def begun() -> AgentState:
 
 
 def execution(status: ToolStatus, name: str = "a") -> ToolExecution:
-    """Make an execution that ended like this."""
+    """Return an execution that ended like this."""
     error = None if status is ToolStatus.SUCCEEDED else ErrorInfo("ToolFailed", f"{name} is broken")
     call = ToolCall("1", name)
     return ToolExecution(id=name, key=name, call=call, status=status, error=error, started_at=NOW, ended_at=NOW)
 
 
-def test_keys_are_made_by_position_in_the_step_that_comes_next() -> None:
+def test_keys_follow_from_the_position_in_the_next_step() -> None:
     """The key of a call names its execution, its step and its place, whatever id the provider gave."""
     state = begun()
     assert ToolCalls.of(CALLS, state).keys == ("run/1/0", "run/1/1")
@@ -49,13 +49,13 @@ def test_a_batch_is_its_calls_in_order() -> None:
 
 
 def test_every_call_of_a_batch_has_a_key() -> None:
-    """A batch with a missing key cannot be made."""
+    """A batch with a missing key is refused."""
     with pytest.raises(ContractViolation, match="2 calls need as many keys, there are 1"):
         ToolCalls(CALLS, ("x",))
 
 
-def test_what_a_batch_is_made_of_can_be_changed_without_changing_the_batch() -> None:
-    """Lists and dicts are copied to what is immutable, so a batch can be hashed."""
+def test_the_arguments_of_a_batch_are_copied() -> None:
+    """Lists and dicts become immutable, so a batch can be hashed."""
     calls, keys, decisions = list(CALLS), ["x", "y"], {"x": Approve()}
     batch: Any = ToolCalls(calls, keys, decisions)
     same = hash(batch)
@@ -84,7 +84,7 @@ def test_what_a_batch_is_made_of_can_be_changed_without_changing_the_batch() -> 
     ],
 )
 def test_a_key_tells_its_place(key: str, place: tuple[int, int] | None) -> None:
-    """Step and index are read from the end; keys of another form tell nothing."""
+    """Step and index are parsed from the end; keys of another form give None."""
     assert parse_key(key) == place
 
 
@@ -98,7 +98,7 @@ def test_outcomes_can_be_counted_gone_through_and_sifted() -> None:
 
 
 def test_another_state_goes_with_the_same_outcomes() -> None:
-    """The outcome is kept, the state replaced in a copy."""
+    """The outcome is equal, and the state is replaced in a copy."""
     state, other = begun(), begun().with_message("more")
     outcome = ToolExecutions((), (), state)
     changed = outcome.with_state(other)

@@ -14,7 +14,7 @@ COUNTS = [field.name for field in attrs.fields(Usage) if field.name != "requests
 
 @given(usages(), usages())
 def test_addition_is_commutative(left: Usage, right: Usage) -> None:
-    """The order of inferences does not change what they cost."""
+    """The order of inferences does not change their sum."""
     assert left + right == right + left
 
 
@@ -37,12 +37,12 @@ def test_each_count_is_added_by_itself_and_unknown_stays_unknown(left: Usage, ri
     """A sum is known exactly where both sides are, and is then their sum (law 6)."""
     total = left + right
     for name in COUNTS:
-        one, other = getattr(left, name), getattr(right, name)
-        assert getattr(total, name) == (None if one is None or other is None else one + other)
+        left_count, right_count = getattr(left, name), getattr(right, name)
+        assert getattr(total, name) == (None if left_count is None or right_count is None else left_count + right_count)
     assert total.requests == left.requests + right.requests
 
 
-def test_an_inference_that_tells_nothing_is_one_request_of_unknown_cost() -> None:
+def test_an_inference_without_reported_usage_is_one_request_with_unknown_tokens() -> None:
     """Unknown is None, never zero."""
     assert Usage() == Usage(None, None, None, None, None, 1)
     assert Usage.none() == Usage(0, 0, 0, 0, 0, 0)

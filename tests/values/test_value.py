@@ -13,7 +13,7 @@ from agentloop.values.value import Value
 
 
 def shown(value: object) -> str:
-    """Show a field in a way of its own."""
+    """Format a field."""
     return f"<{value}>"
 
 
@@ -41,14 +41,14 @@ class Twin:
 
 @attrs.frozen(eq=False, repr=False)
 class One(Value):
-    """Has one field."""
+    """A value with a single field."""
 
     only: Any
 
 
 @attrs.frozen
 class OneTwin:
-    """Has the same one field."""
+    """Another class with the same field."""
 
     only: Any
 
@@ -66,7 +66,7 @@ class Private(Value):
 
 
 class Kind(Ours):
-    """A kind of value with no fields of its own."""
+    """A subclass without additional fields."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ def test_values_of_different_classes_are_never_equal() -> None:
 
 
 def test_comparing_leaves_the_answer_to_an_object_of_another_kind() -> None:
-    """An object that knows how to compare itself with anything is asked."""
+    """The comparison of the other object is used."""
 
     class Anything:
         def __eq__(self, other: object) -> bool:
@@ -120,14 +120,14 @@ def test_comparing_leaves_the_answer_to_an_object_of_another_kind() -> None:
     assert Ours(1) == Anything()
 
 
-def test_a_value_that_holds_what_cannot_be_hashed_cannot_be_hashed() -> None:
-    """A hash is never made up."""
+def test_a_value_with_an_unhashable_field_is_unhashable() -> None:
+    """Hashing raises a TypeError."""
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
         hash(Ours([]))
 
 
-def test_a_class_defined_in_a_function_is_shown_by_its_own_name() -> None:
-    """A repr does not tell where in the program a class stands."""
+def test_the_repr_of_a_local_class_has_only_its_name() -> None:
+    """The repr does not include the function in which a class is defined."""
 
     @attrs.frozen(eq=False, repr=False)
     class Local(Value):
@@ -142,7 +142,7 @@ def test_a_class_defined_in_a_function_is_shown_by_its_own_name() -> None:
 
 
 def test_a_private_field_is_shown_by_the_name_the_constructor_takes() -> None:
-    """What is shown can be typed."""
+    """The repr is a valid constructor call."""
     assert repr(Private(kept=3)) == "Private(kept=3)"
 
 
