@@ -23,8 +23,8 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
 from agentloop.interception import Interceptor
+from agentloop.tools import Bounds
 from agentloop.tools.ensembles import Ensemble, ensemble_factory
-from agentloop.tools.schema import Bounds
 from agentloop.values.points import AfterToolUse
 
 METADATA_KEY = "todo"

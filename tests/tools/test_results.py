@@ -57,16 +57,16 @@ class Opaque:
 def returning(result: Any, hint: Any = Any) -> FunctionTool[[], Any]:
     """Return a tool with this declared type and this result."""
 
-    async def made() -> Any:
+    async def sample() -> Any:
         """Return the result."""
         return result
 
-    made.__annotations__["return"] = hint
-    return tool(effect="pure")(made)
+    sample.__annotations__["return"] = hint
+    return tool(effect="pure")(sample)
 
 
 async def outcome_of(result: Any, hint: Any = Any) -> ToolExecution:
-    (outcome,) = (await ExecutorBench([returning(result, hint)]).run(ToolCall("", "made"))).executions
+    (outcome,) = (await ExecutorBench([returning(result, hint)]).run(ToolCall("", "sample"))).executions
     return outcome
 
 

@@ -96,7 +96,7 @@ def mistakes(folder: Path, text: str, **options: Any) -> list[tuple[str, int, st
     return [(key, line, message) for _, key, line, message in raised.value.mistakes]
 
 
-# --- keys ---------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_file_describes_an_ensemble(folder: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
     """The tools of each come from an ensemble, a factory, a list, a tool, or another file."""
     write(folder, '[tools.find]\nuse = "shop_of_test.tools:find"', "more/sourced.toml")
     text = """
-        [ensembles.made]
+        [ensembles.created]
         use = "shop_of_test.tools:warehouse"
         options = { city = "Delft" }
-        [ensembles.made.tools.order]
+        [ensembles.created.tools.order]
         enabled = false
         [ensembles.ready]
         use = "shop_of_test.tools:READY"
@@ -164,7 +164,7 @@ def test_a_file_lists_ensembles(folder: Path) -> None:
     """
     ensembles = load_ensembles(write(folder, text), allow=ALLOW)
     assert {ensemble.name: [tool.name for tool in ensemble.offered] for ensemble in ensembles} == {
-        "made": ["find"],
+        "created": ["find"],
         "ready": ["find", "order"],
         "listed": ["find", "order"],
         "single": ["order"],

@@ -76,7 +76,7 @@ def fail() -> None:
     raise OSError("no route to the host")
 
 
-# --- what is offered ------------------------------------------------------------------------------------------------
+# --- offered tools ---------------------------------------------------------------------------------------------------
 
 
 async def test_an_ensemble_is_listed_among_single_tools() -> None:
@@ -151,7 +151,7 @@ def test_an_ensemble_has_only_tools() -> None:
         Ensemble("e", [len])  # type: ignore[list-item]  # the mistake
 
 
-# --- what is changed ------------------------------------------------------------------------------------------------
+# --- overrides and defaults ------------------------------------------------------------------------------------------
 
 
 async def test_a_default_replaces_a_missing_argument() -> None:
