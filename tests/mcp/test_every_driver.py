@@ -17,7 +17,7 @@ from agentloop.testing.equivalence_kit import PointRecorder
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import AgentState
 from tests.mcp.running import small
-from tests.testing.test_equivalence import REACT, TOOL_CALLING, maker
+from tests.testing.test_equivalence import REACT, TOOL_CALLING, factory_for
 
 
 @tool(effect="pure")
@@ -87,7 +87,7 @@ async def test_all_drivers_and_modes_have_the_same_results(
 ) -> None:
     """Calls, outcomes, answer, points and events are the same, including those of the agent."""
     server = small()
-    result = await run(SCENARIO, maker(mode, streaming=streaming)(SCENARIO), server, agent(server))
+    result = await run(SCENARIO, factory_for(mode, streaming=streaming)(SCENARIO), server, agent(server))
     assert result["text"] == "done"
     assert [status.value for _, _, status, *_ in result["outcomes"]] == ["succeeded", "failed", *["succeeded"] * 4]
     assert result["events"]["ToolCallBlocked", "run/2/1/agent"] == 1  # `log`, which the agent may not use
@@ -98,7 +98,7 @@ async def test_all_drivers_and_modes_have_the_same_results(
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
 async def test_a_tool_of_a_server_behaves_like_a_local_tool(mode: str) -> None:
     """The same call of a remote and of a local tool has the same outcome, points and events."""
-    driver_for = maker(mode)
+    driver_for = factory_for(mode)
     local = await run(LOCAL_AND_REMOTE, driver_for(LOCAL_AND_REMOTE), add)
     server = McpEnsemble("small", small().server, allow=["add"])
     assert await run(LOCAL_AND_REMOTE, driver_for(LOCAL_AND_REMOTE), server) == local
