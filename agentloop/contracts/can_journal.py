@@ -12,31 +12,36 @@ from agentloop.values.steps import ExecutionStatus
 
 
 class Claim(ABC):
-    """Exclusive write lease on one execution; released by the OS when the process dies."""
+    """The exclusive right to append to one execution; the operating system ends it when the process dies."""
 
     @abstractmethod
     async def release(self) -> None:
-        """Release the lease, so that another writer can claim the execution. Idempotent."""
+        """Release the claim, so that another writer can claim the execution. Idempotent."""
 
 
 class CanJournal(ABC):
     """Stores the records of executions, each execution as an append-only chain.
 
-    An implementation keeps these laws:
+    An implementation keeps these laws, which `JournalKit` of `agentloop.testing` checks. Each has the number of the law of the
+    library that depends on it:
 
     - When `append` has returned, its records can be read, also after the process was killed. When it has not returned, either
       all of its records are stored or none (law 14).
     - Records are read in the order in which they were appended, unchanged and without gaps (law 15).
     - An append that does not extend the last record is refused and changes nothing; of two concurrent ones, one succeeds
       (law 16).
-    - An execution that a live writer has claimed cannot be claimed by another one.
+    - An execution that a live writer has claimed cannot be claimed by another one, nor deleted (law 16).
+    - A journal that implements `CanRedactRecords` masks declared secrets and does not show them in its repr (law 18).
 
-    Several tasks may call its methods concurrently.
+    Several tasks may call its methods concurrently. Ids are any text that UTF-8 can encode, also with slashes; bodies of records
+    may hold lone surrogates, too. `agentloop.journal.Journal` implements what does not depend on the storage.
     """
 
     @abstractmethod
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
         """Append records to the chain of an execution, all or none. They are durable when this returns.
+
+        Appending needs no claim: the chain decides which of two writers continues it.
 
         Args:
             head: the summary of the execution after these records.

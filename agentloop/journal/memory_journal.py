@@ -129,7 +129,7 @@ class _MemoryClaim(Claim):
         self._claims, self._lock, self._execution_id = claims, lock, execution_id
 
     async def release(self) -> None:
-        """Release the lease. Idempotent."""
+        """Release the claim. Idempotent."""
         with self._lock:
             self._claims.remove(self._execution_id, self)
 

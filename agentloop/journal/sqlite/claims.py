@@ -117,11 +117,11 @@ class FileClaim(Claim):
         self.execution_id: str = execution_id
 
     async def release(self) -> None:
-        """Release the lease. Idempotent."""
+        """Release the claim. Idempotent."""
         self.release_nowait()
 
     def release_nowait(self) -> None:
-        """Release the lease without an event loop. Idempotent."""
+        """Release the claim without an event loop. Idempotent."""
         claims, self._claims = self._claims, None
         if claims is not None:
             claims.release(self)
