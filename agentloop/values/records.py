@@ -19,7 +19,11 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecuti
 from agentloop.values.value import Value
 
 RECORD_SCHEMA_VERSION = 2
-"""The current version of the bodies of records."""
+"""The current version of the bodies of records.
+
+It is the default of `JournalRecord.schema_version`, and the JSON form of a value leaves out defaults: whoever raises it raises
+`SCHEMA_VERSION` in `agentloop.values.serialization`, too, with a migration that adds the former version to records without one.
+"""
 
 FAILURE = "failure"
 """The name of the attachment that describes the error of an interceptor or listener around a recorded call."""
@@ -56,7 +60,7 @@ class JournalRecord(Value):
         sequence: the 1-based position among the records of the execution, without gaps.
         kind: the kind of the record.
         at: when it was written, by the clock of the loop.
-        schema_version: the version of `body`.
+        schema_version: the version of `body`; the JSON form leaves out the current one.
         body: the content, as the text of a JSON object.
         previous_hash: the hash of the preceding record; empty for the first.
         hash: SHA-256 over all of the above, in hexadecimal; computed by `agentloop.journal.chain_record`.

@@ -163,6 +163,8 @@ _converter = make_converter()
 def to_plain(value: object, kind: Any = None) -> Any:
     """Convert a value to plain JSON data, without an envelope.
 
+    Fields with their default values are left out; `from_plain` gives them the defaults of its version.
+
     Args:
         value: the value.
         kind: the declared type, if it is a union of classes; by default the class of the value.
@@ -192,7 +194,7 @@ _MAX_SHOWN_PROBLEMS = 3
 
 
 def to_json(value: attrs.AttrsInstance) -> bytes:
-    """Write a value as one JSON document: `{"schema_version": 1, "kind": "AgentState", "value": {…}}`.
+    """Write a value as one JSON document: `{"schema_version": 2, "kind": "AgentState", "value": {…}}`.
 
     Returns:
         The document as compact UTF-8.
