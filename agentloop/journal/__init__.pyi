@@ -1,6 +1,13 @@
+from agentloop.journal.chain import EMPTY_CHAIN as EMPTY_CHAIN
 from agentloop.journal.chain import JournalFinding as JournalFinding
 from agentloop.journal.chain import VerifiedExecution as VerifiedExecution
 from agentloop.journal.chain import chain_record as chain_record
+from agentloop.journal.chain import check_follows as check_follows
+from agentloop.journal.chain import check_id as check_id
+from agentloop.journal.chain import check_records as check_records
+from agentloop.journal.chain import check_schema_version as check_schema_version
+from agentloop.journal.chain import claim_conflict as claim_conflict
+from agentloop.journal.chain import number_conflict as number_conflict
 from agentloop.journal.chain import record_hash as record_hash
 from agentloop.journal.chain import verify_records as verify_records
 from agentloop.journal.export import pytest_source as pytest_source
@@ -11,6 +18,7 @@ from agentloop.journal.fold import state_at as state_at
 from agentloop.journal.fork_effects import ForkPolicy as ForkPolicy
 from agentloop.journal.forking import fork as fork
 from agentloop.journal.journal import Conversation as Conversation
+from agentloop.journal.journal import HeldClaims as HeldClaims
 from agentloop.journal.journal import Journal as Journal
 from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
 from agentloop.journal.redaction import Redaction as Redaction

@@ -174,6 +174,8 @@ class HeldClaims:
 
     A writer whose claim was ended must not append. After a new claim on the same execution appending is possible again; the
     chain then distinguishes the old writer from the new one.
+
+    It neither locks nor releases anything: the journal does that, and guards its calls against other threads.
     """
 
     _held: dict[str, Claim] = field(factory=dict)
