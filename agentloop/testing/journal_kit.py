@@ -34,7 +34,7 @@ SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # not a real secret
 class JournalKit(Kit):
     """Checks a journal against the laws of `CanJournal`.
 
-    The kit checks these parts of the laws:
+    The numbers are those of the library's laws, which an error quotes; the kit checks the parts that a journal keeps:
 
     - Law 14: an append is durable, and a cancelled append is stored completely or not at all.
     - Law 15: records and heads are read as they were written, also after deletions.
@@ -42,8 +42,10 @@ class JournalKit(Kit):
     - Law 18: no declared secret is in a record or in the journal's repr.
 
     Args:
-        factory: creates a new, empty journal; for law 18 it is called with the keywords `secrets` and `secret_fields`.
-        reopen: opens the storage of a journal again, as another process would; None for a journal without storage.
+        factory: creates a new, empty journal, each time with a storage of its own; for law 18 it is called with the keywords
+            `secrets` and `secret_fields`.
+        reopen: opens the storage of a journal again, as another process would, also while the journal is open; None for a
+            journal without storage.
         examples: the number of examples that are tried for each law.
     """
 
