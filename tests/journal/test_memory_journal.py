@@ -245,10 +245,10 @@ async def test_closing_the_journal_ends_a_running_execution(create_journal: Call
 
     script = ([("look", {"n": 1})], [("look", {"n": 2})], "All is seen.")
     with pytest.raises(JournalError, match="the journal was closed"):
-        await loop_of(*script, given=[look], journal=journal).execute("Look.", execution_id="e")
+        await loop_of(*script, tool_list=[look], journal=journal).execute("Look.", execution_id="e")
     assert calls == [1]
     assert set(threading.enumerate()) == before
-    state = await loop_of(*script, given=[look], journal=journal).recover("e")
+    state = await loop_of(*script, tool_list=[look], journal=journal).recover("e")
     assert state.final_text == "All is seen."
     assert calls == [1, 1, 2]
     assert await journal.verify() == ()
