@@ -1,4 +1,4 @@
-"""The rule that every provider holds requests against: calls are followed by exactly their results."""
+"""The pairing rule of all providers: in a request, calls are followed by exactly their results."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Mark: TypeAlias = tuple[str, str, Any]
-"""`call`, `result` or `other`; what joins the two; the arguments or what was told."""
+"""`call`, `result` or `other`; the id that joins a call with its result; the arguments or the result."""
 
 OTHER: Mark = ("other", "", None)
 
 
 def marks(wire_format: str, body: Mapping[str, Any]) -> list[Mark]:
-    """Tell what stands in a request, one after the other."""
+    """Return the calls, the results and the other items of a request, in order."""
     match wire_format:
         case "openai-chat" | "ollama":
             return list(_of_chat(body["messages"]))
@@ -26,23 +26,23 @@ def marks(wire_format: str, body: Mapping[str, Any]) -> list[Mark]:
     raise ValueError(wire_format)
 
 
-def unpaired(found: Sequence[Mark]) -> str:
-    """Say what is wrong with the order of calls and results; empty for nothing."""
-    waiting: list[str] = []
-    answering = False
-    for kind, joined, _ in found:
+def pairing_error(items: Sequence[Mark]) -> str:
+    """Return what violates the pairing rule, or an empty string."""
+    pending: list[str] = []
+    in_results = False
+    for kind, call_id, _ in items:
         if kind == "call":
-            if answering and waiting:
-                return f"the call {joined} stands between results"
-            waiting, answering = [*waiting, joined], False
+            if in_results and pending:
+                return f"the call {call_id} is between results"
+            pending, in_results = [*pending, call_id], False
         elif kind == "result":
-            if joined not in waiting:
-                return f"the result {joined} answers no call before it"
-            waiting.remove(joined)
-            answering = True
-        elif waiting:
-            return f"{waiting} have no results where they belong"
-    return f"{waiting} have no results at the end" if waiting else ""
+            if call_id not in pending:
+                return f"the result {call_id} has no call before it"
+            pending.remove(call_id)
+            in_results = True
+        elif pending:
+            return f"{pending} have no results before the next message"
+    return f"{pending} have no results at the end" if pending else ""
 
 
 def _of_chat(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mark]:
@@ -77,8 +77,8 @@ def _of_gemini(contents: Sequence[Mapping[str, Any]]) -> Iterator[Mark]:
             if "functionCall" in part:
                 yield "call", part["functionCall"]["name"], part["functionCall"].get("args", {})
             elif "functionResponse" in part:
-                told = part["functionResponse"]["response"]
-                yield "result", part["functionResponse"]["name"], told.get("result", told.get("error"))
+                response = part["functionResponse"]["response"]
+                yield "result", part["functionResponse"]["name"], response.get("result", response.get("error"))
         if content["role"] == "user":
             yield OTHER
 

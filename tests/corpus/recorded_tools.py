@@ -1,4 +1,4 @@
-"""Tools that give recorded results: which one, the key of the call says."""
+"""Tools that return recorded results, selected by the idempotency key of the call."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RecordedCall:
 
     Attributes:
         name: the tool.
-        arguments: what it was called with.
-        result: the text that it gave.
+        arguments: the arguments.
+        result: the text that the tool returned.
     """
 
     name: str
@@ -28,50 +28,50 @@ class RecordedCall:
 
     @property
     def failed(self) -> bool:
-        """Whether the recorded tool told an error."""
+        """Whether the recorded result is an error."""
         return self.result.startswith("Error")
 
 
 class RecordedFailure(Exception):
-    """What a recorded tool told as an error."""
+    """The recorded result of a tool is an error."""
 
 
 @frozen
 class RecordedTool(Tool, CanAccessToolContext):
-    """A tool of a recording, offered as it was. It gives the result of the call at its step and place, and notes the call.
+    """A recorded tool: it returns the recorded result for the step and the index of a call, and remembers the call.
 
     Attributes:
-        described: the tool in the form of Chat Completions.
+        definition: the tool in the format of Chat Completions.
         batches: the recorded calls, step by step.
-        used: the step, the place and the arguments of each call that ran.
+        used: step and index, tool name and arguments of each call that ran.
     """
 
-    described: Mapping[str, Any]
+    definition: Mapping[str, Any]
     batches: Sequence[Sequence[RecordedCall]]
     used: list[tuple[tuple[int, int], str, dict[str, Any]]]
     _key: str = field(default="", kw_only=True)
 
     @property
     def name(self) -> str:
-        return str(self.described["name"])
+        return str(self.definition["name"])
 
     @property
     def description(self) -> str:
-        return str(self.described["description"])
+        return str(self.definition["description"])
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        parameters: Mapping[str, Any] = self.described["parameters"]
+        parameters: Mapping[str, Any] = self.definition["parameters"]
         return parameters
 
     def with_tool_context(self, context: ToolContext) -> Self:
         return evolve(self, key=context.idempotency_key)
 
     async def use(self, *_: Any, **arguments: Any) -> str:
-        place = parse_key(self._key)
-        assert place is not None
-        step, index = place
-        self.used.append((place, self.name, arguments))
+        position = parse_key(self._key)
+        assert position is not None
+        step, index = position
+        self.used.append((position, self.name, arguments))
         recorded = self.batches[step - 1][index]
         if recorded.failed:
             raise RecordedFailure(recorded.result)

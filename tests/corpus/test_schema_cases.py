@@ -1,4 +1,4 @@
-"""Argument sets, good and damaged, given to the executor in batches: what fits runs, and the rest is told where it is wrong."""
+"""Recorded argument sets, valid and damaged, in batches: valid ones run, and the others are rejected with the path of the error."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ PLAIN_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 
 
 @frozen
-class Noting(Tool):
-    """A tool of a schema that notes what it is given.
+class RecordsArguments(Tool):
+    """A tool with any schema that records its arguments.
 
     Attributes:
-        name: its name.
+        name: the name.
         parameters: the schema.
-        given: the arguments of each call that ran.
+        received: the arguments of each call that ran.
     """
 
     name: str
     parameters: Mapping[str, Any]
-    given: list[dict[str, Any]] = field(factory=list)
+    received: list[dict[str, Any]] = field(factory=list)
 
     @property
     def description(self) -> str:
-        return "Notes what it is given."
+        return "Records its arguments."
 
     async def use(self, *_: Any, **arguments: Any) -> str:
-        self.given.append(arguments)
-        return "noted"
+        self.received.append(arguments)
+        return "recorded"
 
 
 def schema_cases(corpus: Path) -> list[Row]:
@@ -52,7 +52,7 @@ def schema_cases(corpus: Path) -> list[Row]:
 
 
 def argument_sets(case: Row) -> list[tuple[Any, Sequence[Row]]]:
-    """Return the arguments of a case with the errors that were recorded for them, the good ones first."""
+    """Return the argument sets of a case with their recorded errors, the valid set first."""
     return [
         (case["gold"], case["gold_errors"]),
         *[(damaged["arguments"], damaged["errors"]) for damaged in case["damaged"]],
@@ -60,38 +60,38 @@ def argument_sets(case: Row) -> list[tuple[Any, Sequence[Row]]]:
 
 
 def json_path(steps: Sequence[str | int]) -> str:
-    """Spell a path as RFC 9535 has it: members by dot where their name is plain, else in brackets."""
+    """Format a path as in RFC 9535: with dots before plain names, and brackets around others."""
 
-    def spelled(step: str | int) -> str:
+    def segment(step: str | int) -> str:
         if isinstance(step, int):
             return f"[{step}]"
         return (
             f".{step}" if PLAIN_NAME.fullmatch(step) else "['" + step.replace("\\", "\\\\").replace("'", "\\'") + "']"
         )
 
-    return "$" + "".join(map(spelled, steps))
+    return "$" + "".join(map(segment, steps))
 
 
 def nearest(errors: Sequence[Row]) -> set[str]:
-    """Return the paths of the errors that are nearest to the root; any of them may be told first."""
-    least = min(len(error["path"]) for error in errors)
-    return {json_path(error["path"]) for error in errors if len(error["path"]) == least}
+    """Return the paths of the errors that are nearest to the root; a validator may report any of them first."""
+    depth = min(len(error["path"]) for error in errors)
+    return {json_path(error["path"]) for error in errors if len(error["path"]) == depth}
 
 
 def outcomes(case: Row) -> Iterator[tuple[ToolExecution, Any, Sequence[Row]]]:
     """Run all argument sets of a case as one batch."""
-    tool = Noting(case["tool"], case["schema"])
+    tool = RecordsArguments(case["tool"], case["schema"])
     sets = argument_sets(case)
-    calls = [ToolCall(f"call_{place}", tool.name, json.dumps(arguments)) for place, (arguments, _) in enumerate(sets)]
+    calls = [ToolCall(f"call_{index}", tool.name, json.dumps(arguments)) for index, (arguments, _) in enumerate(sets)]
     executions = asyncio.run(ExecutorBench([tool]).run(*calls)).executions
-    assert [one.call for one in executions] == calls
-    assert tool.given == [arguments for arguments, errors in sets if not errors], case["id"]
+    assert [execution.call for execution in executions] == calls
+    assert tool.received == [arguments for arguments, errors in sets if not errors], case["id"]
     for execution, (arguments, errors) in zip(executions, sets, strict=True):
         yield execution, arguments, errors
 
 
-def test_arguments_that_fit_run_and_others_are_rejected_with_the_place(corpus: Path) -> None:
-    """A set runs if and only if it fits, unchanged; the path of a rejection is the recorded one."""
+def test_valid_arguments_run_and_others_are_rejected_with_the_path(corpus: Path) -> None:
+    """A call runs, with unchanged arguments, if and only if they are valid; rejections have a recorded path."""
     ran = rejected = 0
     for case in schema_cases(corpus):
         for execution, arguments, errors in outcomes(case):
