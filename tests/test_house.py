@@ -25,7 +25,6 @@ ONE_CHILD: dict[str, str] = {
     "ServerSession": "the border to the MCP SDK, which is loaded late",
     "StreamDecoder": "the contract of decoders, beside `WireFormat`; wire formats of third parties implement it",
     "ToolCallingDriver": "plays an exported test back",
-    "ToyTool": "`ThreadedToyTool` can use a thread, which is a capability contract and so a type",
 }
 """Base classes with one subclass in the package, and why they are not one class with it."""
 
