@@ -1,6 +1,6 @@
-"""The floor: the loop that a good engineer writes by hand on httpx and the standard library's json.
+"""The floor: a loop written by hand with httpx and the json module of the standard library.
 
-The history is a list that is encoded whole each turn; nothing is validated, nobody is told anything.
+The history is a list that is encoded completely in each turn; nothing is validated, and no events are emitted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def run(
         )
 
 
-async def stream(client: httpx.AsyncClient, url: str, question: str, told: Callable[[str], object]) -> str:
+async def stream(client: httpx.AsyncClient, url: str, question: str, on_text: Callable[[str], object]) -> str:
     texts: list[str] = []
     body = {"model": "loopback", "messages": [{"role": "user", "content": question}], "stream": True}
     headers = {"authorization": "Bearer key"}
@@ -74,5 +74,5 @@ async def stream(client: httpx.AsyncClient, url: str, question: str, told: Calla
                 text = choice["delta"].get("content")
                 if text:
                     texts.append(text)
-                    told(text)
+                    on_text(text)
     return "".join(texts)

@@ -1,4 +1,4 @@
-"""How long a program waits for its imports, against `import asyncio, attrs`.
+"""Measures the import time of agentloop against `import asyncio, attrs`.
 
 python benchmarks/import_time.py
 """

@@ -1,4 +1,4 @@
-"""What a journal costs: appending records, and runs that are written down."""
+"""Measures journals: appending records, and journaled executions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import journal_runs
 
 
 async def main() -> None:
-    """Measure both."""
+    """Run both benchmarks."""
     await journal_appends.main()
     await journal_runs.main()
 

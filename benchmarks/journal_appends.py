@@ -1,4 +1,4 @@
-"""What it takes to write a run down: records appended to a SQLite file, in groups and alone, and their size on the disk.
+"""Measures appends to a SQLite journal, in groups and alone, and the size of the records on disk.
 
 python benchmarks/journal.py
 """
@@ -25,21 +25,21 @@ from agentloop.values.steps import ExecutionStatus
 Synchronous = Literal["full", "normal"]
 
 BUDGET = 150.0
-"""Microseconds per record in groups of 4 to 100; beside it, a commit that waits for the disk costs the group what the disk takes."""
+"""Microseconds per record in groups of 4 to 100, without the time that the disk needs for a durable commit of the group."""
 GROUPS = (4, 16, 100)
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 BODY = format_json({"call": "book_table", "text": "a table by the river " * 45}).decode()
 ROUNDS = 3
 
 
 @frozen
 class Cost:
-    """What an append took.
+    """The cost of appends.
 
     Attributes:
         wall: seconds per record.
         cpu: CPU seconds per record, of all threads.
-        size: bytes on the disk per record.
+        size: bytes on disk per record.
     """
 
     wall: float
@@ -51,7 +51,7 @@ def records_of(execution_id: str, count: int, body: str = BODY) -> list[JournalR
     records: list[JournalRecord] = []
     previous = FIRST_HASH
     for sequence in range(1, count + 1):
-        at = BEGIN + timedelta(seconds=sequence)
+        at = START + timedelta(seconds=sequence)
         record = chain_record(execution_id, sequence, RecordKind.CALL_OUTCOME, body, at=at, previous_hash=previous)
         records.append(record)
         previous = record.hash
@@ -67,15 +67,15 @@ def head_after(records: Sequence[JournalRecord]) -> ExecutionHead:
         status=ExecutionStatus.IN_PROGRESS,
         record_count=last.sequence,
         last_hash=last.hash,
-        started_at=BEGIN,
+        started_at=START,
         updated_at=last.at,
     )
 
 
-async def appended(
+async def append_cost(
     folder: str, synchronous: Synchronous, group: int, chains: Sequence[Sequence[JournalRecord]]
 ) -> Cost:
-    """Append chains of records, all executions at once, each in groups; return the best of some rounds."""
+    """Append chains of records in groups, all executions concurrently, and return the best of several rounds."""
     total = sum(len(chain) for chain in chains)
     groups = [
         [(head_after(chain[: at + group]), chain[at : at + group]) for at in range(0, len(chain), group)]
@@ -87,14 +87,14 @@ async def appended(
         journal = SqliteJournal(Path(folder) / name, synchronous=synchronous)
         await journal.head("nothing yet")
         wall, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*[_one_execution(journal, of_one) for of_one in groups])
+        await asyncio.gather(*[_append_groups(journal, of_execution) for of_execution in groups])
         wall, cpu = (time.perf_counter() - wall) / total, (time.process_time() - cpu) / total
         await journal.aclose()
         best = Cost(min(best.wall, wall), min(best.cpu, cpu), journal.path.stat().st_size / total)
     return best
 
 
-async def _one_execution(
+async def _append_groups(
     journal: SqliteJournal, groups: Sequence[tuple[ExecutionHead, Sequence[JournalRecord]]]
 ) -> None:
     for head, records in groups:
@@ -102,7 +102,7 @@ async def _one_execution(
 
 
 def disk_wait(folder: str, times: int = 50) -> float:
-    """Return the seconds that the disk takes for 4 KiB to last: the median."""
+    """Return the median seconds of a durable write of 4 KiB."""
     waits = []
     file = os.open(Path(folder) / "wait", os.O_CREAT | os.O_WRONLY)
     for _ in range(times):
@@ -114,12 +114,12 @@ def disk_wait(folder: str, times: int = 50) -> float:
     return sorted(waits)[times // 2]
 
 
-def _row(what: str, cost: Cost, most: float) -> Row:
+def _row(what: str, cost: Cost, max_micros: float) -> Row:
     return Row(
         what,
         f"{cost.wall * 1e6:6.0f} µs wall, {cost.cpu * 1e6:4.0f} µs CPU",
-        f"<= {most:.0f} µs wall",
-        cost.wall * 1e6 <= most,
+        f"<= {max_micros:.0f} µs wall",
+        cost.wall * 1e6 <= max_micros,
     )
 
 
@@ -132,36 +132,36 @@ async def appends(folder: str) -> list[Row]:
         waited = f", the disk takes {wait:.0f} µs" if wait else ""
         for group in (1, *GROUPS):
             chain = records_of("one", 2000 if synchronous == "normal" else 50 * max(group, 4))
-            most = (BUDGET if group > 1 else 3 * BUDGET) + 2 * wait / group
-            cost = await appended(folder, synchronous, group, [chain])
-            rows.append(_row(f"synchronous={synchronous}{waited}: groups of {group}", cost, most))
+            max_micros = (BUDGET if group > 1 else 3 * BUDGET) + 2 * wait / group
+            cost = await append_cost(folder, synchronous, group, [chain])
+            rows.append(_row(f"synchronous={synchronous}{waited}: groups of {group}", cost, max_micros))
         chains = [records_of(f"execution {number}", 40) for number in range(50)]
-        cost = await appended(folder, synchronous, 4, chains)
+        cost = await append_cost(folder, synchronous, 4, chains)
         rows.append(_row(f"synchronous={synchronous}{waited}: groups of 4, 50 executions at once", cost, BUDGET))
     return rows
 
 
 async def sizes(folder: str) -> list[Row]:
-    """Measure room on the disk: of short records, and of a long result that stands in three records of each call."""
-    short = await appended(folder, "normal", 16, [records_of("short", 2000)])
+    """Measure the size on disk of short records, and of a long result that three records of each call contain."""
+    short = await append_cost(folder, "normal", 16, [records_of("short", 2000)])
     ratio = short.size / len(BODY)
-    rows = [Row("room of a record", f"{short.size:.0f} bytes = {ratio:.2f} x its body", "<= 1.6 x", ratio <= 1.6)]
+    rows = [Row("size of a record", f"{short.size:.0f} bytes = {ratio:.2f} x its body", "<= 1.6 x", ratio <= 1.6)]
     result = os.urandom(32 * 1024).hex()
     body = format_json({"call": "read_file", "result": result}).decode()
-    long = await appended(folder, "normal", 3, [records_of("long", 60, body)])
+    long = await append_cost(folder, "normal", 3, [records_of("long", 60, body)])
     share = long.size / len(body)
-    rows.append(Row("room of a 64 KB result in 60 records", f"{share:.3f} x its body", "<= 0.1 x", share <= 0.1))
+    rows.append(Row("size of a 64 KB result in 60 records", f"{share:.3f} x its body", "<= 0.1 x", share <= 0.1))
     return rows
 
 
 def hashing() -> list[Row]:
-    """Measure what a record costs before it is appended."""
-    made = micros(lambda: records_of("one", 1), times=2000)
-    return [Row(f"a record made and hashed ({len(BODY)} bytes)", f"{made:.1f} µs", "<= 30 µs", made <= 30)]
+    """Measure the creation of a record before it is appended."""
+    cost = micros(lambda: records_of("one", 1), times=2000)
+    return [Row(f"creating and hashing a record ({len(BODY)} bytes)", f"{cost:.1f} µs", "<= 30 µs", cost <= 30)]
 
 
 async def listing(folder: str, count: int = 100_000) -> list[Row]:
-    """Measure the newest of many executions."""
+    """Measure listing the newest of many executions."""
     journal = SqliteJournal(Path(folder) / "many.db", synchronous="normal")
     for begin in range(0, count, 1000):
         chains = [records_of(f"execution {number}", 1, "{}") for number in range(begin, begin + 1000)]
@@ -177,9 +177,9 @@ async def listing(folder: str, count: int = 100_000) -> list[Row]:
 
 async def main() -> None:
     with TemporaryDirectory(prefix="journal", dir=Path.cwd()) as folder:
-        show("Before the journal", hashing())
+        show("Creating records", hashing())
         show("Appending records of 1 KB, per record", await appends(folder))
-        show("Room on the disk", await sizes(folder))
+        show("Size on disk", await sizes(folder))
         show("Listing", await listing(folder))
 
 

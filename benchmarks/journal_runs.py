@@ -1,4 +1,4 @@
-"""What a journal costs a run: recovery, CPU per turn against the same run without one, size on disk, time to the first record.
+"""Measures journaled executions: recovery, CPU per turn against no journal, size on disk, and time to the first record.
 
 python benchmarks/journal_runs.py
 """
@@ -23,24 +23,24 @@ from agentloop.values import ExecutionHead, InferenceRequest, InferenceResponse,
 
 RECOVERY_SECONDS = 0.5
 GROWTH = 1.1
-MOST = {"memory": 2.75, "sqlite": 4.75}
+MAX_RATIO = {"memory": 2.75, "sqlite": 4.75}
 FIRST_RECORD_MS = 60
 NUMBERS = count()
 USAGE = Usage(input_tokens=1_000, output_tokens=20)
 
 
 @frozen
-class Counting(CanInfer):
-    """Calls the tool until enough turns are there, and answers then.
+class CountingModel(CanInfer):
+    """Calls the tool for a number of turns, and then answers.
 
     Attributes:
-        turns: how many calls.
+        turns: the number of calls.
     """
 
     turns: int
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Look how many turns there are."""
+        """Count the previous turns, and call the tool or answer."""
         number = sum(message.role == "assistant" for message in request.messages)
         if number >= self.turns:
             return InferenceResponse((Text("done"),), usage=USAGE)
@@ -48,15 +48,15 @@ class Counting(CanInfer):
         return InferenceResponse((Text("Let me look that up."), call), usage=USAGE)
 
 
-class TellingJournal(SqliteJournal):
-    """A journal that tells when something is on disk."""
+class SignalingJournal(SqliteJournal):
+    """A journal that signals when a record is on disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.appended = asyncio.Event()
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
-        """Append and tell."""
+        """Append, and set the event."""
         await super().append(head, records)
         self.appended.set()
 
@@ -68,25 +68,25 @@ async def look_up(number: int) -> dict[str, object]:
 
 
 def loop_of(turns: int, journal: CanJournal | None) -> AgentLoop:
-    """Make a loop whose agent calls a tool so many times."""
-    return AgentLoop(ToolCallingDriver(inference=Counting(turns)), [look_up], journal=journal, max_steps=None)
+    """Return a loop whose agent calls a tool this many times."""
+    return AgentLoop(ToolCallingDriver(inference=CountingModel(turns)), [look_up], journal=journal, max_steps=None)
 
 
 async def run(turns: int, journal: CanJournal | None) -> str:
-    """Run, and return the id of the execution."""
+    """Run an execution, and return its id."""
     execution_id = f"run_{next(NUMBERS)}"
     state = await loop_of(turns, journal).execute("go", execution_id=execution_id)
     assert state.tool_call_count == turns
     return execution_id
 
 
-async def cut_off(journal: CanJournal, execution_id: str, to: CanJournal) -> None:
-    """Copy an execution as if its process had died before its last step was complete."""
+async def copy_interrupted(journal: CanJournal, execution_id: str, to: CanJournal) -> None:
+    """Copy an execution as if its process had crashed before its last step was complete."""
     head, records = await journal.head(execution_id), list(await journal.read(execution_id))
     assert head is not None
     while records[-1].kind is not RecordKind.CALL_INTENT:
         records.pop()
-    cut = ExecutionHead(
+    interrupted = ExecutionHead(
         execution_id=execution_id,
         agent_id=head.agent_id,
         number=head.number,
@@ -96,17 +96,17 @@ async def cut_off(journal: CanJournal, execution_id: str, to: CanJournal) -> Non
         started_at=head.started_at,
         updated_at=records[-1].at,
     )
-    await to.append(cut, records)
+    await to.append(interrupted, records)
 
 
 async def recovery(folder: Path, steps: int) -> float:
-    """Return the seconds that it takes to go on with a run of so many steps in a file: the best of some."""
-    whole = MemoryJournal()
-    execution_id = await run(steps, whole)
+    """Return the seconds of the recovery of an execution with this many steps from a file, the best of several rounds."""
+    complete = MemoryJournal()
+    execution_id = await run(steps, complete)
     best = float("inf")
     for at in range(5):
         journal = SqliteJournal(folder / f"recovery_{at}.db")
-        await cut_off(whole, execution_id, journal)
+        await copy_interrupted(complete, execution_id, journal)
         before = time.perf_counter()
         state = await loop_of(steps, journal).recover(execution_id)
         best = min(best, time.perf_counter() - before)
@@ -117,31 +117,41 @@ async def recovery(folder: Path, steps: int) -> float:
 
 async def recovery_row(folder: Path) -> Row:
     """Measure recovery."""
-    took = await recovery(folder, 1_000)
+    elapsed = await recovery(folder, 1_000)
     return Row(
-        "recovery of a run of 1,000 steps", f"{took:.3f} s", f"<= {RECOVERY_SECONDS} s", took <= RECOVERY_SECONDS
+        "recovery of an execution of 1,000 steps",
+        f"{elapsed:.3f} s",
+        f"<= {RECOVERY_SECONDS} s",
+        elapsed <= RECOVERY_SECONDS,
     )
 
 
 async def ratio_rows(folder: Path, turns: int) -> list[Row]:
-    """Measure a run's CPU per turn with a journal against the same run without."""
+    """Measure the CPU per turn with a journal against no journal."""
     journals: dict[str, Callable[[], CanJournal]] = {
         "memory": MemoryJournal,
         "sqlite": lambda: SqliteJournal(folder / f"ratio_{turns}.db", synchronous="normal"),
     }
     rows = []
-    for name, make in journals.items():
-        journal = make()
+    for name, create in journals.items():
+        journal = create()
         without, with_journal = await cpu_each([lambda: run(turns, None), lambda: run(turns, journal)], turns, 15)  # noqa: B023  # awaited here
         await journal.aclose()
         ratio = with_journal / without
-        shown = f"{with_journal * 1e6:6.0f} µs = {ratio:.2f} x without ({without * 1e6:.0f} µs)"
-        rows.append(Row(f"CPU per turn, {turns} turns, {name}", shown, f"<= {MOST[name]:.2f} x", ratio <= MOST[name]))
+        formatted = f"{with_journal * 1e6:6.0f} µs = {ratio:.2f} x without ({without * 1e6:.0f} µs)"
+        rows.append(
+            Row(
+                f"CPU per turn, {turns} turns, {name}",
+                formatted,
+                f"<= {MAX_RATIO[name]:.2f} x",
+                ratio <= MAX_RATIO[name],
+            )
+        )
     return rows
 
 
 async def size_of(folder: Path, steps: int) -> tuple[float, float]:
-    """Return the bytes per step on disk, and those of the records alone."""
+    """Return the bytes per step on disk, and of the record bodies alone."""
     path = folder / f"size_{steps}.db"
     journal = SqliteJournal(path)
     execution_id = await run(steps, journal)
@@ -151,36 +161,39 @@ async def size_of(folder: Path, steps: int) -> tuple[float, float]:
 
 
 async def size_rows(folder: Path) -> list[Row]:
-    """Measure the size on disk: a step of a long run is as large as one of a short run."""
+    """Measure the size per step, which does not grow with the length of the execution."""
     first, rows = 0.0, []
     for steps in (50, 200, 1_000):
         on_disk, bodies = await size_of(folder, steps)
         first = first or bodies
         growth = bodies / first
-        shown = f"{bodies:6.0f} bytes of records, {on_disk:.0f} on disk"
-        rows.append(Row(f"size per step, {steps} steps", shown, f"<= {GROWTH} x of 50 steps", growth <= GROWTH))
+        formatted = f"{bodies:6.0f} bytes of records, {on_disk:.0f} on disk"
+        rows.append(Row(f"size per step, {steps} steps", formatted, f"<= {GROWTH} x of 50 steps", growth <= GROWTH))
     return rows
 
 
 async def first_record_row(folder: Path) -> Row:
-    """Measure the time until the first record of a run is on disk, in a file that is made for it."""
+    """Measure the time until the first record of an execution is on disk, in a new file."""
     best = float("inf")
     for at in range(10):
-        journal = TellingJournal(folder / f"first_{at}.db")
+        journal = SignalingJournal(folder / f"first_{at}.db")
         before = time.perf_counter()
-        going = asyncio.create_task(run(1, journal))
+        running = asyncio.create_task(run(1, journal))
         await journal.appended.wait()
         best = min(best, time.perf_counter() - before)
-        await going
+        await running
         await journal.aclose()
-    took = best * 1000
+    elapsed = best * 1000
     return Row(
-        "the first record on disk, new file", f"{took:.1f} ms", f"<= {FIRST_RECORD_MS} ms", took <= FIRST_RECORD_MS
+        "the first record on disk, new file",
+        f"{elapsed:.1f} ms",
+        f"<= {FIRST_RECORD_MS} ms",
+        elapsed <= FIRST_RECORD_MS,
     )
 
 
 async def main() -> None:
-    """Measure all of it."""
+    """Run all measurements."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         rows = [await recovery_row(folder)]
@@ -188,7 +201,7 @@ async def main() -> None:
             rows += await ratio_rows(folder, turns)
         rows += await size_rows(folder)
         rows.append(await first_record_row(folder))
-    show("runs that are written down", rows)
+    show("journaled executions", rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""A Chat Completions server for benchmarks: as little work per request as possible.
+"""A Chat Completions server for benchmarks that does as little work per request as possible.
 
-The first path segment says how many turns a conversation has and how many calls each answer holds, as in
-`/10x1/v1/chat/completions`: every answer calls the tool `add` until that many turns have been taken, then comes a text. A path such as
-`/burst-2000/v1/…` or `/paced-2000/v1/…` streams a text in that many pieces: as fast as it can, or each in a write of its own
-with half a millisecond between.
+The first path segment is the number of turns and the number of calls in each response, as in `/10x1/v1/chat/completions`: responses
+call the tool `add` until the last turn, which is a text. A path such as `/burst-2000/v1/…` or `/paced-2000/v1/…` streams a text in
+that many chunks: all in one write, or each in its own write, half a millisecond apart.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from functools import lru_cache
 
 
 @lru_cache
-def _answer(calls: int) -> bytes:
+def _response(calls: int) -> bytes:
     if calls:
         message = {
             "role": "assistant",
             "content": None,
             "tool_calls": [
                 {
-                    "id": f"call_{place}",
+                    "id": f"call_{index}",
                     "type": "function",
                     "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'},
                 }
-                for place in range(calls)
+                for index in range(calls)
             ],
         }
     else:
@@ -45,7 +44,7 @@ def _answer(calls: int) -> bytes:
 
 
 def event(delta: dict[str, object] | None, finish: str | None = None) -> bytes:
-    """Spell one chunk of a streamed answer."""
+    """Return one chunk of a streamed response as a server-sent event."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
     chunk: dict[str, object] = {
         "id": "chatcmpl-1",
@@ -60,7 +59,7 @@ def event(delta: dict[str, object] | None, finish: str | None = None) -> bytes:
 
 
 @lru_cache
-def _pieces(count: int) -> list[bytes]:
+def _events(count: int) -> list[bytes]:
     words = [event({"content": f"word{number} "}) for number in range(count)]
     return [*words, event({}, "stop"), event(None), b"data: [DONE]\n\n"]
 
@@ -91,30 +90,30 @@ class _Connection(asyncio.Protocol):
             self._reply(head, body)
 
     def _reply(self, head: bytes, body: bytes) -> None:
-        way = head.split(b"/", 2)[1]
-        if b"-" in way:
-            kind, _, count = way.partition(b"-")
-            self._stream(_pieces(int(count)), paced=kind == b"paced")
+        segment = head.split(b"/", 2)[1]
+        if b"-" in segment:
+            kind, _, count = segment.partition(b"-")
+            self._stream(_events(int(count)), paced=kind == b"paced")
             return
-        turns, calls = map(int, way.split(b"x"))
-        taken = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
+        turns, calls = map(int, segment.split(b"x"))
+        results = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
         assert self._transport is not None
-        self._transport.write(_answer(0 if taken >= (turns - 1) * calls else calls))
+        self._transport.write(_response(0 if results >= (turns - 1) * calls else calls))
 
-    def _stream(self, pieces: list[bytes], *, paced: bool) -> None:
+    def _stream(self, events: list[bytes], *, paced: bool) -> None:
         assert self._transport is not None
-        chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces] + [b"0\r\n\r\n"]
+        chunks = [b"%x\r\n%s\r\n" % (len(data), data) for data in events] + [b"0\r\n\r\n"]
         if not paced:
             self._transport.write(_STREAM_HEAD + b"".join(chunks))
             return
         self._transport.write(_STREAM_HEAD)
         self._send(chunks, 0)
 
-    def _send(self, chunks: list[bytes], place: int) -> None:
+    def _send(self, chunks: list[bytes], index: int) -> None:
         assert self._transport is not None
-        self._transport.write(chunks[place])
-        if place + 1 < len(chunks):
-            asyncio.get_running_loop().call_later(_PAUSE, self._send, chunks, place + 1)
+        self._transport.write(chunks[index])
+        if index + 1 < len(chunks):
+            asyncio.get_running_loop().call_later(_PAUSE, self._send, chunks, index + 1)
 
 
 async def _serve() -> None:

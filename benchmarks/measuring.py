@@ -1,4 +1,4 @@
-"""Measuring: CPU time per turn of two subjects in one run, as a ratio; and a table of what came of it."""
+"""Measures CPU and wall time of several subjects, and prints a table of the results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Row:
     """One line of the table.
 
     Attributes:
-        what: what was measured.
-        measured: what came of it, in words.
-        budget: what it may be, in words.
-        within: whether it is.
+        what: the name of the measurement.
+        measured: the result, formatted.
+        budget: the limit, formatted.
+        within: whether the result is within the limit.
     """
 
     what: str
@@ -33,7 +33,7 @@ class Row:
 
 @contextmanager
 def loopback() -> Iterator[str]:
-    """Start the server of the benchmarks, and give its address."""
+    """Start the loopback server, and yield its URL."""
     with subprocess.Popen(
         [sys.executable, str(HERE / "loopback_server.py")], stdout=subprocess.PIPE, text=True
     ) as server:
@@ -45,20 +45,20 @@ def loopback() -> Iterator[str]:
 
 
 async def cpu_each(subjects: list[Callable[[], Awaitable[object]]], units: int, rounds: int) -> list[float]:
-    """Return the CPU seconds per unit of each subject: the best of some rounds, taken in turn, so that noise hits all."""
+    """Return the CPU seconds per unit of each subject, the best of several rounds. Subjects alternate, so that noise affects all."""
     best = [float("inf")] * len(subjects)
     for subject in subjects:
         await subject()
     for _ in range(rounds):
-        for place, subject in enumerate(subjects):
+        for index, subject in enumerate(subjects):
             before = time.process_time()
             await subject()
-            best[place] = min(best[place], (time.process_time() - before) / units)
+            best[index] = min(best[index], (time.process_time() - before) / units)
     return best
 
 
 async def wall(subject: Callable[[], Awaitable[object]], rounds: int) -> float:
-    """Return the wall seconds of a subject: the best of some rounds."""
+    """Return the wall seconds of a subject, the best of several rounds."""
     best = float("inf")
     for _ in range(rounds):
         before = time.perf_counter()
@@ -68,7 +68,7 @@ async def wall(subject: Callable[[], Awaitable[object]], rounds: int) -> float:
 
 
 def micros(action: Callable[[], object], times: int = 20_000, rounds: int = 5) -> float:
-    """Return the microseconds that one action takes, without the loop around it."""
+    """Return the microseconds of one call, without the overhead of the loop around it."""
     best, empty = float("inf"), float("inf")
     for _ in range(rounds):
         before = time.perf_counter()
@@ -83,14 +83,14 @@ def micros(action: Callable[[], object], times: int = 20_000, rounds: int = 5) -
 
 
 def _nothing() -> None:
-    """Be called."""
+    """The empty call that measures the overhead of the loop."""
 
 
-def ratio_row(what: str, subject: float, floor: float, most: float) -> Row:
-    """Make the row of a ratio of CPU times."""
+def ratio_row(what: str, subject: float, floor: float, max_ratio: float) -> Row:
+    """Return the row of a ratio of CPU times."""
     ratio = subject / floor
-    shown = f"{subject * 1e6:7.0f} µs = {ratio:.2f} x floor ({floor * 1e6:.0f} µs)"
-    return Row(what, shown, f"<= {most:.2f} x", ratio <= most)
+    formatted = f"{subject * 1e6:7.0f} µs = {ratio:.2f} x floor ({floor * 1e6:.0f} µs)"
+    return Row(what, formatted, f"<= {max_ratio:.2f} x", ratio <= max_ratio)
 
 
 def show(title: str, rows: list[Row]) -> None:

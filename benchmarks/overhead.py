@@ -1,7 +1,7 @@
-"""What agentloop costs on top of the loop one would write by hand.
+"""Measures the overhead of agentloop over a loop written by hand.
 
-Turns, long history, concurrent executions and fan-out against a loopback server; construction of a loop, and the price of an
-event that nobody listens for and a point that nobody uses.
+Turns, a long history, concurrent executions and fan-out against a loopback server; the construction of a loop, an event without
+listeners and a point without interceptors.
 
     python benchmarks/overhead.py
 """
@@ -85,11 +85,11 @@ async def over_the_wire() -> list[Row]:
 
 async def fan_out() -> list[Row]:
     rows = []
-    for made, budget in ((wait_async, 35), (wait_plain, 45)):
-        calls = [ToolCall(f"call_{n}", made.name, f'{{"number": {n}}}') for n in range(50)]
-        loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [made])
+    for wait, budget in ((wait_async, 35), (wait_plain, 45)):
+        calls = [ToolCall(f"call_{n}", wait.name, f'{{"number": {n}}}') for n in range(50)]
+        loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [wait])
         seconds = await wall(partial(loop.execute, "go"), 5)
-        kind = "async" if made is wait_async else "plain"
+        kind = "async" if wait is wait_async else "plain"
         what = f"50 parallel calls of a 20 ms tool, {kind}"
         rows.append(Row(what, f"{seconds * 1000:7.1f} ms wall", f"<= {budget} ms", seconds * 1000 <= budget))
     return rows
@@ -97,8 +97,8 @@ async def fan_out() -> list[Row]:
 
 def small_things() -> list[Row]:
     ten_tools = [tool(name=f"add_{n}")(add.function) for n in range(10)]
-    for one in ten_tools:
-        assert one.spec.name, "ready tools have read their signatures"
+    for each in ten_tools:
+        assert each.spec.name, "ready tools have read their signatures"
     driver = ToolCallingDriver(ScriptedInference())
     construct = micros(lambda: AgentLoop(driver, ten_tools), times=2000)
     bus = EventBus().for_execution()
@@ -107,8 +107,8 @@ def small_things() -> list[Row]:
     point = micros(lambda: stack.handles(AfterToolUse))
     return [
         Row("construct a loop with 10 ready tools", f"{construct:7.1f} µs", "<= 50 µs", construct <= 50),
-        Row("an event that nobody listens for", f"{event:7.2f} µs", "<= 0.20 µs", event <= 0.2),
-        Row("a point that nobody uses", f"{point:7.2f} µs", "<= 0.20 µs", point <= 0.2),
+        Row("an event without listeners", f"{event:7.2f} µs", "<= 0.20 µs", event <= 0.2),
+        Row("a point without interceptors", f"{point:7.2f} µs", "<= 0.20 µs", point <= 0.2),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the whole resilience stack costs: 1,000 calls of a tool that does nothing, in one run of 20 batches of 50.
+"""Measures the complete resilience stack: 1,000 calls of an empty tool, in one execution of 20 batches of 50.
 
 python benchmarks/resilience.py
 """
@@ -28,13 +28,13 @@ BUDGET_MS = 300
     deadline=30,
 )
 async def guarded(number: int) -> int:
-    """Do nothing, with everything on."""
+    """Do nothing, with all layers."""
     return number
 
 
 @tool(effect="pure")
 async def bare(number: int) -> int:
-    """Do nothing, with nothing on."""
+    """Do nothing, without layers."""
     return number
 
 
@@ -60,9 +60,9 @@ async def main() -> None:
     )
     total, cost = with_stack * 1000, (with_stack - with_calls_only) * 1000
     show(
-        "the resilience stack around a tool that does nothing",
+        "the resilience stack around an empty tool",
         [
-            Row(f"{CALLS} calls, whole stack on", f"{total:7.1f} ms CPU", f"<= {BUDGET_MS} ms", total <= BUDGET_MS),
+            Row(f"{CALLS} calls, complete stack", f"{total:7.1f} ms CPU", f"<= {BUDGET_MS} ms", total <= BUDGET_MS),
             Row("  of which the stack", f"{cost:7.1f} ms CPU", f"<= {BUDGET_MS} ms", cost <= BUDGET_MS),
         ],
     )

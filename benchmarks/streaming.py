@@ -1,4 +1,4 @@
-"""What a streamed answer costs per piece, beside a reader written by hand; and how fast each wire format is decoded.
+"""Measures the cost of a streamed response per chunk against a reader written by hand, and the decoding of each wire format.
 
 python benchmarks/streaming.py
 """
@@ -20,16 +20,16 @@ from agentloop.events import InferenceDeltaReceived
 from agentloop.inference import wire_format
 
 QUESTION = "Say many words."
-PIECES = 2000
+CHUNKS = 2000
 
 
 async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[float, float]:
-    """Return the CPU seconds per piece of agentloop, with a listener, and of the floor, with a callback."""
+    """Return the CPU seconds per chunk of agentloop, with a listener, and of the floor, with a callback."""
     url = f"{server}/{kind}-{count}/v1"
     config = LLMConfig.parse("openai:loopback", base_url=url, api_key="key")
     loop = AgentLoop(ToolCallingDriver(HttpInference(config), streaming=True))
-    told: list[str] = []
-    loop.on(InferenceDeltaReceived, lambda event: told.append(event.delta.text))
+    texts: list[str] = []
+    loop.on(InferenceDeltaReceived, lambda event: texts.append(event.delta.text))
     async with loop, httpx.AsyncClient() as client:
 
         async def subject() -> None:
@@ -37,7 +37,7 @@ async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[flo
             assert state.final_text.count(" ") == count
 
         async def by_hand() -> None:
-            text = await floor.stream(client, url, QUESTION, told.append)
+            text = await floor.stream(client, url, QUESTION, texts.append)
             assert text.count(" ") == count
 
         measured = await cpu_each([subject, by_hand], count, rounds)
@@ -46,11 +46,11 @@ async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[flo
 
 async def over_the_wire() -> list[Row]:
     with loopback() as server:
-        burst = await streamed(server, "burst", PIECES, 15)
-        paced = await streamed(server, "paced", PIECES // 4, 6)
+        burst = await streamed(server, "burst", CHUNKS, 15)
+        paced = await streamed(server, "paced", CHUNKS // 4, 6)
     return [
-        ratio_row("CPU per piece, burst", *burst, 1.5),
-        ratio_row("CPU per piece, paced", *paced, 1.5),
+        ratio_row("CPU per chunk, burst", *burst, 1.5),
+        ratio_row("CPU per chunk, paced", *paced, 1.5),
     ]
 
 
@@ -93,20 +93,20 @@ def _anthropic(count: int) -> bytes:
 
 
 def _gemini(count: int) -> bytes:
-    pieces: list[dict[str, object]] = [
+    chunks: list[dict[str, object]] = [
         {"candidates": [{"content": {"parts": [{"text": f"word{n} "}], "role": "model"}, "index": 0}]}
         for n in range(count)
     ]
-    pieces.append({"candidates": [{"content": {"parts": [], "role": "model"}, "finishReason": "STOP", "index": 0}]})
-    return _events(*pieces)
+    chunks.append({"candidates": [{"content": {"parts": [], "role": "model"}, "finishReason": "STOP", "index": 0}]})
+    return _events(*chunks)
 
 
 def _ollama(count: int) -> bytes:
-    pieces: list[dict[str, object]] = [
+    chunks: list[dict[str, object]] = [
         {"model": "m", "message": {"role": "assistant", "content": f"word{n} "}, "done": False} for n in range(count)
     ]
-    pieces.append({"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"})
-    return "".join(f"{json.dumps(piece)}\n" for piece in pieces).encode()
+    chunks.append({"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"})
+    return "".join(f"{json.dumps(chunk)}\n" for chunk in chunks).encode()
 
 
 STREAMS: dict[str, Callable[[int], bytes]] = {
@@ -118,9 +118,9 @@ STREAMS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def decoded(name: str, made: Callable[[int], bytes]) -> Row:
-    """Decode a stream of one format, in pieces of 1,400 bytes, as they come over a network."""
-    stream = made(PIECES)
+def decoding_row(name: str, build: Callable[[int], bytes]) -> Row:
+    """Decode a stream of one format in blocks of 1,400 bytes, as they arrive over a network."""
+    stream = build(CHUNKS)
     best = float("inf")
     for _ in range(7):
         decoder = wire_format(name).stream_decoder()
@@ -128,11 +128,11 @@ def decoded(name: str, made: Callable[[int], bytes]) -> Row:
         deltas = sum(len(decoder.feed(stream[at : at + 1400])) for at in range(0, len(stream), 1400))
         response = decoder.close()
         best = min(best, time.process_time() - before)
-        assert deltas == response.text.count(" ") == PIECES
-    rate = f"{len(stream) / best / 1e6:7.1f} MB/s, {best / PIECES * 1e6:.1f} µs per piece"
+        assert deltas == response.text.count(" ") == CHUNKS
+    rate = f"{len(stream) / best / 1e6:7.1f} MB/s, {best / CHUNKS * 1e6:.1f} µs per chunk"
     return Row(f"decoding {name}", rate, "none", within=True)
 
 
 if __name__ == "__main__":
     show("Streaming", asyncio.run(over_the_wire()))
-    show("Decoding", [decoded(name, made) for name, made in STREAMS.items()])
+    show("Decoding", [decoding_row(name, build) for name, build in STREAMS.items()])

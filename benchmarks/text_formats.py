@@ -1,4 +1,4 @@
-"""How fast calls are read out of text: per notation, in pieces, and out of hostile texts of up to 5 MB.
+"""Measures the reading of calls from text: each notation, streamed text, and hostile texts of up to 5 MB.
 
 python benchmarks/text_formats.py
 """
@@ -52,14 +52,14 @@ HOSTILE = {
     "open tags with objects": '<tool_call>{"',
     "open parameters": "<function=f><parameter=a>",
     "closed parameters": "</parameter> x",
-    "open thoughts": "<think>",
+    "open reasoning tags": "<think>",
     "fences": "```",
     "names": "book_table ",
     "one word": "a",
     "two quotation marks": "[\"['",
 }
 LARGE = 5_000_000
-MOST_GROWTH = 2.5
+MAX_GROWTH = 2.5
 
 
 Read = Callable[[str], object]
@@ -69,7 +69,7 @@ def at_once(text: str) -> object:
     return read_calls(text, [TOOL])
 
 
-def in_pieces(size: int) -> Read:
+def in_chunks(size: int) -> Read:
     def read(text: str) -> object:
         reader = StreamReader([TOOL])
         for at in range(0, len(text), size):
@@ -88,24 +88,24 @@ def seconds(read: Read, text: str, rounds: int = 1) -> float:
     return best
 
 
-def speed(what: str, text: str, least: float, read: Read = at_once) -> Row:
+def speed(what: str, text: str, minimum: float, read: Read = at_once) -> Row:
     rate = len(text) / 1e6 / seconds(read, text, 3)
-    return Row(what, f"{rate:7.2f} MB/s", f">= {least} MB/s", rate >= least)
+    return Row(what, f"{rate:7.2f} MB/s", f">= {minimum} MB/s", rate >= minimum)
 
 
 def growth(what: str, unit: str, size: int = LARGE, read: Read = at_once) -> Row:
     half, whole = (seconds(read, unit * (length // len(unit))) for length in (size // 2, size))
     ratio = whole / max(half, 1e-3)
-    return Row(what, f"{whole:6.2f} s, t(2n)/t(n) = {ratio:.2f}", f"<= {MOST_GROWTH}", ratio <= MOST_GROWTH)
+    return Row(what, f"{whole:6.2f} s, t(2n)/t(n) = {ratio:.2f}", f"<= {MAX_GROWTH}", ratio <= MAX_GROWTH)
 
 
 def main() -> None:
     notations = [speed(name, unit * (1_000_000 // len(unit)), 0.5) for name, unit in NOTATIONS.items()]
     show("Reading a megabyte of each notation", notations)
     text = (PROSE * 20 + NOTATIONS["<tool_call> with JSON"]) * 50
-    show("Reading in pieces", [speed(f"of {size}", text, 0.05, in_pieces(size)) for size in (1, 4, 16)])
-    streamed = [growth(name, unit, LARGE // 5, in_pieces(4)) for name, unit in HOSTILE.items()]
-    show("Hostile texts of 1 MB in pieces of 4", streamed)
+    show("Reading in chunks", [speed(f"of {size}", text, 0.05, in_chunks(size)) for size in (1, 4, 16)])
+    streamed = [growth(name, unit, LARGE // 5, in_chunks(4)) for name, unit in HOSTILE.items()]
+    show("Hostile texts of 1 MB in chunks of 4", streamed)
     show("Hostile texts of 5 MB", [growth(name, unit) for name, unit in HOSTILE.items()])
 
 

@@ -51,6 +51,7 @@ class Resources:
             ExceptionGroup: the errors of the closing functions.
         """
         errors: list[Exception] = []
+        # One at a time from the end: a closer may open or use resources that were opened before.
         while self._closers:
             closer = self._closers.pop()
             try:

@@ -64,6 +64,7 @@ class Tools(Value):
     @cached_property
     def group_names(self) -> Mapping[str, str]:
         """The name of the group of each tool, by the name of the tool; single tools are left out."""
+        # The tools of discovering groups may have changed since; `origins` has those of this execution.
         static = [group for group in self.groups if not isinstance(group, CanDiscoverTools)]
         return {**{tool.name: group.name for group in static for tool in group.offered}, **self.origins}
 

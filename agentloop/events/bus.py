@@ -65,6 +65,7 @@ def emit_at_step(
     **kwargs: P.kwargs,
 ) -> Awaitable[None]:
     """Emit an event of the step with this 1-based number; None stands for the step after the state's last one."""
+    # No coroutine is created for an unobserved event: this runs several times per step and tool call.
     if not events.due(cast("type[Event]", kind)):
         return _UNOBSERVED
     return events.emit(kind(events.head(state, step_number=step_number), *args, **kwargs))
@@ -182,7 +183,8 @@ class ExecutionBus(CanHandleEvents):
 
     async def _deliver_queued(self) -> None:
         if self._lock is None:
-            self._lock = asyncio.Lock()
+            self._lock = asyncio.Lock()  # created here, since most executions have no async listener
+        # Whoever holds the lock delivers everything queued, so that concurrent emissions stay in order.
         async with self._lock:
             while self._queue:
                 await self._bus.deliver(*self._queue.popleft())

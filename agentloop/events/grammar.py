@@ -256,6 +256,7 @@ class ProtocolMonitor:
         is_start = isinstance(event, AgentExecutionStarted)
         if isinstance(event, AgentExecutionStarted) and not event.resumed and run.state != START:
             self._report(event, "the execution has started before, but the event is not marked as resumed")
+        # A run may start in the middle of a sequence, when the monitor was attached late.
         if not is_start and event.sequence != run.sequence + 1 and run.sequence:
             self._report(event, f"its sequence is {event.sequence} after {run.sequence}")
         run.sequence = event.sequence

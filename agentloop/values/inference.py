@@ -159,6 +159,7 @@ class InferenceRequest(Value):
 
 
 def _sum(left: int | None, right: int | None) -> int | None:
+    # Treating unknown as zero would report a cost that is too low.
     return None if left is None or right is None else left + right
 
 

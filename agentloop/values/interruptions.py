@@ -111,7 +111,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, what it was raised from, and so on, as a traceback shows them."""
-    seen: set[int] = set()
+    seen: set[int] = set()  # user code can create cycles by raising an error from itself
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))

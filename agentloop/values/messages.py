@@ -102,6 +102,7 @@ class Message(EncodeOnce):
             raise ContractViolation(
                 f"{calls} tool calls need {calls} executions, there are {len(executions)} (laws 1 and 2)"
             )
+        # By position, not by id: providers may send the same id twice, or none.
         remaining = iter(executions)
         joined: list[str | Part] = [ToolExchange(p, next(remaining)) if isinstance(p, ToolCall) else p for p in parts]
         return cls("assistant", joined)

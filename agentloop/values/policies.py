@@ -41,6 +41,7 @@ Similarity: TypeAlias = Callable[[SeenCall, SeenCall], bool]
 """Returns whether a call and an earlier one, of the same tool and caller, are the same call."""
 
 
+# The policies refer to deduplicators, so the contract is defined here and implemented in `interception`.
 class Deduplicator(ABC):
     """Decides which calls are the same call. It holds no state: `Deduplicate` stores the calls.
 

@@ -83,6 +83,7 @@ def make_converter() -> cattrs.Converter:
     for kind in (str, int, float, bool):
         converter.register_structure_hook(kind, _structure_scalar)
     converter.register_structure_hook(StrEnum, lambda name, cls: cls(name))
+    # The last registered factory wins, so the specific ones follow the general ones.
     converter.register_structure_hook_factory(attrs.has, partial(_class_hook, converter))
     converter.register_structure_hook_factory(_is_homogenous_tuple, partial(_tuple_hook, converter))
     converter.register_unstructure_hook(datetime, datetime.isoformat)
@@ -102,6 +103,7 @@ _SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (f
 
 
 def _structure_scalar(data: Any, kind: Any) -> Any:
+    # An exact check: bool is a subclass of int, and `"1"` must not become 1.
     if type(data) not in _SCALARS[kind]:
         raise TypeError(f"{type(data).__name__} in place of {kind.__name__}")
     return kind(data)

@@ -42,6 +42,7 @@ class StopReason(StrEnum):
         return _WEIGHTS[self]
 
 
+# The order of the members above is the order of precedence.
 _SOFT = frozenset({StopReason.STOP_REQUESTED, StopReason.FINISH_REASON, StopReason.COMPLETED})
 _WEIGHTS = {reason: weight for weight, reason in enumerate(reversed(StopReason))}
 

@@ -120,6 +120,7 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
             f"the arguments are a JSON {_kind(parsed)}, not an object: {_shorten(arguments_json)}; "
             "send one JSON object with the arguments by name"
         )
+    # Only text with that many brackets can exceed the limit, so that usual arguments are not frozen twice.
     if arguments_json.count("{") + arguments_json.count("[") > MAX_DEPTH:
         try:
             freeze(parsed)  # arguments that a tool receives must also have an immutable form
