@@ -72,11 +72,11 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
     Without a terminal to ask on, the call is approved as with --yes.
     """
     out = create_console()
-    _heading(out, "agentloop demo")
+    _print_heading(out, "agentloop demo")
     out.print(_INTRODUCTION)
-    _heading(out, "Question")
+    _print_heading(out, "Question")
     out.print(QUESTION)
-    _heading(out, "Progress")
+    _print_heading(out, "Progress")
     loop = AgentLoop(
         ToolCallingDriver(scripted_inference(), models=CAPABILITIES),
         TOOLS,
@@ -90,9 +90,9 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
         loop.wiretap(progress)
         loop.wiretap(captions)
         state = run_to_end(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
-    _heading(out, "Answer")
+    _print_heading(out, "Answer")
     out.print(as_printable(state.final_text) or describe_problem(state))
-    _heading(out, "Account of the run")
+    _print_heading(out, "Account of the run")
     out.print(as_printable(state.explain()), soft_wrap=True)
     out.print(summarize(state))
     out.print(f"\n{_NEXT_STEPS}")
@@ -135,7 +135,7 @@ class _Captions:
             self._out.print(Text(f"     ({caption})", "italic cyan"))
 
 
-def _heading(out: Console, text: str) -> None:
+def _print_heading(out: Console, text: str) -> None:
     out.print(Text(f"\n{text}", "bold"))
 
 
@@ -269,7 +269,7 @@ def respond(path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
 
 
 def _results_in(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the calls since the last question, each as a line `tool service`, with their results."""
+    """Return the calls since the last question, each as `tool service`, with their results."""
     calls: dict[str, str] = {}
     results: list[tuple[str, str]] = []
     for message in messages:
@@ -296,38 +296,40 @@ def _next_turn(request: Mapping[str, Any], results: Sequence[tuple[str, str]]) -
 
 def _next_calls(results: Sequence[tuple[str, str]]) -> _Turn | None:
     """Return what to do next; None when the answer is due."""
-    # The last result of each call wins, because a service is checked again after its restart.
-    done = dict(results)
-    if not done:
+    calls = [call for call, _ in results]
+    if not calls:
         services = ("web", "payments", "database")
         return "I check the services that a payment passes through.", [("check_service", name) for name in services]
-    if "check_service orders-db" not in done:
+    if "check_service orders-db" not in calls:
         return "The database is called orders-db here.", [("check_service", "orders-db")]
-    if "restart_service payments" not in done:
+    # A person may have edited the restart to another service, so any restart counts.
+    if not any(call.startswith("restart_service ") for call in calls):
         return "The payments service is down. A restart frees its memory.", [("restart_service", "payments")]
-    last_line, last_result = results[-1]
-    if last_line == "restart_service payments" and _report(last_result):
+    last_call, last_result = results[-1]
+    if last_call.startswith("restart_service ") and _report(last_result):
         return "I check whether the restart has helped.", [("check_service", "payments")]
     return None
 
 
 def _answer(results: Sequence[tuple[str, str]]) -> str:
     """Write the final answer from what the tools have returned so far."""
-    done = dict(results)
+    checks = [_report(result) for call, result in results if call.startswith("check_service ")]
     # The first report counts: after the restart the service is up.
-    cause = next((report for line, text in results if (report := _report(text)).get("status") == "down"), {})
-    if not cause:
+    cause = next((report for report in checks if report.get("status") == "down"), None)
+    if cause is None:
         return "I could not find the cause: no service reported that it is down."
     sentences = [f"The {cause['name']} service was down: {cause['detail']}."]
-    restart = done.get("restart_service payments")
+    restart = next((result for call, result in results if call.startswith("restart_service ")), None)
     if restart is None:
         sentences.append("I have not restarted it yet.")
     elif _report(restart):
         last = _report(results[-1][1])
-        sentences.append(f"I restarted it, and it is {last['status']} again: {last['detail']}.")
+        sentences.append(
+            f"I restarted {_report(restart)['name']}. Now {last['name']} is {last['status']}: {last['detail']}."
+        )
     else:
         sentences.append(f"I could not restart it ({restart}), so customers still cannot pay.")
-    healthy = [name for line, text in results if (name := _report(text).get("name")) and name != cause["name"]]
+    healthy = [report["name"] for report in checks if report and report["name"] != cause["name"]]
     if healthy:
         sentences.append(f"No problems were found with {' and '.join(healthy)}.")
     return " ".join(sentences)

@@ -20,7 +20,9 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, TerminalCommandLine
 
-ANSWER = "The payments service was down: out of memory, no responses for 7 minutes. I restarted it"
+ANSWER = (
+    "The payments service was down: out of memory, no responses for 7 minutes. I restarted payments. Now payments is up"
+)
 ADD = '''
 from agentloop import tool
 
@@ -84,6 +86,13 @@ def test_a_person_at_a_terminal_denies(at_terminal: TerminalCommandLine) -> None
     assert "3 succeeded, 1 failed, 1 blocked" in result.out
 
 
+def test_a_person_at_a_terminal_edits(at_terminal: TerminalCommandLine) -> None:
+    """A restart that was edited to another service leaves the cause as it is, and the answer says so."""
+    result = at_terminal("demo", typed='e\n{"name": "web"}\n')
+    assert result.code == 0
+    assert "I restarted web. Now payments is down: out of memory" in " ".join(result.out.split())
+
+
 def test_a_person_who_does_not_answer_leaves_the_call_waiting(at_terminal: TerminalCommandLine) -> None:
     """At the end of the input the call stays pending, and the demo exits with 3."""
     result = at_terminal("demo", typed="")
@@ -133,7 +142,7 @@ def test_a_stream_shows_the_text_and_then_the_answer(command_line: CommandLine, 
     assert result.out.count("The payments service was down") == 1
 
 
-@pytest.mark.parametrize(("approve", "outcome"), [("all", "I restarted it"), ("none", "I could not restart it")])
+@pytest.mark.parametrize(("approve", "outcome"), [("all", "I restarted payments"), ("none", "I could not restart it")])
 def test_calls_of_the_demo_can_wait_for_approval(command_line: CommandLine, approve: str, outcome: str) -> None:
     """--approve applies to the demo's tools as to any others."""
     result = command_line("run", "--model", "demo", "--approve", approve)
