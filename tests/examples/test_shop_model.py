@@ -30,39 +30,39 @@ from agentloop.values import (
 )
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_SPELLING = wire_format("openai-chat")
+_WIRE_FORMAT = wire_format("openai-chat")
 _DRIVERS = [
     DriverOptions(driver, mode).build(shop_demo.scripted_inference(), shop_demo.CAPABILITIES)
     for driver, modes in MODES.items()
     for mode in modes
 ]
-WAYS: list[CanUseMode] = [
+ALL_MODES: list[CanUseMode] = [
     *[driver.mode_for(driver.inference) for driver in _DRIVERS],  # type: ignore[attr-defined]  # both drivers have it
     StructuredMode(variant="json_object"),
     ReActJsonMode(constrain="json_object"),
     ReActJsonMode(constrain=None),
 ]
-"""Every way in which a model can be asked, those for models of which less is known included."""
+"""Every mode, with the variants for models of limited capabilities."""
 ORDER = '{"number":5,"item":"clock","cents":100,"status":"delivered"}'
 FAILURE = 'LookupError: there is no order 1;\nObserved: "the closest number" is 77'
 
 
-def _spoken(mode: CanUseMode) -> str:
+def _mode_id(mode: CanUseMode) -> str:
     return "-".join([mode.name, *[str(getattr(mode, key)) for key in ("variant", "constrain") if hasattr(mode, key)]])
 
 
 def exchange(name: str, result: str, status: ToolStatus = ToolStatus.SUCCEEDED) -> ToolExchange:
-    """Make a call with this result, as the model is told it."""
+    """Return a call with this result, as a model sees it."""
     call = ToolCall("c", name, "{}")
-    failed = status is not ToolStatus.SUCCEEDED
-    kind, _, told = result.partition(": ")
+    is_failed = status is not ToolStatus.SUCCEEDED
+    error_type, _, message = result.partition(": ")
     execution = ToolExecution(
         id="e",
         key="x/1/0",
         call=call,
         status=status,
-        value=None if failed else result,
-        error=ErrorInfo(kind, told) if failed else None,
+        value=None if is_failed else result,
+        error=ErrorInfo(error_type, message) if is_failed else None,
         started_at=_NOW,
         ended_at=_NOW,
     )
@@ -77,96 +77,96 @@ FIRST_TURN = Message.assistant(
 )
 
 
-def asked(
+def request_for(
     *messages: Message, tools: tuple[ToolSpec, ...] | None = None, question: str = COMPLAINT.question
 ) -> InferenceRequest:
-    """Make a request, before it is put into a mode."""
+    """Return a request that no mode has rendered yet."""
     offered = tuple([tool.spec for tool in TOOLS]) if tools is None else tools
     return InferenceRequest((Message.user(question), *messages), shop_demo.SYSTEM_PROMPT, offered)
 
 
-def answered(request: InferenceRequest, mode: CanUseMode) -> InferenceResponse:
-    """Ask the scripted model in a mode, and read its answer in it."""
-    body = _SPELLING.encode_request(mode.render_request(request), shop_demo.CONFIG).body
+def response_to(request: InferenceRequest, mode: CanUseMode) -> InferenceResponse:
+    """Send a request to the scripted model in a mode, and parse the response."""
+    body = _WIRE_FORMAT.encode_request(mode.render_request(request), shop_demo.CONFIG).body
     status, headers, answer = scripted_model.respond(scripted_model.PATH, body)
-    return mode.parse_response(_SPELLING.decode_response(status, headers, answer), request)
+    return mode.parse_response(_WIRE_FORMAT.decode_response(status, headers, answer), request)
 
 
-def called(response: InferenceResponse) -> list[tuple[str, Any]]:
-    """Return the calls of an answer."""
+def calls_of(response: InferenceResponse) -> list[tuple[str, Any]]:
+    """Return the names and arguments of the calls in a response."""
     return [(call.name, json.loads(call.arguments_json)) for call in response.tool_calls]
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=_spoken)
-def test_it_begins_with_calls_side_by_side(mode: CanUseMode) -> None:
-    """In every notation the first answer holds the same three calls."""
-    assert called(answered(asked(), mode)) == [
+@pytest.mark.parametrize("mode", ALL_MODES, ids=_mode_id)
+def test_the_first_response_has_parallel_calls(mode: CanUseMode) -> None:
+    """In every notation, the first response has the same three calls."""
+    assert calls_of(response_to(request_for(), mode)) == [
         ("find_customer", {"name": "Ada Lovelace"}),
         ("track_order", {"number": 1002}),
         ("track_order", {"number": 1051}),
     ]
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=_spoken)
-def test_it_works_with_the_results_it_sees(mode: CanUseMode) -> None:
-    """The corrected number and the customer's id come from the results in the request, also where these span lines."""
-    assert called(answered(asked(FIRST_TURN), mode)) == [
+@pytest.mark.parametrize("mode", ALL_MODES, ids=_mode_id)
+def test_the_next_calls_depend_on_the_results(mode: CanUseMode) -> None:
+    """The corrected number and the customer's id come from the results in the request, which may span lines."""
+    assert calls_of(response_to(request_for(FIRST_TURN), mode)) == [
         ("track_order", {"number": 77}),
         ("list_orders", {"customer_id": 9}),
     ]
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=_spoken)
-def test_without_tools_it_answers_with_what_it_has(mode: CanUseMode) -> None:
-    """A request that offers no tools is answered with words, made of the results so far."""
-    response = answered(asked(FIRST_TURN, Message.user("This is your last answer."), tools=()), mode)
+@pytest.mark.parametrize("mode", ALL_MODES, ids=_mode_id)
+def test_a_request_without_tools_gets_an_answer(mode: CanUseMode) -> None:
+    """A request that offers no tools gets an answer from the results so far."""
+    response = response_to(request_for(FIRST_TURN, Message.user("This is your last answer."), tools=()), mode)
     assert response.tool_calls == ()
     assert response.text.startswith("Dear A,")
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=_spoken)
-def test_it_knows_no_other_question(mode: CanUseMode) -> None:
-    """Another question, or other tools, are answered with what it is."""
-    assert answered(asked(question="How are you?"), mode).text.startswith("I am a scripted model")
+@pytest.mark.parametrize("mode", ALL_MODES, ids=_mode_id)
+def test_an_unknown_question_is_answered_honestly(mode: CanUseMode) -> None:
+    """For another question, or with other tools, the model says that it is scripted."""
+    assert response_to(request_for(question="How are you?"), mode).text.startswith("I am a scripted model")
     other = (ToolSpec("add", "Add numbers.", {"type": "object"}),)
-    assert answered(asked(tools=other), mode).text.startswith("I am a scripted model")
+    assert response_to(request_for(tools=other), mode).text.startswith("I am a scripted model")
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=_spoken)
-def test_a_new_question_begins_anew(mode: CanUseMode) -> None:
-    """Calls that served an earlier question are not taken for those of the last one."""
-    again = asked(FIRST_TURN, Message.assistant("Dear A."), Message.user(COMPLAINT.question))
-    assert called(answered(again, mode)) == called(answered(asked(), mode))
+@pytest.mark.parametrize("mode", ALL_MODES, ids=_mode_id)
+def test_a_repeated_question_starts_again(mode: CanUseMode) -> None:
+    """Calls for an earlier question do not count for the last one."""
+    again = request_for(FIRST_TURN, Message.assistant("Dear A."), Message.user(COMPLAINT.question))
+    assert calls_of(response_to(again, mode)) == calls_of(response_to(request_for(), mode))
 
 
 @pytest.mark.parametrize("messages", [(), (FIRST_TURN,)])
-def test_a_streamed_answer_is_the_whole_one(messages: tuple[Message, ...]) -> None:
-    """The pieces of a stream come to the same answer, tokens included."""
-    request = asked(*messages)
-    body = _SPELLING.encode_request(request, shop_demo.CONFIG, stream=True).body
-    status, headers, sent = scripted_model.respond(scripted_model.PATH, body)
-    decoder = _SPELLING.stream_decoder(headers)
-    pieces = decoder.feed(sent)
+def test_a_streamed_response_equals_the_whole_one(messages: tuple[Message, ...]) -> None:
+    """The chunks of a stream add up to the same response and the same tokens."""
+    request = request_for(*messages)
+    body = _WIRE_FORMAT.encode_request(request, shop_demo.CONFIG, stream=True).body
+    status, headers, stream = scripted_model.respond(scripted_model.PATH, body)
+    decoder = _WIRE_FORMAT.stream_decoder(headers)
+    deltas = decoder.feed(stream)
     response = decoder.close()
-    whole = answered(request, WAYS[0])
+    whole = response_to(request, ALL_MODES[0])
     assert (status, response.parts, response.finish_reason) == (200, whole.parts, whole.finish_reason)
     assert response.usage.output_tokens == whole.usage.output_tokens
-    told = "".join([piece.text for piece in pieces if piece.kind == "text"])
-    assert told == whole.text
-    assert len(pieces) > len(whole.parts)
+    assert "".join([delta.text for delta in deltas if delta.kind == "text"]) == whole.text
+    assert len(deltas) > len(whole.parts)
 
 
-def test_it_keeps_nothing_between_requests() -> None:
-    """The same request gets the same answer, whatever was asked in between."""
+def test_the_model_is_stateless() -> None:
+    """The same request gets the same response, whatever other requests came in between."""
     first, second = (
-        _SPELLING.encode_request(request, shop_demo.CONFIG).body for request in (asked(), asked(FIRST_TURN))
+        _WIRE_FORMAT.encode_request(request, shop_demo.CONFIG).body
+        for request in (request_for(), request_for(FIRST_TURN))
     )
     before = scripted_model.respond(scripted_model.PATH, first)
     scripted_model.respond(scripted_model.PATH, second)
     assert scripted_model.respond(scripted_model.PATH, first) == before
 
 
-def test_it_has_one_address() -> None:
-    """A request to another path is answered with 404."""
+def test_the_model_has_one_address() -> None:
+    """A request to another path gets 404."""
     status, _, _ = scripted_model.respond("/v2/anything", b"{}")
     assert status == 404
