@@ -53,6 +53,7 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
     def _compiled(self, state: AgentState) -> _CompiledHistory:
         messages, summary = state.messages, Summary.of(state)
         history_length = state.execution.history_length if state.execution is not None else len(messages)
+        # An interceptor may have removed messages since the execution started.
         history_length = min(history_length, len(messages))
         cache = self._cache if self._cache is not None else _Cache()
         compiled = cache.get(messages, history_length, summary)
@@ -65,6 +66,7 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         self, messages: tuple[Message, ...], history_length: int, summary: Summary | None, cache: _Cache
     ) -> _CompiledHistory:
         covered, summarized_at = (summary.covers, summary.at) if summary is not None else (0, 0)
+        # Messages since the later of both are shown unchanged, so that each request extends the previous one.
         end = max(history_length, summarized_at)
         source = messages[:end]
         visible = (*self.of_history(messages[covered:history_length]), *messages[max(covered, history_length) : end])
@@ -155,6 +157,7 @@ class _Cache:
 
     def retained_messages(self, source: tuple[Message, ...], covered: int) -> tuple[list[Message], list[Message]]:
         """Return the summarized messages that are still shown: those before the summary, and those after it."""
+        # A summary that covers less, or another conversation: start reading again.
         if self._retained.position > covered or source[: len(self._summarized)] != self._summarized:
             self._retained = RetainedMessages()
         retained, self._summarized = self._retained, source[:covered]

@@ -40,6 +40,7 @@ class RetainedMessages:
     def advance(self, messages: Sequence[Message]) -> None:
         """Read one more message of this conversation."""
         index, message = self.position, messages[self.position]
+        # Leading only while nothing else has come before.
         if self.leading == index and (message.role == "system" or SUMMARY in message.metadata):
             self.leading += 1
         elif message.role == "user":
@@ -53,6 +54,7 @@ class RetainedMessages:
         opening, latest = self._opening, self._latest
         if opening is None or latest is None:
             return ()
+        # When a user's message comes next, it is the question; an earlier one belongs to it only in the same turn.
         if self.position < len(messages) and messages[self.position].role == "user":
             return (opening,) if _is_continued_by_user(messages[self.position - 1]) else ()
         return (opening,) if opening == latest else (opening, latest)
@@ -92,6 +94,7 @@ def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, M
             if not isinstance(part, ToolExchange):
                 continue
             execution = part.execution
+            # A failed call supersedes nothing: the older result is still the best one.
             rule = rules.get(execution.name)
             if rule is None or not execution.succeeded:
                 continue
@@ -102,6 +105,7 @@ def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, M
                     stale[stale_index].add(stale_part)
             calls.setdefault(key, (execution.arguments, []))[1].append((index, part_index))
     stubbed = {index: _with_stubs(messages[index], part_indexes) for index, part_indexes in stale.items()}
+    # A message whose results are all shorter than the notice is unchanged.
     return {index: message for index, message in stubbed.items() if message is not messages[index]}
 
 

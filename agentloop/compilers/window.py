@@ -63,6 +63,7 @@ class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccept
     def _window(self, state: AgentState) -> _Window:
         cache = self._cache if self._cache is not None else _WindowCache()
         window = cache.window
+        # A driver asks for the messages and the epoch of the same state.
         if window is not None and cache.state is state:
             return window
         messages, capacity = tuple(self.inner.compile(state)), self.capacity(state)
@@ -228,6 +229,7 @@ class _Window:
         Args:
             inner: the epoch of the inner compiler.
         """
+        # A window that was never full shows what the inner compiler shows.
         if not self.epoch_start:
             return inner
         kept, superseded = len(self.head), len(self.stubs) + inner.superseded
@@ -235,6 +237,7 @@ class _Window:
 
     def _shrink(self, messages: tuple[Message, ...], end: int) -> None:
         """Begin an epoch before message `end`: first replace stale results, then drop the oldest messages."""
+        # Stale results are replaced only now, because replacing them earlier would change what the provider has cached.
         retained, sizes = self._retained, self._sizes
         start = retained.position
         for offset, stub in stub_stale_results(messages[start:end], self.tools).items():

@@ -78,6 +78,7 @@ class AuditLog(Interceptor):
         try:
             execution.call.arguments  # noqa: B018  # parses them
         except MalformedArguments as error:
+            # Nothing tells where the secrets are in text that cannot be parsed, and its error message quotes it.
             content["arguments"] = MASK
             content["error"] = type(error).__name__ if execution.has_error else ""
         else:
@@ -94,6 +95,7 @@ def _create_writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:
     if to is None:
         return lambda entry: logger.info("%s", format_json(entry).decode())
     if isinstance(to, str | Path):
+        # Opened for each line: an interceptor has no end of life at which it could close the file.
         path = Path(to)
 
         def append(entry: Mapping[str, Any]) -> None:

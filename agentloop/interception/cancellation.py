@@ -58,6 +58,7 @@ class CancellationToken(Interceptor):
                 return
             self.reason = reason
             waiting = dict(self._waiting)
+        # Futures are not thread-safe: each is resolved on its own event loop.
         for future, loop in waiting.items():
             loop.call_soon_threadsafe(_wake, future)
 
@@ -76,6 +77,7 @@ class CancellationToken(Interceptor):
         """Block the call."""
         if self.reason is None:
             return point
+        # Blocked as well as stopped: the signal takes effect after the step, and the call must not start.
         return self._stop(point).block(f"cancelled before it ran: {self.reason}")
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
@@ -90,6 +92,7 @@ class CancellationToken(Interceptor):
         return self._stop(point)
 
     def _stop(self, point: S) -> S:
+        # Every point after the cancellation would add another signal otherwise.
         if self.reason is None or _is_stopped_by_user(point):
             return point
         return point.stop(self.reason, reason=StopReason.USER_REQUESTED)
@@ -114,6 +117,7 @@ class CancellationToken(Interceptor):
             has_result = not task.cancelled() and task.exception() is None
             return task.result() if has_result else None
         except asyncio.CancelledError:
+            # The execution's own task is cancelled: the operation must not outlive it.
             task.cancel()
             await asyncio.wait((task,))
             raise

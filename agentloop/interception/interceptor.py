@@ -54,6 +54,7 @@ class Interceptor(CanIntercept):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note which points the subclass overrides."""
         super().__init_subclass__(**kwargs)
+        # Once per class, not per instance: interceptors are created for each execution.
         cls._points = frozenset(name for name in POINTS if getattr(cls, name) is not getattr(Interceptor, name))
 
     @property
@@ -129,6 +130,7 @@ class FunctionInterceptor(CanIntercept):
     """An interceptor that calls one function at one point."""
 
     def __init__(self, point: type[Point], function: Callable[..., Any], priority: int) -> None:
+        # `before_step(check())` in place of `before_step(check)` would otherwise fail in the middle of a run.
         if not callable(function):
             raise TypeError(f"{point.point_name}() takes a function, not {function!r}")
         self._point_name = point.point_name

@@ -55,6 +55,8 @@ class Rule:
 
     def matches(self, point: BeforeToolUse) -> bool:
         """Return whether the call fulfills every condition of the rule."""
+        # Case-sensitive on every platform: tool names are, and `fnmatch` would ignore case on Windows.
+        # The predicate is last, so that it is not called for arguments of another tool.
         return (
             fnmatchcase(point.call.name, self.tool)
             and fnmatchcase(point.state.agent_id, self.caller)
@@ -131,6 +133,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Block a call that is denied or not allowed."""
         name = point.call.name
+        # Denying rules are checked first, so no order of the rules can allow a call that one of them denies.
         denying = first_match(self.deny, point)
         if denying is not None:
             return await self._block(point, denying, denying.reason or f"the tool {name!r} is not permitted")
@@ -147,6 +150,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     async def _report(self, point: BeforeToolUse, rule: Rule | None, reason: str, *, is_allowed: bool) -> None:
         if self._events is None:
             return
+        # The step of the call, which is not the current step when a suspended call is resumed.
         place = parse_key(point.key)
         step_number = place[0] if place is not None else None
         details = (point.key, point.call.name, is_allowed, "" if rule is None else str(rule), reason)
@@ -190,7 +194,8 @@ class RequireApproval(Interceptor):
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that requires a decision and has none."""
         if point.decision is not None:
-            return point.suspend()  # does not suspend again, but takes back changes since the decision
+            # This does not suspend the call again; it takes back what outer interceptors changed since the decision.
+            return point.suspend()
         rule = first_match(self.calls, point)
         if rule is None or first_match(self.unless, point) is not None:
             return point

@@ -73,10 +73,12 @@ class InterceptorStack(CanIntercept):
 
     def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution; layers that accept its scope or its events receive them."""
+        # A replay leaves out interceptors that touch the world, and compares what the others change with the record.
         log = scope.log
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
         layers = tuple([self._bind_layer(layer, events, scope) for layer in admitted])
+        # Most layers accept nothing, and then the stack need not be compiled for each execution.
         is_unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))
         compiled = self._compiled if is_unchanged else _compile(layers)
         return evolve(self, layers=layers, compiled=compiled, events=events, replay=replay)
@@ -138,6 +140,7 @@ class InterceptorStack(CanIntercept):
             if self._replay is not None:
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)
             if self._events is not None:
+                # Identity first: comparing two states compares all of their messages.
                 changed = result is not point and result != point
                 await emit(self._events, InterceptorRan, result.state, layer.name, point.point_name, changed)
             point = result
@@ -154,6 +157,7 @@ class InterceptorStack(CanIntercept):
             ContractViolation: when a layer does not return an outcome of the operation.
             Exception: what the operation raises.
         """
+        # Wrapped from the inside out, so that the outermost layer is called first.
         for layer in reversed(self._compiled.get(point.point_name, ())):
             proceed = _wrap(layer, point, proceed)
             if self._events is not None:
@@ -183,6 +187,7 @@ async def _call(layer: CanIntercept, point: S) -> S:
         raise
     except Exception as error:
         raise InterceptorFailed(layer.name, point.point_name, error) from error
+    # The usual mistake is a method without a return statement: fail here, with the name of the interceptor.
     if not isinstance(result, type(point)):
         raise ContractViolation(
             f"the interceptor {layer.name} returned {result!r:.100} at {point.point_name}; return the "
@@ -196,6 +201,7 @@ def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
     after = point.state.execution
     if after is None or before.execution is None or after.continuation is before.execution.continuation:
         return point
+    # Signals are only ever appended, so those beyond the earlier count are the interceptor's.
     count = len(before.execution.continuation.signals)
     signals = after.continuation.signals
     signed = (*signals[:count], *[_with_source(signal, interceptor) for signal in signals[count:]])

@@ -96,6 +96,7 @@ class StopOnRepeatedCalls(Interceptor):
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""
+        # Counting goes back no further than the higher threshold, so its cost does not grow with the run.
         thresholds = self._thresholds(point.call.name)
         max_count = max(thresholds.warn_at or 0, thresholds.stop_at or 0)
         times = _count_repetitions(point, max_count) if max_count else 1
@@ -146,10 +147,12 @@ def _has_same_arguments(call: ToolCall, earlier: ToolCall) -> bool:
     try:
         return canonical_json(call.arguments) == canonical_json(earlier.arguments)
     except MalformedArguments:
+        # Arguments that cannot be parsed are the same only if their text is.
         return False
 
 
 def _parts_without_notice(execution: ToolExecution) -> tuple[ContentPart, ...]:
+    # Earlier results in the state may have a notice of this interceptor, which is not part of the result.
     parts = execution.parts
     last = parts[-1] if parts else None
     return parts[:-1] if isinstance(last, Text) and last.text.startswith(_NOTICE_PREFIX) else parts

@@ -90,6 +90,7 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
     async def before_step(self, point: BeforeStep) -> BeforeStep:
         """Summarize, if the conversation has become too long."""
         state = point.state
+        # Neither a stopped execution nor a step that settles suspended calls sends a request that a summary could shorten.
         if state.stop_signal is not None or state.pending:
             return point
         covered = self._messages_to_cover(state)
@@ -115,6 +116,7 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
         if total <= self.tokens:
             return None
         keep = self.tokens // 4 if self.keep is None else self.keep
+        # The newest message always stays: it is what the model has to answer.
         covered = min(bisect_left(sums, sums[-1] - keep), len(messages) - 1)
         # Without an answer among them, the messages are only questions, and these stay anyway.
         has_answer = any(message.role == "assistant" for message in messages[first:covered])

@@ -56,6 +56,7 @@ class ToolSearch(ToolGroup):
     name: str = field(default="search_tools", kw_only=True, validator=min_len(1))
 
     def __attrs_post_init__(self) -> None:
+        # With two tools of one name, the model could call only one of them.
         if self.name in self.tools:
             raise ToolDefinitionError(
                 f"a tool that can be searched has the name {self.name!r} of the tool that searches; pass another name=…"
@@ -130,6 +131,7 @@ class SearchTool(Tool):
         """Pure."""
         return Effect.PURE
 
+    # Built at the first search: most executions with many tools never search.
     @cached_property
     def _ranking(self) -> ToolRanking:
         return ToolRanking.of(self.specs)
@@ -165,6 +167,7 @@ class OfferDiscoveredTools(Interceptor):
         if not searchable:
             return point
         # Discovered tools come last, in order of discovery, so that each request extends the tools of the previous one.
+        # Each message is read once for the whole conversation, however many steps it has.
         fingerprint = (OfferDiscoveredTools, self.search_name)
         names_by_message = encode_each(point.state.messages, fingerprint, self._names_in_message)
         discovered = dict.fromkeys(name for names in names_by_message for name in names if name in searchable)
@@ -228,12 +231,14 @@ class ToolRanking:
             query: words in any order; a tool's whole name returns that tool first.
             max_results: the maximum number of tools.
         """
+        # Sorted, because the order in which floats are added changes the sum, and that of a set varies between processes.
         terms = sorted(set(_stems(query)))
         name = query.strip()
         scores = [
             float("inf") if spec.name == name else self._score(weights, terms)
             for spec, weights in zip(self.specs, self.term_weights, strict=True)
         ]
+        # Python's sort is stable, so equally good tools keep their order.
         matches = [index for index, score in enumerate(scores) if score > 0]
         return [self.specs[index] for index in sorted(matches, key=lambda index: -scores[index])[:max_results]]
 

@@ -114,6 +114,7 @@ class BeforeStep(StatePoint):
     @property
     def is_short_circuited(self) -> bool:
         """Whether a layer has stopped the execution for a reason that a continuation cannot override."""
+        # A soft signal does not skip the others: one of them may request a continuation.
         execution = self.state.execution
         return execution is not None and execution.continuation.hard_signal is not None
 
@@ -322,6 +323,7 @@ class AroundToolUse(AroundPoint[ToolExecution]):
 
     def succeed(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
         """Create a successful execution with this value, to return without proceeding."""
+        # `with_value` replaces status and error.
         return self.fail("", status=ToolStatus.CANCELLED).with_value(value, content)
 
     def fail(self, message: str, *, type: str = "ToolFailed", status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:  # noqa: A002  # names the ErrorInfo field

@@ -56,6 +56,7 @@ class UsageMeter:
         execution = state.execution
         if execution is None:
             return
+        # The length of the input is only needed where a provider reports no tokens, but by then it is too late to measure.
         if not self._counted_steps and execution.steps:
             before = state.messages[: execution.history_length]
             self._history_bytes = length(state.context.system_prompt) + sum(map(message_length, before))
@@ -102,6 +103,7 @@ class UsageMeter:
                 input_tokens=input_tokens if usage.input_tokens is None else usage.input_tokens,
                 output_tokens=output_tokens if usage.output_tokens is None else usage.output_tokens,
             )
+        # The size of the input comes first: some prices rise with it.
         price = self.price(model, usage.input_tokens or 0)
         return usage.total_tokens or 0, (price.cost(usage) or 0) if price is not None else 0
 
@@ -109,10 +111,12 @@ class UsageMeter:
         """Return the price of a model, or the assumed one; None when nothing is to be counted."""
         if self.prices is None:
             return None
+        # A provider may answer with a model name of its own, which no list of prices has.
         candidates = (self.prices.price(name, input_tokens) for name in (model, self.model) if name)
         price = next((price for price in candidates if price is not None), None)
         if price is not None:
             return price
+        # Before the first response no model may be known; that is not an unknown price yet.
         if model or self.model:
             self._note_missing(f"the price of the model {model or self.model!r} is not known")
         return None if self.unknown == "allow" else self.prices.assumed
@@ -359,10 +363,12 @@ def reserve_inference(
     if meter.unknown == "refuse" and meter.missing:
         reason = StopReason.TOKEN_LIMIT if account.limits.cost is None else StopReason.COST_LIMIT
         raise agent_stop(unknown_usage_signal(reason, meter.missing))
+    # Providers bound the output by `max_tokens` only, so without it the worst case is the maximum of the model.
     requested = request.options.max_tokens or max_output_tokens
     quote = Quote(entry.input_estimate, requested, price)
     capped = quote.capped(limits)
     entry.reservation = account.reserve(capped.amounts) if capped.is_sufficient(requested) else None
+    # None also when a concurrent lease has taken what remained since it was read.
     if entry.reservation is None:
         return quote.tightest_limit(limits)
     if capped.output_tokens >= requested:

@@ -98,10 +98,12 @@ class Limits:
 
     def share(self, share: float) -> Limits:
         """Return this share of each limit, rounded down."""
+        # Rounded down, so that the shares of several leases never add up to more than the limit.
         return self._combined(NO_AMOUNTS, lambda limit, _: int(limit * share))
 
     def allows(self, amounts: Amounts) -> bool:
         """Return whether these amounts fit; a limit that is exceeded already refuses only amounts of its own kind."""
+        # A call must not be refused because the tokens are exceeded: each limit has a point at which it is enforced.
         rest = self.minus(amounts)
         return not (
             (amounts.steps and _is_negative(rest.steps))
@@ -157,6 +159,7 @@ def limit_signal(
         is_estimated: whether the counts are estimates.
         **counts: how much was used, by name; `cost` in cost units.
     """
+    # `g` would print a limit of a million tokens as 1e+06.
     number = str(limit) if isinstance(limit, int) else f"{limit:g}"
     amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
     usage = _format_usage(reason, counts, is_estimated=is_estimated)

@@ -43,6 +43,7 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
     _terms: BudgetTerms = field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
+        # Built at once, so that missing prices are an error of the construction and not of the first run.
         object.__setattr__(self, "_terms", self._build_terms())
 
     @abstractmethod
@@ -165,6 +166,7 @@ class Budget(BudgetInterceptor):
         )
 
     def _create_lease(self, lent: BudgetAccount, seconds: float | None) -> CanIntercept:
+        # A copy of this budget, so that the nested execution has the same prices, reserve and name.
         limits = lent.limits
         return evolve(
             self,

@@ -85,6 +85,7 @@ class RunningBudget:
         reservation, granted = self.account.reserve_up_to(self.remaining().share(share).tightened(requested))
         used_before = NO_AMOUNTS if resuming is None else self.usage_of(resuming)
         seconds_before = 0.0 if resuming is None else _seconds_run(resuming)
+        # The resumed execution counts from its own start, so its earlier usage is added to the limits, and subtracted below.
         lent = BudgetAccount(granted.plus(used_before))
         deadlines = [
             max(limit, 0.0) + seconds_before for limit in (self.remaining_seconds(), seconds) if limit is not None
@@ -108,6 +109,7 @@ def _seconds_run(state: AgentState) -> float:
 
 # --- the current budget -----------------------------------------------------------------------------------------
 
+# A context variable, because calls of one batch run concurrently, each with its own key; threads of tools get a copy.
 _CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)
 
 

@@ -41,6 +41,7 @@ class Price:
         """Return the cost of this usage in cost units; None when its input or its output is unknown."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
+        # Cached tokens are part of `input_tokens`, whatever the wire format reports.
         cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
         plain = max(usage.input_tokens - cached - written, 0)
         return (
@@ -146,6 +147,7 @@ class PublishedPrices(Prices):
         return _published_price(model, self.provider, self.at, max(input_tokens, 1))
 
 
+# The package is asked for the prices of single tokens, because it only calculates whole usages.
 @lru_cache(maxsize=1024)
 def _published_price(model: str, provider: str | None, at: datetime, input_tokens: int) -> Price | None:
     from genai_prices import Usage, calc_price  # noqa: PLC0415  # the border: loaded when a price is needed

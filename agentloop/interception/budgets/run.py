@@ -146,9 +146,11 @@ class BudgetRun(Interceptor):
         state = point.state
         if self._time.is_over(state):
             return _stop(point, self._time.signal)
+        # Suspended calls are settled in the step that made them: no new step, and no inference.
         if _is_settling(state):
             return point
         entry = self._entry(state)
+        # The state is the authority: it also has inferences that were made before it was stored, or between steps.
         self._update_used(entry, state)
         signal = self._reserve.exceeded_signal(self.account, entry)
         if signal is None and not self.account.try_use(entry, Amounts(steps=1)):
@@ -175,6 +177,7 @@ class BudgetRun(Interceptor):
 
     def _add_recorded_leases(self, entry: AccountEntry, state: AgentState) -> None:
         """Add the leases of calls whose recorded outcome was reused: those calls did not run, and gave no lease now."""
+        # A call with an attachment and without a lease in this process was answered from the journal.
         lending_keys, entry.delegated_by_call = set(entry.delegated_by_call), {}
         step = state.last_step
         if self.log is None or self.create_lease is None or step is None:
@@ -190,6 +193,7 @@ class BudgetRun(Interceptor):
         meter = entry.meter
         if self._has_token_or_cost_limit:
             meter.count(state)
+        # Calls beyond the limit were blocked, so they are not counted; what is used stays within the limit.
         calls = state.tool_call_count
         remaining = self.account.remaining.tool_calls
         allowed = calls if remaining is None else min(calls, max(remaining, 0) + entry.used.tool_calls)
@@ -199,6 +203,7 @@ class BudgetRun(Interceptor):
         signal = self._reserve.near_signal(self.account, entry, state)
         if not self.terms.wrap_up or not self._time.is_over_for_tools(state):
             return signal
+        # Of two limits that are near, the one with the higher weight is the reason of the stop.
         time_signal = self._time.signal
         return time_signal if signal is None or signal.reason.weight < time_signal.reason.weight else signal
 
@@ -214,6 +219,7 @@ class BudgetRun(Interceptor):
         if not self.terms.reserves:
             return point if entry.final_signal is None else point.with_request(_last_request(point.request))
         self.account.release(entry)
+        # First without the reserve; an inference that needs a part of it is the last one, and is sent without tools.
         if entry.final_signal is None:
             result = self._reserve_inference(entry, point, self.account.remaining.minus(self._reserve.amounts))
             if isinstance(result, InferenceRequest):
@@ -236,6 +242,7 @@ class BudgetRun(Interceptor):
         try:
             return await _run_within(self._time.remaining(point.state), proceed)
         except BaseException as error:
+            # Also when the task is cancelled: a reservation that is never released would make the budget smaller for good.
             self.account.release(self._entry(point.state))
             if isinstance(error, _TimeIsUpError):
                 raise agent_stop(self._time.signal) from None
@@ -245,6 +252,7 @@ class BudgetRun(Interceptor):
         """Replace the reservation by the usage, and remove tool calls from the last answer."""
         entry = self._entry(point.state)
         response = point.response
+        # In place of the reservation; the next step replaces this by what the state says, which may know more.
         if self.terms.reserves:
             output_estimate = parts_length(response.parts) // BYTES_PER_TOKEN
             tokens, cost = entry.meter.measure(response.usage, response.model, entry.input_estimate, output_estimate)
@@ -271,6 +279,7 @@ class BudgetRun(Interceptor):
         limit = self.account.limits.tool_calls
         if limit is None or added <= 0 or self.account.try_use(entry, Amounts(tool_calls=added)):
             return point
+        # With a last answer, the execution continues until the model has given it.
         signal = limit_signal(StopReason.TOOL_CALL_LIMIT, limit, call=number)
         return (point if self.terms.wrap_up else _stop(point, signal)).block(signal.message)
 
@@ -326,6 +335,7 @@ class BudgetRun(Interceptor):
 
     def _entry(self, state: AgentState) -> AccountEntry:
         """Return the execution's entry; a new one takes over what the state says about ended leases."""
+        # Restored once: after that the entry knows more than the state, which is updated only after each step.
         entry = self.account.entry(state, self._create_meter)
         if not entry.is_restored:
             entry.is_restored, entry.delegated = True, delegated_usage(state, self.name)
@@ -431,6 +441,7 @@ class _Reserve:
 
     def near_signal(self, account: BudgetAccount, entry: AccountEntry, state: AgentState) -> StopSignal | None:
         """Return the signal for a limit so near that the next answer has to be the last; time is not considered."""
+        # Without a share there is no last answer, and the execution stops when a limit is reached.
         if not self.share:
             return None
         remaining, reserved = account.remaining, self.amounts
@@ -460,6 +471,7 @@ class _Reserve:
         return limit_signal(reason, limits.tool_calls or 0, is_near=is_near, calls=used.tool_calls)
 
     def _part(self, limit: int | None) -> int:
+        # Rounded first: 0.07 of 100 is 7.000000000000001 as a float, and its ceiling would be 8.
         return 0 if limit is None else ceil(round(limit * self.share, 6))
 
 

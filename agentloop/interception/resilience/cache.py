@@ -62,6 +62,7 @@ class Cache(ResilienceLayer):
         if policy is None:
             return await proceed()
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
+        # Canonical, so that equal arguments in any order and spelling have the same key.
         key = format_json([self.caller(point), canonical_json(point.arguments)]).decode()
         now = self._clock.monotonic()
         cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))

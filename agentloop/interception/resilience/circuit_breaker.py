@@ -66,6 +66,7 @@ class Circuit(Value):
             return self
         if self.status is CircuitStatus.HALF_OPEN:
             return evolve(self, admitted=self.admitted + 1)
+        # An open circuit has no timer: the first call after its time makes it half-open and is the first probe.
         return Circuit(CircuitStatus.HALF_OPEN, opened_at=self.opened_at, admitted=1, period=self.period + 1)
 
     def with_success(self, policy: CircuitPolicy, period: int) -> Circuit:
@@ -90,6 +91,7 @@ class Circuit(Value):
         """Return the circuit after a call of this period ended neither as a success nor as a failure, such as cancelled."""
         if period != self.period or self.status is not CircuitStatus.HALF_OPEN:
             return self
+        # Another probe takes its place, or the circuit would stay half-open forever.
         return evolve(self, admitted=self.admitted - 1)
 
 
@@ -129,6 +131,7 @@ class CircuitBreaker(ResilienceLayer):
         policy = point.policy.circuit or self.policy
         if policy is None:
             return await proceed()
+        # The prefix keeps a tool apart from a dependency of the same name.
         name = policy.dependency or f"tool {point.call.name}"
         now = self._clock.monotonic()
         before, after = await self._update(name, policy, lambda circuit: circuit.with_request(policy, now))
@@ -143,7 +146,7 @@ class CircuitBreaker(ResilienceLayer):
             execution = await proceed()
             is_success = _IS_SUCCESS.get(execution.status)
         finally:
-            # Also when the call is cancelled: a probe that never reports back would keep the circuit half-open forever.
+            # Also when the call is cancelled, so that every admitted call is accounted for.
             before, after = await self._update(name, policy, self._with_outcome(policy, after.period, is_success))
         if after.status is CircuitStatus.OPEN and before.status is not CircuitStatus.OPEN:
             await self._report(CircuitOpened, point, name, policy.seconds)
@@ -173,6 +176,7 @@ class CircuitBreaker(ResilienceLayer):
         def transition(stored: Circuit | None) -> Update[Circuit, tuple[Circuit, Circuit]]:
             before = stored or _NEW_CIRCUIT
             after = change(before)
+            # A circuit must not expire while it is open: a new one would be closed.
             return Update(after, now + policy.seconds + _IDLE_SECONDS, (before, after))
 
         return await self.store.update(_CIRCUITS, name, now, transition)

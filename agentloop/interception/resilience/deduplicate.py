@@ -173,6 +173,7 @@ class TrackedCall:
 
     async def wait(self) -> None:
         """Wait until the call has ended."""
+        # Created on demand: most calls have no duplicate that waits for them.
         if self.call.ended is None:
             if self._has_ended is None:
                 self._has_ended = asyncio.Event()
@@ -199,6 +200,7 @@ class TrackedCalls:
 
     def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> TrackedCall | None:
         """Return the newest call that is the same as this one."""
+        # The newest first: of calls within a time or a number of steps, it is the most likely match.
         for tracked in reversed(self._groups.get(group, ())):
             if deduplicator.is_same(call, tracked.call):
                 return tracked
@@ -289,6 +291,7 @@ class Deduplicate(ResilienceLayer):
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
         call = self._seen_call(point)
         group = by.group(call)
+        # Searched again after each wait: when a call has failed, one of those that waited runs, and the others wait for it.
         while True:
             earlier = calls.find(call, group, by)
             if earlier is None or earlier in _ENCLOSING_CALLS.get():
@@ -305,7 +308,8 @@ class Deduplicate(ResilienceLayer):
         self, proceed: ProceedToolUse, calls: TrackedCalls, tracked: TrackedCall, *, remember: bool
     ) -> ToolExecution:
         token = _ENCLOSING_CALLS.set((*_ENCLOSING_CALLS.get(), tracked))
-        tracked.is_in_doubt = True  # until the outcome is known: this task may be cancelled
+        # In doubt until the outcome is known, because this task may be cancelled.
+        tracked.is_in_doubt = True
         try:
             execution = await proceed()
             tracked.is_in_doubt = execution.may_have_run or execution.status in _UNCERTAIN
@@ -320,6 +324,7 @@ class Deduplicate(ResilienceLayer):
     def _calls(self, *, across_executions: bool) -> TrackedCalls:
         if self._calls_of_execution is not None and not across_executions:
             return self._calls_of_execution
+        # Calls of another event loop, in another thread, could not be waited for.
         loop = asyncio.get_running_loop()
         calls = self._calls_of_loops.get(loop)
         if calls is None:

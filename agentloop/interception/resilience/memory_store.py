@@ -23,6 +23,7 @@ class MemoryStore(CanKeepState):
 
     async def update(self, namespace: Namespace, key: str, now: float, transition: Transition[S, R]) -> R:
         """Replace one state by what the transition returns."""
+        # A thread lock, not an asyncio lock: executions in other threads may share the store, and nothing here awaits.
         with self._lock:
             entries = self._entries.setdefault(namespace.name, _Entries())
             state, expires_at = entries.states.get(key, (None, now))
@@ -48,6 +49,7 @@ class _Entries:
 
     def make_room(self, max_entries: int | None, now: float) -> None:
         """Delete expired states whenever their number has doubled, and evict those that are too many."""
+        # Sweeping only when the number has doubled makes the cost of an update constant on average.
         if len(self.states) >= self.sweep_size:
             for key in [key for key, (_, expires_at) in self.states.items() if expires_at <= now]:
                 del self.states[key]

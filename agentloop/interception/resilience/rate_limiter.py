@@ -63,6 +63,7 @@ class RateLimiter(ResilienceLayer):
         if limit is None:
             return await proceed()
         bucket = _bucket_name(limit, point)
+        # The token is reserved before the wait, so that waiting calls keep their order and none of them has to compete.
         delay, is_refused = await self._take_token(limit, bucket)
         if delay:
             await self._report(ToolCallRateLimited, point, bucket, delay, is_refused)

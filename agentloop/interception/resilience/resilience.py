@@ -84,6 +84,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call inside the layers."""
+        # Before the layers, which all read the policy of the point.
         if self.tools:
             point = self._with_policy(point)
         for layer in reversed(self._layers):

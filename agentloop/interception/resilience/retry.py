@@ -52,6 +52,7 @@ class Retry(ResilienceLayer):
         if policy is None or policy.max_attempts == 1:
             return await proceed()
         started = self._clock.monotonic()
+        # Outside tenacity: calls that succeed at once, which is most of them, do not load it.
         first = await proceed()
         if not _is_retryable(policy, first):
             return first
@@ -82,6 +83,7 @@ class Retry(ResilienceLayer):
         def stop(state: tenacity.RetryCallState) -> bool:
             if state.attempt_number >= policy.max_attempts:
                 return True
+            # An attempt that could only start after the deadline is not waited for.
             return deadline is not None and self._clock.monotonic() - started + state.upcoming_sleep >= deadline
 
         async def report(state: tenacity.RetryCallState) -> None:
@@ -115,6 +117,7 @@ def _combine(attempts: list[ToolExecution]) -> ToolExecution:
     last = attempts[-1]
     if last.succeeded:
         return last
+    # A refused attempt says why there was no retry, but not why the call failed: the error has both.
     ran = next(attempt for attempt in reversed(attempts) if attempt.status is not ToolStatus.BLOCKED)
     error = ran.error
     if last.status is ToolStatus.BLOCKED and error is not None:

@@ -60,6 +60,7 @@ class AttemptTimeout(ResilienceLayer):
         execution = await (proceed() if self.seconds is None else _run_within(self.seconds, proceed))
         if execution is None:
             execution = _timed_out(point, f"the tool {point.call.name!r} did not end within {self.seconds:g} seconds")
+        # Attempts that the executor has cancelled are reported here as well: it knows calls, but no attempts.
         if execution.status is ToolStatus.TIMED_OUT:
             await self._report(ToolAttemptTimedOut, point)
         return execution
