@@ -24,18 +24,12 @@ from agentloop.events import InterceptorRan
 from agentloop.interception import (
     POINTS,
     InterceptorStack,
-    after_execution,
     after_inference,
-    after_step,
-    after_tool_use,
     around_inference,
-    around_tool_use,
     before_execution,
     before_inference,
     before_step,
-    before_tool_use,
     on_error,
-    on_stop,
 )
 from agentloop.testing import Ledger, toy_tools
 from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
@@ -59,7 +53,7 @@ def create_loop(*interceptors: CanIntercept, lines: Any = None) -> AgentLoop:
     return AgentLoop(ToolCallingDriver(ScriptedInference(*script)), toy_tools(Ledger()), interceptors=interceptors)
 
 
-def recording_functions(records: list[str], label: str) -> list[Callable[..., Any]]:
+def recording_functions(records: list[str], label: str) -> dict[str, Callable[..., Any]]:
     """Return for each point a function that records when it is called."""
 
     def plain(name: str) -> Callable[[Point], Point]:
@@ -78,34 +72,18 @@ def recording_functions(records: list[str], label: str) -> list[Callable[..., An
 
         return record
 
-    return [around(name) if name.startswith("around") else plain(name) for name in POINTS]
+    return {name: around(name) if name.startswith("around") else plain(name) for name in POINTS}
 
 
-FORMS: tuple[Any, ...] = (
-    before_execution,
-    before_step,
-    before_inference,
-    around_inference,
-    after_inference,
-    before_tool_use,
-    around_tool_use,
-    after_tool_use,
-    after_step,
-    on_stop,
-    after_execution,
-    on_error,
-)
+FORMS: dict[str, Any] = {name: getattr(interception, name) for name in POINTS}
+"""The function of each point."""
 
 
 def test_higher_priority_is_outside() -> None:
     """Higher priority runs first on the way in and last on the way out, at every point of a run."""
     records: list[str] = []
-    inner = [
-        form(function, priority=1) for form, function in zip(FORMS, recording_functions(records, "inner"), strict=True)
-    ]
-    outer = [
-        form(function, priority=9) for form, function in zip(FORMS, recording_functions(records, "outer"), strict=True)
-    ]
+    inner = [FORMS[name](function, priority=1) for name, function in recording_functions(records, "inner").items()]
+    outer = [FORMS[name](function, priority=9) for name, function in recording_functions(records, "outer").items()]
     create_loop(*inner, *outer, lines=("done",)).execute_sync("go")
     assert records == [
         "outer before_execution",
@@ -132,9 +110,7 @@ def test_higher_priority_is_outside() -> None:
 def test_equal_priorities_keep_the_order_of_registration() -> None:
     """Interceptors of one priority run in the order in which they were registered."""
     records: list[str] = []
-    interceptors = [
-        before_step(recording_functions(records, label)[list(POINTS).index("before_step")]) for label in "abc"
-    ]
+    interceptors = [before_step(recording_functions(records, label)["before_step"]) for label in "abc"]
     create_loop(*interceptors, lines=("done",)).execute_sync("go")
     assert records == ["a before_step", "b before_step", "c before_step"]
 
@@ -174,7 +150,7 @@ def test_an_interceptor_that_raises_fails_the_execution(name: str) -> None:
     def raise_plain(point: Point) -> Point:
         raise ValueError("no luck")
 
-    form = FORMS[list(POINTS).index(name)]
+    form = FORMS[name]
     state = create_loop(form(raise_around if name.startswith("around") else raise_plain)).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.errors[-1].type == "InterceptorFailed"
@@ -193,7 +169,7 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
     def stop_here(point: Point) -> Point:
         raise AgentStop("enough")
 
-    form = FORMS[list(POINTS).index(name)]
+    form = FORMS[name]
     state = create_loop(form(stop_around if name.startswith("around") else stop_here)).execute_sync("go")
     assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.COMPLETED}
     signals = state.execution.continuation.signals if state.execution is not None else ()
