@@ -13,6 +13,7 @@ from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.points import (
+    POINTS,
     AfterExecution,
     AfterInference,
     AfterStep,
@@ -50,6 +51,11 @@ STATE_POINTS: list[StatePoint] = [
     AfterToolUse(STATE, EXECUTION, SPEC),
     OnError(STATE, ValueError("no")),
 ]
+
+
+def test_every_point_with_a_state_is_listed_here() -> None:
+    """A point that is added later needs an example here."""
+    assert {type(point) for point in STATE_POINTS} == {kind for kind in POINTS.values() if issubclass(kind, StatePoint)}
 
 
 @pytest.mark.parametrize("point", STATE_POINTS, ids=lambda point: type(point).__name__)
