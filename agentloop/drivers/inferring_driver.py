@@ -187,7 +187,7 @@ class InferenceCall:
             Exception: whatever the inference or an interceptor raises.
         """
         draft, response = self.draft, None
-        if BeforeInference.point_name in self.interceptor.points:
+        if self.interceptor.handles(BeforeInference):
             before = await self.interceptor.handle(BeforeInference(draft.state, request))
             draft.state, request, response = before.state, before.request, before.response
         try:
@@ -196,7 +196,7 @@ class InferenceCall:
             else:
                 # An interceptor answered without a request; the tokens that its response reports count, too.
                 draft.add_response(response)
-            if AfterInference.point_name in self.interceptor.points:
+            if self.interceptor.handles(AfterInference):
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
                 draft.state, response = after.state, after.response
             draft.response = response
@@ -250,7 +250,7 @@ class InferenceCall:
         await emit(self.events, InferenceRequestStarted, draft.state, request)
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(lambda failed: self._emit_retry(draft.state, failed))
-        if AroundInference.point_name in self.interceptor.points:
+        if self.interceptor.handles(AroundInference):
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
         draft.add_response(response)
