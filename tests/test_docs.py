@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agentloop.interception import POINTS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCKS = [
@@ -50,3 +52,9 @@ def test_the_first_steps_print_their_result(title: str, line: str, tmp_path: Pat
         [sys.executable, "-c", block.group(1)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert line in done.stdout
+
+
+def test_the_page_about_interceptors_lists_every_point() -> None:
+    """The table of the page has the points of `POINTS`, in their order."""
+    page = (ROOT / "docs" / "interceptors.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(POINTS)

@@ -1,7 +1,7 @@
 """The interceptor points: what an interceptor sees at each, and exactly the changes that are allowed there.
 
 Each point is a frozen context. A change is a method that returns a changed copy; what must not change has no method.
-`POINTS` is the table of all points.
+`POINTS` is the table of all points; `docs/interceptors.md` says what else a new point needs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class StatePoint(Point):
         source: str = "",
         context: JsonObject = EMPTY_OBJECT,
     ) -> Self:
-        """Request that the execution stops; it stops after the points that have started.
+        """Request that the execution stops: a step that has started is completed, and no other starts.
+
+        To stop at once, without the operation that the point guards, raise `AgentStop` instead.
 
         Args:
             message: the reason in words.
