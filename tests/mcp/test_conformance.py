@@ -85,13 +85,22 @@ NOT_OFFERED = {
 """The scenarios for servers with resources, prompts, logs or requests to the client, which ours do not have."""
 
 
+ATTEMPTS = 5
+
+
 async def run_suite(*arguments: str) -> str:
-    """Run the suite; return its output."""
-    process = await asyncio.create_subprocess_exec(
-        node_program("node"), node_program("conformance"), *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
+    """Run the suite; return its output.
+
+    The suite gives a server half a second for some of its checks, which a busy machine exceeds: it gets several attempts.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        process = await asyncio.create_subprocess_exec(
+            node_program("node"), node_program("conformance"), *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
+        )
+        output, _ = await process.communicate()
+        if process.returncode == 0:
+            break
+        assert attempt < ATTEMPTS, output.decode()
     return output.decode()
 
 
