@@ -177,6 +177,35 @@ class Tool(ABC):
         """
 
 
+class ToolFromSpec(Tool):
+    """A tool whose name, description, parameters and effect are those of its `spec`, which a subclass sets."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> ToolSpec:
+        """The tool as the model sees it."""
+
+    @property
+    def name(self) -> str:
+        """The name by which a model calls the tool."""
+        return self.spec.name
+
+    @property
+    def description(self) -> str:
+        """The description for the model."""
+        return self.spec.description
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The JSON Schema of the parameters."""
+        return self.spec.parameters
+
+    @property
+    def effect(self) -> Effect:
+        """The effect of a call."""
+        return self.spec.effect
+
+
 class CanPrepareArguments(ABC):
     """A tool whose arguments have other types than those of JSON."""
 

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanAccessToolContext, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tool import CanAccessToolContext, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.errors import ToolUnavailable
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
@@ -22,7 +22,7 @@ SessionRequest: TypeAlias = Callable[
 
 
 @frozen(eq=False)
-class McpTool(Tool, CanAccessToolContext):
+class McpTool(ToolFromSpec, CanAccessToolContext):
     """A tool whose calls are requests to a server.
 
     Attributes:
@@ -39,26 +39,6 @@ class McpTool(Tool, CanAccessToolContext):
     connection: Callable[[], Connection | None] = field(repr=False)
     request: SessionRequest = field(repr=False)
     _context: ToolContext | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """The name by which a model calls the tool."""
-        return self.spec.name
-
-    @property
-    def description(self) -> str:
-        """The description that the server gives of the tool."""
-        return self.spec.description
-
-    @property
-    def parameters(self) -> JsonObject:
-        """A JSON Schema of its arguments."""
-        return self.spec.parameters
-
-    @property
-    def effect(self) -> Effect:
-        """The effect of a call, as the annotations of the server say."""
-        return self.spec.effect
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that reports the progress of this call."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanAccessToolContext, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tool import CanAccessToolContext, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ContractViolation, ToolInDoubt
@@ -22,12 +22,11 @@ from agentloop.loop.sync import run_sync
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.interruptions import StepInterrupted
-from agentloop.values.json import JsonObject
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
 from agentloop.values.records import rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.tool_calls import Effect, ErrorInfo, ToolResult, ToolSpec, ToolStatus
+from agentloop.values.tool_calls import ErrorInfo, ToolResult, ToolSpec, ToolStatus
 
 # Recorded results were truncated when they were recorded.
 _UNLIMITED = ToolPolicy(max_result_bytes=1 << 40)
@@ -115,7 +114,7 @@ class _FixtureDriver(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class FixtureTool(Tool, CanAccessToolContext):
+class FixtureTool(ToolFromSpec, CanAccessToolContext):
     """Replaces a tool: it has the same spec, and ends each call as it ended in the recorded execution.
 
     Attributes:
@@ -128,26 +127,6 @@ class FixtureTool(Tool, CanAccessToolContext):
     outcomes: Mapping[str, FixtureOutcome] = field(repr=False)
     waits: Counter[str] = field(factory=Counter, repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
-
-    @property
-    def name(self) -> str:
-        """The recorded name."""
-        return self.spec.name
-
-    @property
-    def description(self) -> str:
-        """The recorded description."""
-        return self.spec.description
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The recorded schema."""
-        return self.spec.parameters
-
-    @property
-    def effect(self) -> Effect:
-        """The recorded effect, although a call has none here."""
-        return self.spec.effect
 
     @property
     def policy(self) -> ToolPolicy:

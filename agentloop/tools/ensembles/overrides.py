@@ -20,6 +20,7 @@ from agentloop.contracts.tool import (
     CanUseThread,
     Tool,
     ToolContext,
+    ToolFromSpec,
     ToolPolicy,
 )
 from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolUnavailable
@@ -98,7 +99,7 @@ def apply_override(
 
 @frozen(eq=False)
 class GroupedTool(
-    Tool,
+    ToolFromSpec,
     CanPrepareArguments,
     CanPresentResult,
     CanAccessAgentState,
@@ -127,26 +128,6 @@ class GroupedTool(
     ensemble: str = ""
     lifecycle: Lifecycle | None = field(default=None, repr=False)
     _unavailable: str = field(default="", repr=False)
-
-    @property
-    def name(self) -> str:
-        """The name by which a model calls the tool."""
-        return self.spec.name
-
-    @property
-    def description(self) -> str:
-        """The description for the model."""
-        return self.spec.description
-
-    @property
-    def parameters(self) -> JsonObject:
-        """A JSON Schema of the parameters that a model fills."""
-        return self.spec.parameters
-
-    @property
-    def effect(self) -> Effect:
-        """The effect of a call."""
-        return self.spec.effect
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Use the tool.
