@@ -35,7 +35,7 @@ class Preset(Value):
     Attributes:
         name: the part before the colon of a model string such as `openai:gpt-5`.
         base_url: the URL that the paths of endpoints are appended to; `{NAME}` is replaced by the environment variable.
-        wire_format: the name of the wire format.
+        wire_format: the name of the wire format, one of `wire_format.WIRE_FORMATS`.
         key_variable: the environment variable that contains the key; empty when no key is needed.
         auth: how the key is sent.
         quirks: how the service differs from others with the same wire format.

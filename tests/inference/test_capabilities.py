@@ -21,7 +21,7 @@ from agentloop.inference import (
 )
 from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
-from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.values import InferenceOptions, InferenceRequest, InferenceResponse, Message, Text
 
 NATIVE = [
@@ -232,6 +232,12 @@ def test_an_unknown_model_is_assumed_to_write_text_only() -> None:
     """A model that matches no row gets `UNKNOWN_MODEL`."""
     assert {capabilities(name) for name in [*UNKNOWN, "", ":", "x:"]} == {UNKNOWN_MODEL}
     assert Capabilities("validated", True, False, None) == UNKNOWN_MODEL  # noqa: FBT003  # the order is public
+
+
+def test_a_wire_format_has_a_row_unless_its_services_differ() -> None:
+    """Every wire format has a row for all models, except the one whose services do not agree on a tool API."""
+    with_row = {row.wire_format for row in SERVICE_ROWS if row.pattern == "*"}
+    assert set(WIRE_FORMATS) - with_row == {"openai-chat"}
 
 
 def test_a_wire_format_can_imply_a_tool_api() -> None:

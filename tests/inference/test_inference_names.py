@@ -9,7 +9,7 @@ import pytest
 
 import agentloop.inference
 from agentloop.errors import ConfigurationError
-from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
+from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, WireFormat, wire_format
 
 PROGRAM = """
 import agentloop.inference
@@ -31,11 +31,12 @@ def test_wire_format_is_the_function_whatever_was_imported_before() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
-def test_a_wire_format_has_the_name_it_was_requested_by() -> None:
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+def test_a_wire_format_has_the_name_it_was_requested_by(name: str) -> None:
     """`wire_format(name)` returns a wire format with that name."""
-    instance = wire_format("openai-chat")
+    instance = wire_format(name)
     assert isinstance(instance, WireFormat)
-    assert instance.name == "openai-chat"
+    assert instance.name == name
 
 
 def test_an_unknown_wire_format_is_refused_with_the_known_ones() -> None:

@@ -20,7 +20,7 @@ from agentloop import (
     ToolCallingDriver,
 )
 from agentloop.errors import RateLimited
-from agentloop.inference import wire_format
+from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
 from agentloop.interception.budgets.run import NOTICE
 from agentloop.modes import ReActJsonMode, ReActTextMode, get_mode
@@ -93,7 +93,7 @@ def test_input_beyond_the_measured_length_is_expected_of_the_next_request(driver
     assert (state.step_count, state.usage.total_tokens) == (3, 7_650)
 
 
-@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama"])
+@pytest.mark.parametrize("name", WIRE_FORMATS)
 def test_every_wire_format_can_carry_the_last_request(name: str) -> None:
     """Each wire format encodes a conversation with calls, no offered tools and the notice so that no tool can be called."""
     model = PersistentModel()

@@ -58,7 +58,8 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentloop.inference import LLMConfig, wire_format
+from agentloop.inference import LLMConfig
+from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.interception import Resilience, before_tool_use
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.tools.ensembles import Ensemble
@@ -657,9 +658,6 @@ def test_an_empty_mapping_of_one_value_cannot_be_filled_for_others(mapping_of: C
     finally:
         if isinstance(mapping, dict):
             dict.pop(mapping, "__builtins__", None)
-
-
-WIRE_FORMATS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
 
 
 @pytest.mark.parametrize("name", WIRE_FORMATS)

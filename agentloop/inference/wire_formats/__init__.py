@@ -1,1 +1,1 @@
-"""Wire formats, one module or package each; `agentloop.inference.wire_format` returns them by name."""
+"""Wire formats, one module or package each; the table `wire_format.WIRE_FORMATS` names them."""

@@ -41,6 +41,8 @@ class WireFormat(ABC):
     - It does no I/O, and keeps no state between calls except cached encodings of immutable values.
     - No encoded request contains a tool call without its result (law 2).
     - Within an epoch, the bytes for tools, system prompt and messages extend those of the previous request (law 13).
+    - An option of the request overrides the same option of the configuration. Within one `InferenceOptions`, an entry of
+      `extra` overrides the option that it names.
     - Bytes that are not a valid response raise a typed error and no other exception, in time and memory linear in their
       length.
     """
@@ -60,7 +62,8 @@ class WireFormat(ABC):
             stream: whether to request a streamed response.
 
         Raises:
-            BadRequest: when the format has no encoding for something in the request; names the part.
+            BadRequest: when the format has no encoding for something in the request, or `options.extra` repeats an entry of
+                the body that is not an option, such as the messages; names the part.
         """
 
     @abstractmethod
@@ -115,13 +118,18 @@ class StreamDecoder(ABC):
         """
 
 
-_FORMATS: Mapping[str, str] = {
+WIRE_FORMATS: Mapping[str, str] = {
     "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages:AnthropicMessages",
     "gemini": "agentloop.inference.wire_formats.gemini:Gemini",
     "ollama": "agentloop.inference.wire_formats.ollama:Ollama",
     "openai-chat": "agentloop.inference.wire_formats.openai_chat:OpenAIChat",
     "openai-responses": "agentloop.inference.wire_formats.openai_responses:OpenAIResponses",
 }
+"""The module and the class of each wire format, by its name.
+
+A format whose services all have a tool API also needs a row in `model_rows.SERVICE_ROWS`: without one, tools are offered as text
+to models that no other row names. `presets.PRESETS` has the services that use a format.
+"""
 
 
 def wire_format(name: str) -> WireFormat:
@@ -130,10 +138,10 @@ def wire_format(name: str) -> WireFormat:
     Raises:
         ConfigurationError: for an unknown name.
     """
-    location = _FORMATS.get(name)
+    location = WIRE_FORMATS.get(name)
     if location is None:
-        raise ConfigurationError(f"there is no wire format {name!r}; the known ones are {', '.join(_FORMATS)}")
-    # Each format is a package of some hundred lines, loaded only when it is used.
+        raise ConfigurationError(f"there is no wire format {name!r}; the known ones are {', '.join(WIRE_FORMATS)}")
+    # Each format has some hundred lines, which are loaded only when it is used.
     module, _, attribute = location.partition(":")
     instance = getattr(import_module(module), attribute)()
     assert isinstance(instance, WireFormat)  # noqa: S101  # the table above lists wire formats
