@@ -87,7 +87,7 @@ V = TypeVar("V", bound=EncodeOnce)
 
 
 def encode_each(values: Iterable[V], fingerprint: object, encode: Callable[[V], T]) -> list[T]:
-    """Return the encoding of each value, in order; the same as `value.encoded(fingerprint, encode)` for each, but faster."""
+    """Return `value.encoded(fingerprint, encode)` for each value, in order, but faster; its rules for the fingerprint apply."""
     encoded = []
     for value in values:
         encodings = value._encodings  # noqa: SLF001  # same file; this loop runs over the whole history for each request

@@ -74,7 +74,7 @@ class Loopback:
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """A base URL that ends in `/v1`; the server answers at any path."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property

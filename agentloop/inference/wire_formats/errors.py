@@ -63,7 +63,13 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes) -> Infere
 
 
 def reported_error(data: Any, status: int, headers: Mapping[str, str]) -> InferenceError:
-    """Return the typed error for an error object in a response of status 200, or in a stream."""
+    """Return the typed error for an error in a response of status 200, or in a stream.
+
+    Args:
+        data: a JSON object with the error under `error` or `errors`, or the error itself: an object or a message.
+        status: the HTTP status of the response, for errors that do not contain another.
+        headers: the HTTP headers, by lower-case names.
+    """
     message, code = _message_and_code(data)
     error = data.get("error") if isinstance(data, dict) else None
     # Routers put the HTTP status of the upstream service into the code of the error.

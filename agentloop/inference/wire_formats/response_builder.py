@@ -17,8 +17,8 @@ from agentloop.values.tool_calls import ToolCall
 class ResponseBuilder:
     """Collects the fragments of a stream in the order of their arrival, and returns a delta for each.
 
-    Fragments of one part are joined by a key that the wire format chooses, such as the index of a block. Text and reasoning
-    without a key extend the last part if that is of the same kind.
+    Fragments of one part are joined by a key that the wire format chooses, such as the index of a block. Parts of different
+    kinds need different keys. Text and reasoning without a key extend the last part if that is of the same kind.
     """
 
     __slots__ = ("_by_key", "_calls", "_parts")
@@ -66,7 +66,7 @@ class ResponseBuilder:
         part.id, part.name = part.id or call_id, part.name or name
 
     def mark(self, key: Hashable, provider_data: Mapping[str, Any]) -> None:
-        """Add data that the provider must get back with a part."""
+        """Add data that the provider must get back with a part that has fragments already; an empty one is enough."""
         part = self._by_key[key]
         part.provider_data = {**part.provider_data, **provider_data}
 
