@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentloop.inference import PRESETS
 from agentloop.interception import POINTS
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,14 @@ def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_about_models_lists_every_provider() -> None:
+    """The table of providers has each preset with its wire format, and no other."""
+    table, _, _ = (ROOT / "docs/models.md").read_text().partition("```")
+    rows = re.findall(r"^\| (`[^|]*`) \| `(.*?)` \|", table, re.MULTILINE)
+    listed = {provider: wire_format for providers, wire_format in rows for provider in re.findall("`(.*?)`", providers)}
+    assert listed == {name: preset.wire_format for name, preset in PRESETS.items()}
 
 
 @pytest.mark.parametrize(("title", "line"), EXPECTED.items())
