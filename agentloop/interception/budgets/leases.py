@@ -74,7 +74,7 @@ class RunningBudget:
             tool_calls: the maximum number of tool calls.
             tokens: the maximum number of tokens.
             cost: the maximum cost in dollars.
-            seconds: the maximum time in seconds.
+            seconds: the maximum duration in seconds.
             resuming: the state of a suspended execution that continues under this lease. Its usage so far was recorded at
                 the end of its previous lease and is not counted again.
 

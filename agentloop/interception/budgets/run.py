@@ -71,11 +71,11 @@ class BudgetTerms:
     """What a budget limits, and how.
 
     Attributes:
-        steps: the maximum number of steps; None for no limit. So for the other limits.
+        steps: the maximum number of steps; None for no limit, as for the other limits.
         tool_calls: the maximum number of tool calls.
         tokens: the maximum number of tokens.
         cost: the maximum cost in dollars.
-        seconds: the maximum time in seconds.
+        seconds: the maximum duration in seconds.
         wrap_up: the share of tokens, money and time that is reserved for a last answer; zero for a stop without one.
         reserves: whether tokens and money are reserved before an inference.
         unknown: what to do about unknown usage and prices.
