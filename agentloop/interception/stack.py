@@ -73,7 +73,7 @@ class InterceptorStack(CanIntercept):
 
     def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution; layers that accept its scope or its events receive them."""
-        # A replay leaves out interceptors that touch the world, and compares what the others change with the record.
+        # A replay leaves out interceptors that have side effects, and compares what the others change with the record.
         log = scope.log
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
@@ -139,10 +139,10 @@ class InterceptorStack(CanIntercept):
                 return Passage(point, error)
             if self._replay is not None:
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)
-            if self._events is not None:
-                # Identity first: comparing two states compares all of their messages.
-                changed = result is not point and result != point
-                await emit(self._events, InterceptorRan, result.state, layer.name, point.point_name, changed)
+            # Not `emit`, which needs all fields: comparing two states compares all of their messages.
+            if self._events is not None and self._events.due(InterceptorRan):
+                changed, head = result is not point and result != point, self._events.head(result.state)
+                await self._events.emit(InterceptorRan(head, layer.name, point.point_name, changed))
             point = result
             if point.is_short_circuited:
                 break

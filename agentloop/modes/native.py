@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from attrs import evolve, frozen
 
@@ -33,7 +33,10 @@ class NativeMode(CanUseMode):
     Attributes:
         output: how an answer gets its requested form: `format` uses the provider's response format; `tool` offers a tool whose
             arguments are the answer, for models whose API enforces no schema for answers.
+        reprompts: False: the provider's API does not produce calls that cannot be read.
     """
+
+    reprompts: ClassVar[bool] = False
 
     output: Literal["format", "tool"] = "format"
 
