@@ -277,18 +277,18 @@ def test_a_token_cancels_a_running_inference() -> None:
 
 async def test_a_token_may_be_cancelled_from_any_thread() -> None:
     """`cancel` is thread-safe."""
-    token, begun = CancellationToken(), asyncio.Event()
+    token, started = CancellationToken(), asyncio.Event()
 
     @tool
     async def endless(context: ToolContext) -> str:
         """Never end."""
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
         return context.agent_id
 
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("", "endless")])), [endless], interceptors=[token])
     run = asyncio.create_task(loop.execute("go"))
-    await begun.wait()
+    await started.wait()
     thread = threading.Thread(target=token.cancel, args=("from a thread",))
     thread.start()
     state = await run

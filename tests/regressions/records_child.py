@@ -1,6 +1,6 @@
 """Programs that fork: `records_child.py pool PATH` and `records_child.py prefork PATH`.
 
-pool: run a call that has started a pool of processes; say the pool's process, and die by `kill -9`.
+pool: run a call that starts a process pool; print the id of the pool's process, and die by `kill -9`.
 prefork: use a journal, fork, and use it again in the child; the exit code is the child's.
 """
 
@@ -16,8 +16,8 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import AgentLoopError
 from agentloop.journal import SqliteJournal
 
-PATIENCE = 5
-"""How many seconds the forked child has for what takes some milliseconds."""
+TIMEOUT = 5
+"""The seconds after which a forked child counts as blocked; it normally takes milliseconds."""
 
 
 def pool(path: str) -> None:
@@ -36,13 +36,13 @@ def pool(path: str) -> None:
 
 def prefork(path: str) -> None:
     loop = AgentLoop.for_model(ScriptedInference("hello"), journal=SqliteJournal(path))
-    loop.execute_sync("go", execution_id="of the parent")
+    loop.execute_sync("go", execution_id="parent")
     child = os.fork()
     if child == 0:
-        signal.alarm(PATIENCE)
+        signal.alarm(TIMEOUT)
         try:
-            loop.execute_sync("go", execution_id="of the child")
-        except AgentLoopError:  # to be told that a child makes its own journal would do as well
+            loop.execute_sync("go", execution_id="child")
+        except AgentLoopError:  # an error that a child needs its own journal is correct too
             os._exit(0)
         os._exit(0)
     _, status = os.waitpid(child, 0)

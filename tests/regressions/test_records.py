@@ -1,4 +1,4 @@
-"""What is written down, and what others make of it: decisions, trees of executions, claims, crashes, files."""
+"""Journals: decisions, nested executions, claims, interruptions, size, crashes, secrets and the command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RUN = "run"
 
 
 def fails(reason: str) -> pytest.MarkDecorator:
-    """Mark a test of what is known to be broken."""
+    """Mark a test of a known defect."""
     return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
@@ -74,7 +74,7 @@ def fails(reason: str) -> pytest.MarkDecorator:
 
 
 class Place:
-    """A folder with the journal of one process, and what is left of it when the process is killed.
+    """A folder with the journal of one process, and a copy of it from the moment when the process is killed.
 
     Args:
         folder: the folder.
@@ -88,7 +88,7 @@ class Place:
         self._is_dead = asyncio.Event()
 
     async def die(self) -> None:
-        """Die here: the files are copied as `kill -9` leaves them, and nothing that follows counts."""
+        """Simulate `kill -9`: copy the files as they are, and never return."""
         left = self.folder.with_name(f"{self.folder.name}+")
         shutil.copytree(self.folder, left)
         self._left = left
@@ -96,20 +96,20 @@ class Place:
         await asyncio.Event().wait()
 
     async def killed_in(self, running: Coroutine[Any, Any, AgentState]) -> Place:
-        """Run until the process dies; return what the next process finds."""
-        going, death = asyncio.create_task(running), asyncio.create_task(self._is_dead.wait())
-        await asyncio.wait({going, death}, return_when=asyncio.FIRST_COMPLETED)
-        going.cancel()
+        """Run until the process dies; return the folder that the next process uses."""
+        run, death = asyncio.create_task(running), asyncio.create_task(self._is_dead.wait())
+        await asyncio.wait({run, death}, return_when=asyncio.FIRST_COMPLETED)
+        run.cancel()
         death.cancel()
-        await asyncio.gather(going, death, return_exceptions=True)
+        await asyncio.gather(run, death, return_exceptions=True)
         if self._left is None:
-            raise RuntimeError("the process did not come to where it is killed")
+            raise RuntimeError("the process did not reach the point where it is killed")
         return Place(self._left)
 
 
 @asynccontextmanager
 async def opened(file: Path, **options: Any) -> AsyncIterator[SqliteJournal]:
-    """Open a journal, and close it at the end."""
+    """Open a journal; close it on exit."""
     async with aclosing(SqliteJournal(file, **options)) as journal:
         yield journal
 
@@ -118,17 +118,17 @@ Dies = Literal["before", "after"]
 
 
 class Bank:
-    """Counts what is really paid, over any number of processes.
+    """Counts the payments of any number of processes.
 
     Attributes:
-        paid: the sums.
+        paid: the amounts.
     """
 
     def __init__(self) -> None:
         self.paid: list[int] = []
 
     def tool(self, place: Place | None = None, dies: Dies | None = None) -> Tool:
-        """Make a tool that pays, in a process that dies before or after it has."""
+        """Return a tool that pays, in a process that dies before or after the payment."""
 
         @tool
         async def pay(cents: int) -> str:
@@ -144,18 +144,18 @@ class Bank:
 
 
 def payer(bank_tool: Tool, **options: Any) -> AgentLoop:
-    """Make an agent that pays once and says that it is done."""
+    """Return an agent that pays once and answers `done`."""
     return AgentLoop.for_model(Model([("pay", {"cents": 5})], "done"), tools=[bank_tool], **options)
 
 
 def asking_clerk(clerk: AgentLoop, **options: Any) -> AgentLoop:
-    """Make an agent that has another one do the work."""
+    """Return an agent that delegates the work to another agent."""
     model = Model([("clerk", {"task": "pay"})], "done")
     return AgentLoop.for_model(model, tools=[clerk.as_tool("clerk", "Does it.")], **options)
 
 
 def nested(bank_tool: Tool, depth: int, journal: SqliteJournal, inner: Sequence[Interceptor] = ()) -> AgentLoop:
-    """Make an agent that pays, below so many others, which asks a person about doubts."""
+    """Return an agent that pays, nested below `depth` others, and suspends calls in doubt."""
     options: list[dict[str, Any]] = [{} for _ in range(depth + 1)]
     options[-1] |= {"journal": journal, "in_doubt": InDoubt.SUSPEND}
     options[0] |= {"interceptors": inner}
@@ -173,7 +173,7 @@ DEPTHS = [
         pytest.param(
             depth,
             id=f"{depth} below",
-            marks=fails("C4: one approval of a sub-agent's call also answers its next doubt"),
+            marks=fails("C4: an approval of a sub-agent's call also decides its next doubt"),
         )
         for depth in (1, 2)
     ],
@@ -181,11 +181,11 @@ DEPTHS = [
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("asked_for", ["a doubt", "an approval"])
-async def test_one_approval_is_one_payment(tmp_path: Path, depth: int, asked_for: str) -> None:
-    """A call that was approved once, ran, and is in doubt again is asked about again, however deep it is."""
+@pytest.mark.parametrize("cause", ["a doubt", "an approval"])
+async def test_one_approval_is_one_payment(tmp_path: Path, depth: int, cause: str) -> None:
+    """A call that was approved once, ran, and is in doubt again suspends again, at any depth."""
     bank, place = Bank(), Place(tmp_path / "a")
-    guards = [RequireApproval()] if asked_for == "an approval" else []
+    guards = [RequireApproval()] if cause == "an approval" else []
     async with opened(place.file) as journal:
         if guards:
             await nested(bank.tool(), depth, journal, guards).execute("go", execution_id=RUN)
@@ -194,9 +194,9 @@ async def test_one_approval_is_one_payment(tmp_path: Path, depth: int, asked_for
             place = await place.killed_in(first.execute("go", execution_id=RUN))
     async with opened(place.file) as journal:
         second = nested(bank.tool(place, "after"), depth, journal, guards)
-        asking = await second.recover(RUN)
-        decisions = {call.key: approve(call.digest) for call in asking.pending if call.call.name == "pay"}
-        assert (asking.status, len(decisions), bank.paid) == (ExecutionStatus.SUSPENDED, 1, [])
+        suspended = await second.recover(RUN)
+        decisions = {call.key: approve(call.digest) for call in suspended.pending if call.call.name == "pay"}
+        assert (suspended.status, len(decisions), bank.paid) == (ExecutionStatus.SUSPENDED, 1, [])
         place = await place.killed_in(second.resume(RUN, decisions))
     async with opened(place.file) as journal:
         state = await nested(bank.tool(), depth, journal, guards).recover(RUN)
@@ -206,9 +206,9 @@ async def test_one_approval_is_one_payment(tmp_path: Path, depth: int, asked_for
 # --- trees of executions ---------------------------------------------------------------------------------------------
 
 
-@fails("C5: a deleted execution leaves the answers of its sub-agents to the next one of its id")
-async def test_what_was_deleted_answers_nobody() -> None:
-    """After an execution was deleted, one of the same id does all its work itself, that of sub-agents too."""
+@fails("C5: a deleted execution leaves the answers of its sub-agents to the next execution with its id")
+async def test_results_of_a_deleted_execution_are_not_reused() -> None:
+    """After an execution is deleted, an execution with the same id repeats all work, including that of sub-agents."""
     bank, journal = Bank(), MemoryJournal()
     for _ in range(2):
         await journal.delete(RUN)
@@ -216,10 +216,10 @@ async def test_what_was_deleted_answers_nobody() -> None:
     assert bank.paid == [5, 5]
 
 
-@fails("C5: deleting an execution leaves those of its sub-agents behind")
+@fails("C5: deleting an execution leaves the executions of its sub-agents")
 @pytest.mark.parametrize("how", ["delete", "purge"])
-async def test_a_tree_is_deleted_whole(how: str) -> None:
-    """No execution of a sub-agent is left over when that of its caller is deleted, and none goes before it."""
+async def test_a_tree_of_executions_is_deleted_together(how: str) -> None:
+    """Executions of sub-agents are deleted together with that of their caller, neither later nor earlier."""
     journal = MemoryJournal()
     await asking_clerk(payer(Bank().tool()), journal=journal).execute("go", execution_id=RUN)
     children = [head for head in await journal.list() if head.execution_id != RUN]
@@ -237,11 +237,11 @@ async def test_a_tree_is_deleted_whole(how: str) -> None:
 
 
 class DyingAfter(Interceptor):
-    """Dies when a tool has returned, before that is written down.
+    """Dies when a tool has returned, before its result is recorded.
 
     Args:
-        name: the tool.
-        place: of which process.
+        name: the name of the tool.
+        place: the folder of the process.
     """
 
     def __init__(self, name: str, place: Place) -> None:
@@ -256,8 +256,8 @@ class DyingAfter(Interceptor):
 
 
 @fails("C5: the ended sub-agent of an execution in progress is purged, and its effects are repeated")
-async def test_what_an_execution_still_needs_is_not_purged(tmp_path: Path) -> None:
-    """The record of a sub-agent that has ended stays while its caller is in progress."""
+async def test_the_sub_agents_of_an_unfinished_execution_are_not_purged(tmp_path: Path) -> None:
+    """The records of a completed sub-agent are retained while its caller is in progress."""
     bank, place = Bank(), Place(tmp_path / "a")
     async with opened(place.file) as journal:
         dying = asking_clerk(payer(bank.tool()), journal=journal, interceptors=[DyingAfter("clerk", place)])
@@ -268,9 +268,9 @@ async def test_what_an_execution_still_needs_is_not_purged(tmp_path: Path) -> No
     assert (bank.paid, state.status) == ([5], ExecutionStatus.COMPLETED)
 
 
-@fails("C5: an execution that a user gave the id of a sub-agent's is taken for its answer")
-async def test_an_execution_of_a_user_is_no_answer_of_a_sub_agent() -> None:
-    """An execution with the id that one of a sub-agent has does not answer for it; such an id may also be refused."""
+@fails("C5: an execution to which a user gave the id of a sub-agent's execution is used as its answer")
+async def test_an_execution_of_a_user_is_not_used_as_the_answer_of_a_sub_agent() -> None:
+    """A user's execution with the id of a sub-agent's execution does not replace it; the id may also be rejected."""
     bank, journal = Bank(), MemoryJournal()
     loop = asking_clerk(payer(bank.tool()), journal=journal)
     await loop.execute("go", execution_id="other")
@@ -283,10 +283,10 @@ async def test_an_execution_of_a_user_is_no_answer_of_a_sub_agent() -> None:
     assert bank.paid == [5]
 
 
-@fails("C6: a fork whose original is gone runs its effects again")
+@fails("C6: a fork whose original was deleted runs its effects again")
 @pytest.mark.parametrize("how", ["delete", "purge"])
 async def test_a_fork_that_reuses_effects_never_runs_them(how: str) -> None:
-    """When the original of a fork is gone, the fork is refused; what it was to reuse is not done again."""
+    """When the original of a fork was deleted, the fork is rejected and does not repeat the effects that it reuses."""
     bank, journal = Bank(), MemoryJournal()
     loop = payer(bank.tool(), journal=journal)
     await loop.execute("go", execution_id=RUN)
@@ -298,9 +298,9 @@ async def test_a_fork_that_reuses_effects_never_runs_them(how: str) -> None:
     assert bank.paid == [5]
 
 
-@fails("C6: purging takes the original of a fork that has not ended")
+@fails("C6: purging deletes the original of an unfinished fork")
 async def test_the_original_of_an_unfinished_fork_is_not_purged() -> None:
-    """An execution stays while a fork that reuses its effects is in progress, and may go when that has ended."""
+    """An execution is retained while a fork that reuses its effects is in progress, and can be purged afterwards."""
     bank, journal = Bank(), MemoryJournal()
     loop = payer(bank.tool(), journal=journal)
     await loop.execute("go", execution_id=RUN)
@@ -315,19 +315,19 @@ async def test_the_original_of_an_unfinished_fork_is_not_purged() -> None:
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
-def child(what: str, path: Path) -> subprocess.Popen[str]:
-    """Start one of the programs that fork."""
-    command = [sys.executable, "-m", "tests.regressions.records_child", what, str(path)]
+def child(command_name: str, path: Path) -> subprocess.Popen[str]:
+    """Start a program that forks."""
+    command = [sys.executable, "-m", "tests.regressions.records_child", command_name, str(path)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 
 
 @fails("H20: processes of a pool keep the claim of the process that started them")
 @needs_fork
-async def test_a_claim_dies_with_the_one_who_claimed(tmp_path: Path) -> None:
-    """After `kill -9`, an execution can be recovered although processes that its tool forked live on."""
+async def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    """After `kill -9`, an execution can be recovered although processes forked by its tool are still alive."""
 
     @tool(effect="pure")
     def work() -> str:
@@ -349,24 +349,24 @@ async def test_a_claim_dies_with_the_one_who_claimed(tmp_path: Path) -> None:
                     status = error
         finally:
             os.kill(orphan, signal.SIGKILL)
-            driver.stdout.read()  # until nobody is there who could write
+            driver.stdout.read()  # until the last writer has exited
     assert status == ExecutionStatus.COMPLETED
 
 
-@fails("H21: a journal that is named by a symbolic link has claims of its own")
+@fails("H21: a journal opened through a symbolic link has separate claims")
 async def test_a_claim_holds_under_every_name_of_the_file(tmp_path: Path) -> None:
-    """Two drivers that name one file differently cannot drive one execution: one of them is refused, one payment is made."""
+    """Two processes that open one file by different paths cannot both run an execution: one is rejected, so one payment is made."""
     paid: list[str] = []
 
-    def loop(journal: SqliteJournal, begun: asyncio.Event, goes_on: asyncio.Event) -> AgentLoop:
+    def loop(journal: SqliteJournal, started: asyncio.Event, release: asyncio.Event) -> AgentLoop:
         def reconcile() -> DidNotHappen:
             return did_not_happen()
 
         @tool(reconcile=reconcile)
         async def pay(context: ToolContext) -> str:
             """Pay."""
-            begun.set()
-            await goes_on.wait()
+            started.set()
+            await release.wait()
             paid.append(context.idempotency_key)
             return "paid"
 
@@ -375,14 +375,14 @@ async def test_a_claim_holds_under_every_name_of_the_file(tmp_path: Path) -> Non
     file, link = tmp_path / "runs.db", tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
     link.symlink_to(file)
-    begun, goes_on, at_once = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    at_once.set()
+    started, release, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    released.set()
     async with opened(file) as journal, opened(link) as same:
-        first = asyncio.create_task(loop(journal, begun, goes_on).execute("go", execution_id=RUN))
-        await begun.wait()
+        first = asyncio.create_task(loop(journal, started, release).execute("go", execution_id=RUN))
+        await started.wait()
         with suppress(JournalConflict):
-            await loop(same, asyncio.Event(), at_once).recover(RUN)
-        goes_on.set()
+            await loop(same, asyncio.Event(), released).recover(RUN)
+        release.set()
         with suppress(JournalError):
             await first
     assert len(paid) == 1
@@ -392,14 +392,14 @@ async def test_a_claim_holds_under_every_name_of_the_file(tmp_path: Path) -> Non
 
 
 async def cancelled(journal: MemoryJournal, bank: Bank, place: Place, events: EventBus | None = None) -> None:
-    """Run until the money is paid, and cancel the task there."""
+    """Run until the payment is made, then cancel the task."""
     loop = payer(bank.tool(place, "after"), journal=journal, **({} if events is None else {"events": events}))
     await place.killed_in(loop.execute("go", execution_id=RUN))
 
 
-@fails("H22: an execution whose task was cancelled is stopped, and not gone on with")
+@fails("H22: an execution whose task was cancelled is stopped and cannot be continued")
 async def test_a_cancelled_task_leaves_its_execution_in_progress(tmp_path: Path) -> None:
-    """What a shutdown cancels is interrupted: `recover` goes on with it to its answer, and repeats no effect."""
+    """A cancelled execution is interrupted: `recover` continues it to its answer without repeating effects."""
     bank, journal = Bank(), MemoryJournal()
     await cancelled(journal, bank, Place(tmp_path / "a"))
     head = await journal.head(RUN)
@@ -412,20 +412,20 @@ async def test_a_cancelled_task_leaves_its_execution_in_progress(tmp_path: Path)
 ENDS = (AgentExecutionCompleted, AgentExecutionFailed, AgentExecutionStopped, AgentExecutionSuspended)
 
 
-@fails("H22: a cancelled execution is told as a stopped one")
-async def test_an_interruption_is_no_end(tmp_path: Path) -> None:
-    """What is told of an execution whose task is cancelled is none of the ends after which nothing goes on."""
-    events, told = EventBus(), list[Event]()
-    events.wiretap(told.append)
-    await cancelled(MemoryJournal(), Bank(), Place(tmp_path / "a"), events)
-    assert told
-    assert not [event for event in told if isinstance(event, ENDS)]
+@fails("H22: a cancelled execution is reported as stopped")
+async def test_a_cancelled_execution_emits_no_terminal_event(tmp_path: Path) -> None:
+    """An execution whose task is cancelled emits events, but no event that ends an execution."""
+    bus, emitted = EventBus(), list[Event]()
+    bus.wiretap(emitted.append)
+    await cancelled(MemoryJournal(), Bank(), Place(tmp_path / "a"), bus)
+    assert emitted
+    assert not [event for event in emitted if isinstance(event, ENDS)]
 
 
-@fails("H22: Ctrl-C ends an execution for good")
+@fails("H22: Ctrl-C ends an execution permanently")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to one process")
 def test_ctrl_c_leaves_an_execution_in_progress() -> None:
-    """An execution whose program gets SIGINT is gone on with by `recover`."""
+    """`recover` continues an execution whose program received SIGINT."""
     journal = MemoryJournal()
 
     def loop(*, is_interrupted: bool) -> AgentLoop:
@@ -445,8 +445,8 @@ def test_ctrl_c_leaves_an_execution_in_progress() -> None:
     assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, "done")
 
 
-async def test_what_was_stopped_stays_stopped() -> None:
-    """An execution that an interceptor stopped is final: `recover` returns it as it ended, and runs nothing."""
+async def test_a_stopped_execution_stays_stopped() -> None:
+    """An execution that an interceptor stopped is final: `recover` returns its final state and runs nothing."""
 
     class Stopping(Interceptor):
         async def before_step(self, point: BeforeStep) -> BeforeStep:
@@ -462,8 +462,8 @@ async def test_what_was_stopped_stays_stopped() -> None:
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-@fails("H23: each turn of a conversation writes the whole conversation down again")
-async def test_a_conversation_takes_as_much_disk_per_turn_at_its_end_as_at_its_beginning(tmp_path: Path) -> None:
+@fails("H23: each turn of a conversation writes the whole conversation again")
+async def test_the_disk_space_per_turn_does_not_grow_with_the_conversation(tmp_path: Path) -> None:
     """The file of a journal grows with the number of turns, not with its square."""
     words = "As many words as people write when they chat, a line or so, and no more. "
     file, turns, state = tmp_path / "runs.db", 60, None
@@ -480,10 +480,10 @@ async def test_a_conversation_takes_as_much_disk_per_turn_at_its_end_as_at_its_b
 
 
 class CountingJournal(SqliteJournal):
-    """Counts the groups of records that are appended.
+    """Counts the appended groups of records.
 
     Attributes:
-        groups: how many.
+        groups: the count.
     """
 
     groups = 0
@@ -493,7 +493,7 @@ class CountingJournal(SqliteJournal):
         await super().append(head, records)
 
 
-@fails("M32: a group of one small record is written as some eight pages")
+@fails("M32: a group of one small record is written as about eight pages")
 async def test_a_small_record_is_a_small_write(tmp_path: Path) -> None:
     """With `full`, an execution of one short answer writes at most four pages for each group of records."""
     file = tmp_path / "runs.db"
@@ -506,60 +506,60 @@ async def test_a_small_record_is_a_small_write(tmp_path: Path) -> None:
     assert written / journal.groups <= 4 * 4096
 
 
-# --- the file under others -------------------------------------------------------------------------------------------
+# --- the file and other processes -------------------------------------------------------------------------------------------
 
 
-@fails("M25: a journal that was used before a fork hangs in the child")
+@fails("M25: a journal that was used before a fork blocks in the child")
 @needs_fork
-def test_a_journal_that_was_used_before_a_fork_answers_in_the_child(tmp_path: Path) -> None:
-    """A forked child can use the journal of its parent, or is told that it cannot; it does not wait for ever."""
+def test_a_journal_that_was_used_before_a_fork_works_in_the_child(tmp_path: Path) -> None:
+    """A forked child can use the journal of its parent, or gets an error; it does not wait forever."""
     with child("prefork", tmp_path / "runs.db") as parent:
         assert parent.wait() == 0
 
 
 class Lock:
-    """Somebody who holds the lock of a database for writing, until told to leave or for so many seconds.
+    """Holds the write lock of a database until released, or until a timeout.
 
     Args:
         file: the database.
-        seconds: how long at most.
+        seconds: the timeout.
     """
 
     def __init__(self, file: Path, seconds: float) -> None:
         self._file = file
         self._seconds = seconds
-        self._is_held, self._is_over = threading.Event(), threading.Event()
+        self._is_held, self._is_released = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold)
 
     def _hold(self) -> None:
         with closing(sqlite3.connect(self._file, timeout=30, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             self._is_held.set()
-            self._is_over.wait(self._seconds)
+            self._is_released.wait(self._seconds)
             connection.execute("ROLLBACK")
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         self._thread.start()
         self._is_held.wait()
 
-    def leave(self) -> None:
-        self._is_over.set()
+    def release(self) -> None:
+        self._is_released.set()
         self._thread.join()
 
 
-@fails("M26: an outcome that cannot be written down for a while is in doubt afterwards")
+@fails("M26: an outcome that cannot be written for a while is in doubt afterwards")
 @pytest.mark.parametrize(
     ("options", "seconds"), [({"busy_timeout": 0.1}, 3.0), ({}, 8.0)], ids=["a short wait", "the default"]
 )
 async def test_a_known_outcome_is_not_lost_to_a_lock(tmp_path: Path, options: dict[str, Any], seconds: float) -> None:
-    """Somebody who locks the file while a call runs, and then lets go, makes no doubt of the outcome that was known."""
+    """A known outcome is recorded although another connection locks the file during the call."""
     file = tmp_path / "runs.db"
     lock = Lock(file, seconds)
 
     @tool
     async def pay() -> str:
         """Pay."""
-        lock.take()
+        lock.acquire()
         return "paid"
 
     async with opened(file, **options) as journal:
@@ -567,17 +567,17 @@ async def test_a_known_outcome_is_not_lost_to_a_lock(tmp_path: Path, options: di
         try:
             state = await loop.execute("go", execution_id=RUN)
         except JournalBusy:
-            lock.leave()
+            lock.release()
             state = await loop.recover(RUN)
         finally:
-            lock.leave()
+            lock.release()
     outcomes = [execution.status for step in state.steps for execution in step.executions]
     assert (state.status, outcomes) == (ExecutionStatus.COMPLETED, [ToolStatus.SUCCEEDED])
 
 
-@fails("M27: calls that waited behind a rate limit when the process died are in doubt")
-async def test_a_call_that_waited_for_its_turn_is_not_in_doubt(tmp_path: Path) -> None:
-    """Of calls that wait behind a rate limit when the process dies, only the one that had begun is in doubt."""
+@fails("M27: calls that waited for a rate limit when the process died are in doubt")
+async def test_a_call_that_waited_for_a_rate_limit_is_not_in_doubt(tmp_path: Path) -> None:
+    """Of calls that wait for a rate limit when the process dies, only the call that had started is in doubt."""
     place, count = Place(tmp_path / "a"), 4
     waiting = asyncio.Semaphore(0)
 
@@ -604,15 +604,15 @@ async def test_a_call_that_waited_for_its_turn_is_not_in_doubt(tmp_path: Path) -
     assert outcomes == [ToolStatus.IN_DOUBT, *[ToolStatus.SUCCEEDED] * (count - 1)]
 
 
-@fails("M28: a log that was cut or lost is a step back that nobody is told of")
-@pytest.mark.parametrize("how", ["cut", "lost"])
-async def test_a_damaged_log_is_found(tmp_path: Path, how: str) -> None:
-    """When the `-wal` of a process that died is cut or gone, the journal does not pass for sound."""
+@fails("M28: a truncated or missing log loses records without an error")
+@pytest.mark.parametrize("how", ["truncated", "missing"])
+async def test_a_damaged_log_is_reported(tmp_path: Path, how: str) -> None:
+    """When the `-wal` file of a dead process is truncated or missing, the journal does not pass verification."""
     place = Place(tmp_path / "a")
 
     @tool
     async def pay(cents: int) -> str:
-        """Pay; the fourth time is the last."""
+        """Pay; the fourth call dies."""
         if cents == 4:
             await place.die()
         return "paid"
@@ -622,23 +622,23 @@ async def test_a_damaged_log_is_found(tmp_path: Path, how: str) -> None:
         loop = AgentLoop.for_model(model, tools=[pay], journal=journal)
         left = await place.killed_in(loop.execute("go", execution_id=RUN))
     wal = left.file.with_name(f"{left.file.name}-wal")
-    left.file.with_name(f"{left.file.name}-shm").unlink()  # what a loss of power leaves of it is not used either
-    if how == "cut":
+    left.file.with_name(f"{left.file.name}-shm").unlink()  # it is not usable after a power loss either
+    if how == "truncated":
         os.truncate(wal, wal.stat().st_size * 6 // 10)
     else:
         wal.unlink()
-    found: object
+    problem: object
     async with opened(left.file) as journal:
         try:
-            found = await journal.verify()
+            problem = await journal.verify()
         except JournalError as error:
-            found = error
-    assert found
+            problem = error
+    assert problem
 
 
-@fails("M29: tables of an older version are taken for those of today")
-async def test_a_file_of_an_older_version_is_brought_up_to_date_or_refused(tmp_path: Path) -> None:
-    """A file whose tables are older than the code is never used as it is."""
+@fails("M29: tables of an older version are used as if they were current")
+async def test_a_file_of_an_older_version_is_migrated_or_rejected(tmp_path: Path) -> None:
+    """A file whose tables are older than the code is never used unchanged."""
     file = tmp_path / "runs.db"
 
     async def run(execution_id: str) -> None:
@@ -661,46 +661,46 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date_or_refused(tmp_p
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 SECRET = "p4ss/w0rd+with?odd=marks&more~"
-SPELLINGS: dict[str, Callable[[str], str]] = {
+ENCODINGS: dict[str, Callable[[str], str]] = {
     "base64": lambda text: b64encode(text.encode()).decode(),
     "base64 for URLs": lambda text: urlsafe_b64encode(text.encode()).decode(),
     "base64 without padding": lambda text: b64encode(text.encode()).decode().rstrip("="),
-    "base64, one in": lambda text: b64encode(f"user:ab{text}".encode()).decode(),
-    "base64, two in": lambda text: b64encode(f"user:{text}".encode()).decode(),
+    "base64, offset by one": lambda text: b64encode(f"user:ab{text}".encode()).decode(),
+    "base64, offset by two": lambda text: b64encode(f"user:{text}".encode()).decode(),
     "part of a URL": partial(quote, safe=""),
     "path of a URL": quote,
     "query of a URL": quote_plus,
-    "part of a URL, small letters": lambda text: quote(text, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
+    "part of a URL, lowercase": lambda text: quote(text, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
 }
 
 
-@fails("M30: Base64 and URL spellings of secrets are written down")
-@pytest.mark.parametrize("spelling", SPELLINGS)
-async def test_a_secret_is_masked_in_the_spellings_of_the_web(spelling: str) -> None:
-    """A secret that a tool returns as a header or a part of a URL would carry it does not reach the journal."""
-    spelled = SPELLINGS[spelling](SECRET)
+@fails("M30: Base64 and URL encodings of secrets are recorded")
+@pytest.mark.parametrize("encoding", ENCODINGS)
+async def test_a_secret_is_masked_in_web_encodings(encoding: str) -> None:
+    """A secret that a tool returns in the encoding of a header or a URL does not reach the journal."""
+    encoded = ENCODINGS[encoding](SECRET)
 
     @tool(effect="pure")
     def fetch() -> str:
         """Fetch."""
-        return f"asked with {spelled} and got nothing"
+        return f"asked with {encoded} and got nothing"
 
     journal = MemoryJournal(secrets=[SECRET])
     await AgentLoop.for_model(Model([("fetch", {})], "done"), tools=[fetch], journal=journal).execute(
         "go", execution_id=RUN
     )
-    assert not [record.kind for record in await journal.read(RUN) if spelled in record.body]
+    assert not [record.kind for record in await journal.read(RUN) if encoded in record.body]
 
 
-@fails("M30: everybody can read the file of a journal")
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes of files")
-async def test_the_files_of_a_journal_are_for_their_owner(tmp_path: Path) -> None:
-    """Nobody else can read what is written down, whatever the process's mask is."""
+@fails("M30: every user can read the file of a journal")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file modes")
+async def test_the_files_of_a_journal_are_readable_only_by_their_owner(tmp_path: Path) -> None:
+    """Other users cannot read the files, whatever the umask of the process is."""
     mask = os.umask(0o022)
     try:
         async with opened(tmp_path / "runs.db") as journal:
             await AgentLoop.for_model(Model("hello"), journal=journal).execute("go", execution_id=RUN)
-            modes = {each.name: oct(each.stat().st_mode & 0o077) for each in os.scandir(tmp_path)}
+            modes = {entry.name: oct(entry.stat().st_mode & 0o077) for entry in os.scandir(tmp_path)}
     finally:
         os.umask(mask)
     assert modes
@@ -710,48 +710,48 @@ async def test_the_files_of_a_journal_are_for_their_owner(tmp_path: Path) -> Non
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def command(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[object, str]:
-    """Run the command line; return its exit code and what it wrote to stdout."""
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """Run the command line; return its exit code and its output."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(given)
+        main(arguments)
     return ended.value.code, capsys.readouterr().out
 
 
-def recorded(file: Path, *ids: str) -> None:
-    """Write executions down, each with a sub-agent's."""
+def record_executions(file: Path, *ids: str) -> None:
+    """Record executions, each with the execution of a sub-agent."""
 
     async def record() -> None:
         async with opened(file) as journal:
-            for one in ids:
-                await asking_clerk(payer(Bank().tool()), journal=journal).execute("go", execution_id=one)
+            for execution_id in ids:
+                await asking_clerk(payer(Bank().tool()), journal=journal).execute("go", execution_id=execution_id)
 
     asyncio.run(record())
 
 
 def ids_in(file: Path) -> set[str]:
-    """Return the ids of all that is recorded."""
+    """Return the ids of all recorded executions."""
     with closing(sqlite3.connect(file)) as connection:
-        return {one for (one,) in connection.execute("SELECT execution_id FROM executions")}
+        return {execution_id for (execution_id,) in connection.execute("SELECT execution_id FROM executions")}
 
 
-@fails("M31: `agentloop runs` deletes nothing")
+@fails("M31: `agentloop runs` has no command to delete executions")
 def test_an_execution_can_be_deleted_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`agentloop runs delete ID` takes an execution away with those of its sub-agents, and no other."""
+    """`agentloop runs delete ID` deletes an execution with those of its sub-agents, and no other."""
     file = tmp_path / "runs.db"
-    recorded(file, "one", "two")
-    kept = {one for one in ids_in(file) if one.startswith("two")}
+    record_executions(file, "one", "two")
+    remaining = {execution_id for execution_id in ids_in(file) if execution_id.startswith("two")}
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     code, _ = command(capsys, "runs", "delete", "one", "--journal", str(file))
-    assert (code, ids_in(file)) == (0, kept)
+    assert (code, ids_in(file)) == (0, remaining)
 
 
-@fails("M31: there are no commands to purge, to recover or to end executions")
+@fails("M31: there are no commands to purge, recover or end executions")
 @pytest.mark.parametrize("names", [["purge"], ["recover"], ["cancel", "stop"]], ids=["purge", "recover", "cancel"])
-def test_executions_are_looked_after_on_the_command_line(capsys: pytest.CaptureFixture[str], names: list[str]) -> None:
-    """`agentloop runs` can take away what is old, go on with all that was interrupted, and end what is not to go on."""
+def test_executions_are_maintained_on_the_command_line(capsys: pytest.CaptureFixture[str], names: list[str]) -> None:
+    """`agentloop runs` can purge old executions, recover interrupted executions and end others."""
     assert 0 in [command(capsys, "runs", name, "--help")[0] for name in names]
 
 
@@ -762,7 +762,7 @@ if os.access(sys.argv[1], os.W_OK):
 from agentloop.cli.main import main
 main(["runs", "list", "--json", "--journal", sys.argv[2]])
 """
-WITHOUT_THE_RIGHTS_OF_ROOT = """
+WITHOUT_ROOT_PRIVILEGES = """
 import ctypes, os, sys
 if os.geteuid() == 0:
     ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE: modes of files count for root too
@@ -770,20 +770,20 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 """
 
 
-@fails("M31: who may only read a journal cannot list what is in it")
-@pytest.mark.skipif(sys.platform != "linux", reason="the rights of root are given up as on Linux")
-def test_who_may_only_read_can_list(tmp_path: Path) -> None:
-    """`agentloop runs list` reads a journal in a folder that it cannot write to."""
+@fails("M31: a user with read-only access cannot list the executions of a journal")
+@pytest.mark.skipif(sys.platform != "linux", reason="root privileges are dropped with a Linux call")
+def test_read_only_access_is_enough_to_list(tmp_path: Path) -> None:
+    """`agentloop runs list` reads a journal in a read-only folder."""
     folder = tmp_path / "archive"
     folder.mkdir()
     file = folder / "runs.db"
-    recorded(file, "one")
-    for each in folder.iterdir():
-        each.chmod(0o444)
+    record_executions(file, "one")
+    for path in folder.iterdir():
+        path.chmod(0o444)
     folder.chmod(0o555)
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", WITHOUT_THE_RIGHTS_OF_ROOT, LISTING, str(folder), str(file)],
+            [sys.executable, "-c", WITHOUT_ROOT_PRIVILEGES, LISTING, str(folder), str(file)],
             capture_output=True,
             text=True,
             timeout=60,
@@ -792,6 +792,6 @@ def test_who_may_only_read_can_list(tmp_path: Path) -> None:
     finally:
         folder.chmod(0o755)
     if "can write" in ended.stderr:
-        pytest.skip("the rights of root could not be given up")
+        pytest.skip("root privileges could not be dropped")
     assert ended.returncode == 0, ended.stderr
     assert [row["execution_id"] for row in json.loads(ended.stdout)] == ["one"]

@@ -1,4 +1,4 @@
-"""A replay opens no socket, starts no program, writes no file and runs no tool; code that tries to is named."""
+"""A replay opens no socket, starts no program, writes no file and runs no tool; code that attempts it is reported by name."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def _append(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    (folder / "kept").unlink()
+    (folder / "existing").unlink()
 
 
 def _rename(folder: Path) -> None:
-    (folder / "kept").rename(folder / "made")
+    (folder / "existing").rename(folder / "made")
 
 
 def _database(folder: Path) -> None:
@@ -135,13 +135,13 @@ async def test_a_side_effect_is_blocked_and_its_interceptor_named(
     event: str, tmp_path: Path, *, swallows: bool, threaded: bool
 ) -> None:
     """Side effects are blocked also in threads, and reported even when the interceptor ignores the error."""
-    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "existing").write_text("existing")
     quiet = CausesSideEffect(SIDE_EFFECTS[event], tmp_path, active=False)
     journal = await record_run(interceptors=[quiet])
     assert (await replay(journal, "run", loop_of(interceptors=[quiet]))).is_equal
     active = CausesSideEffect(SIDE_EFFECTS[event], tmp_path, threaded, swallows)
     result = await replay(journal, "run", loop_of(interceptors=[active]))
-    assert _names(tmp_path) == ["kept"]
+    assert _names(tmp_path) == ["existing"]
     assert [operation.event for operation in result.blocked][:1] == [event.strip()]
     assert result.divergence is not None
     assert (result.divergence.step, result.divergence.place) == (2, "side_effect"), result.explain()
@@ -172,11 +172,11 @@ async def test_code_outside_the_replay_is_not_guarded(tmp_path: Path) -> None:
 
 async def test_reading_a_file_is_allowed(tmp_path: Path) -> None:
     """Opening a file for reading is not a side effect."""
-    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "existing").write_text("existing")
 
     class Reads(Interceptor):
         def before_step(self, point: BeforeStep) -> BeforeStep:
-            return point.with_state(point.state.with_metadata(read=(tmp_path / "kept").read_text()))
+            return point.with_state(point.state.with_metadata(read=(tmp_path / "existing").read_text()))
 
     journal = await record_run(interceptors=[Reads()])
     assert (await replay(journal, "run", loop_of(interceptors=[Reads()]))).is_equal

@@ -1,4 +1,4 @@
-"""The whole of an agent, its transitions and its accessors."""
+"""The state of an agent, its transitions and its accessors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATER = NOW + timedelta(minutes=1)
 CALL = ToolCall("c", "find")
 
 
-class StandingClock(Clock):
+class FixedClock(Clock):
     """Always returns the same time."""
 
     def now(self) -> datetime:
@@ -39,20 +39,20 @@ class StandingClock(Clock):
         return 0.0
 
 
-class Counting(IdSource):
-    """Draws `agent 1` and so on."""
+class CountingIds(IdSource):
+    """Returns `agent 1`, `agent 2` and so on."""
 
     def __init__(self) -> None:
-        self.drawn = 0
+        self.count = 0
 
     def new_id(self, kind: str) -> str:
-        self.drawn += 1
-        return f"{kind} {self.drawn}"
+        self.count += 1
+        return f"{kind} {self.count}"
 
 
-def begun() -> AgentState:
-    """Return a state in an execution."""
-    return AgentState.start("hello", clock=StandingClock(), ids=Counting()).with_execution_started("run", NOW)
+def state_in_execution() -> AgentState:
+    """Return a state with an execution in progress."""
+    return AgentState.start("hello", clock=FixedClock(), ids=CountingIds()).with_execution_started("run", NOW)
 
 
 def step(**fields: Any) -> AgentStep:
@@ -101,7 +101,7 @@ def test_every_transition_is_in_the_list() -> None:
 
 def test_a_new_agent_has_the_values_that_were_passed() -> None:
     """Message, prompt, id and time are set; no execution has started."""
-    state = AgentState.start("hello", system_prompt="be kind", clock=StandingClock(), ids=Counting())
+    state = AgentState.start("hello", system_prompt="be kind", clock=FixedClock(), ids=CountingIds())
     assert state.messages == (Message.user("hello"),)
     assert state.context.system_prompt == "be kind"
     assert (state.agent_id, state.created_at, state.updated_at) == ("agent 1", NOW, NOW)
@@ -112,9 +112,9 @@ def test_a_new_agent_has_the_values_that_were_passed() -> None:
     assert AgentState.start().agent_id != AgentState.start().agent_id
 
 
-def test_an_extension_survives_whatever_the_user_sets() -> None:
-    """An extension belongs to its owner: metadata, another context and the transitions of the loop leave it as it is."""
-    state = begun().with_extension("acme.notes", {"seen": [1]}).with_extension("acme.other", 2)
+def test_an_extension_survives_changes_by_the_user() -> None:
+    """An extension belongs to its owner: metadata, another context and the transitions of the loop do not change it."""
+    state = state_in_execution().with_extension("acme.notes", {"seen": [1]}).with_extension("acme.other", 2)
     for name in TRANSITIONS.keys() - {"extension", "last step"}:
         assert TRANSITIONS[name](state).extension("acme.notes") == {"seen": (1,)}
     assert TRANSITIONS["last step"](state.with_step(step())).extension("acme.notes") == {"seen": (1,)}
@@ -147,13 +147,13 @@ def test_transitions_of_an_execution_need_an_execution(transition: str) -> None:
 def test_replacing_the_last_step_needs_a_step() -> None:
     """An execution that has just started has no step."""
     with pytest.raises(ContractViolation, match="no step yet"):
-        TRANSITIONS["last step"](begun())
+        TRANSITIONS["last step"](state_in_execution())
 
 
 @settings(max_examples=20)
 @given(agent_states(), st.text(min_size=1, max_size=3))
-def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
-    """It is counted, stores the length of the history, and has none of the steps, signals and totals of the last execution."""
+def test_a_new_execution_starts_empty(state: AgentState, execution_id: str) -> None:
+    """The count increases, the length of the history is stored, and steps, signals and totals of the last execution are gone."""
     after = state.with_execution_started(execution_id, LATER)
     assert after.execution is not None
     assert (after.execution_id, after.status) == (execution_id, ExecutionStatus.IN_PROGRESS)
@@ -167,7 +167,7 @@ def test_an_execution_begins_anew(state: AgentState, execution_id: str) -> None:
 @given(st.lists(agent_steps(), max_size=3))
 def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) -> None:
     """The conversation grows by each step's message, the totals are running sums over the steps."""
-    state = begun()
+    state = state_in_execution()
     for item in steps:
         state = state.with_step(item)
     assert state.steps == tuple(steps)
@@ -179,14 +179,14 @@ def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) ->
     assert state.updated_at == (steps[-1].ended_at if steps else NOW)
 
 
-def test_a_turn_that_waited_adds_its_message_when_it_is_settled() -> None:
+def test_a_suspended_turn_adds_its_message_when_it_ends() -> None:
     """While calls are pending there is no message; afterwards it is added once, and the calls are counted once."""
-    waits = step(open_turn=SuspendedTurn([CALL], [PendingCall("run/1/0", CALL)]))
-    state = begun().with_step(waits)
+    suspended = step(open_turn=SuspendedTurn([CALL], [PendingCall("run/1/0", CALL)]))
+    state = state_in_execution().with_step(suspended)
     assert (len(state.messages), state.tool_call_count, len(state.pending)) == (1, 1, 1)
     outcome = ToolExecution(id="e", key="run/1/0", call=CALL, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
     message = Message.of_response([CALL], [outcome])
-    settled = state.with_last_step(evolve(waits, open_turn=None, message=message))
+    settled = state.with_last_step(evolve(suspended, open_turn=None, message=message))
     assert settled.messages[1:] == (message,)
     assert (settled.step_count, settled.tool_call_count, settled.pending) == (1, 1, ())
     noted = evolve(settled.steps[-1], model="another")
@@ -195,10 +195,10 @@ def test_a_turn_that_waited_adds_its_message_when_it_is_settled() -> None:
 
 
 def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
-    """Calls, errors and turns that wait are no answer."""
+    """Calls, errors and suspended turns are not an answer."""
     done, failed = Message.assistant("done"), ErrorInfo("ValueError", "no")
     outcome = ToolExecution(id="e", key="k", call=CALL, status=ToolStatus.FAILED, started_at=NOW, ended_at=NOW)
-    answered = begun().with_step(step(message=done))
+    answered = state_in_execution().with_step(step(message=done))
     assert (answered.final_response, answered.final_text, answered.has_final_response) == (done, "done", True)
     for other in (
         step(message=Message.of_response([CALL], [outcome])),
@@ -211,8 +211,8 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
 
 @settings(max_examples=20)
 @given(agent_states(), stop_signals())
-def test_signals_and_requests_are_kept_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
-    """They add up within a step and are cleared as a whole."""
+def test_signals_and_requests_last_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
+    """They accumulate within a step and are cleared together."""
     state = state.with_execution_started("run", NOW)
     state_with_request = state.with_stop_signal(signal).with_continuation_requested()
     assert state_with_request.execution is not None
@@ -239,14 +239,14 @@ def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -
 
 def test_a_failure_can_be_raised() -> None:
     """A failed execution raises an error with the state; for any other status the state is returned."""
-    failed = begun().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
+    failed = state_in_execution().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
     failed = failed.with_status(ExecutionStatus.FAILED, LATER)
     with pytest.raises(ExecutionFailed) as caught:
         failed.raise_for_failure()
     assert caught.value.state is failed
     assert str(caught.value) == "execution run failed after 1 steps: RateLimited: slow down"
     with pytest.raises(ExecutionFailed, match="no error was recorded"):
-        begun().with_status(ExecutionStatus.FAILED, LATER).raise_for_failure()
+        state_in_execution().with_status(ExecutionStatus.FAILED, LATER).raise_for_failure()
     for status in set(ExecutionStatus) - {ExecutionStatus.FAILED}:
-        state = begun().with_status(status, LATER)
+        state = state_in_execution().with_status(status, LATER)
         assert state.raise_for_failure() is state

@@ -1,4 +1,4 @@
-"""Batches of calls and what came of them."""
+"""Batches of calls and their outcomes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 CALLS = (ToolCall("1", "a"), ToolCall("1", "b"))
 
 
-def begun() -> AgentState:
-    """Return a state in its execution `run`."""
+def state_in_execution() -> AgentState:
+    """Return a state with the execution `run` in progress."""
     return AgentState.start("hello").with_execution_started("run", NOW)
 
 
 def execution(status: ToolStatus, name: str = "a") -> ToolExecution:
-    """Return an execution that ended like this."""
+    """Return an execution with this status."""
     error = None if status is ToolStatus.SUCCEEDED else ErrorInfo("ToolFailed", f"{name} is broken")
     call = ToolCall("1", name)
     return ToolExecution(id=name, key=name, call=call, status=status, error=error, started_at=NOW, ended_at=NOW)
@@ -34,18 +34,18 @@ def execution(status: ToolStatus, name: str = "a") -> ToolExecution:
 
 def test_keys_follow_from_the_position_in_the_next_step() -> None:
     """The key of a call names its execution, its step and its place, whatever id the provider gave."""
-    state = begun()
+    state = state_in_execution()
     assert ToolCalls.of(CALLS, state).keys == ("run/1/0", "run/1/1")
     step = AgentStep(id="s", number=1, message=Message.assistant("x"), started_at=NOW, ended_at=NOW)
     assert ToolCalls.of(CALLS, state.with_step(step)).keys == ("run/2/0", "run/2/1")
 
 
 def test_a_batch_is_its_calls_in_order() -> None:
-    """It can be counted and gone through."""
-    batch = ToolCalls.of(list(CALLS), begun())
+    """A batch has a length and can be iterated."""
+    batch = ToolCalls.of(list(CALLS), state_in_execution())
     assert len(batch) == 2
     assert tuple(batch) == batch.calls == CALLS
-    assert len(ToolCalls.of([], begun())) == 0
+    assert len(ToolCalls.of([], state_in_execution())) == 0
 
 
 def test_every_call_of_a_batch_has_a_key() -> None:
@@ -83,23 +83,23 @@ def test_the_arguments_of_a_batch_are_copied() -> None:
         ("run/1/²", None),
     ],
 )
-def test_a_key_tells_its_place(key: str, place: tuple[int, int] | None) -> None:
+def test_a_key_contains_its_step_and_index(key: str, place: tuple[int, int] | None) -> None:
     """Step and index are parsed from the end; keys of another form give None."""
     assert parse_key(key) == place
 
 
-def test_outcomes_can_be_counted_gone_through_and_sifted() -> None:
+def test_outcomes_have_a_length_an_order_and_failures() -> None:
     """Failures are all that did not succeed, in order."""
     good, bad, blocked = execution(ToolStatus.SUCCEEDED), execution(ToolStatus.FAILED), execution(ToolStatus.BLOCKED)
-    outcome = ToolExecutions((good, bad, blocked), (PendingCall("k", CALLS[0]),), begun())
+    outcome = ToolExecutions((good, bad, blocked), (PendingCall("k", CALLS[0]),), state_in_execution())
     assert len(outcome) == 3
     assert list(outcome) == [good, bad, blocked]
     assert outcome.failures == (bad, blocked)
 
 
-def test_another_state_goes_with_the_same_outcomes() -> None:
+def test_with_state_replaces_only_the_state() -> None:
     """The outcome is equal, and the state is replaced in a copy."""
-    state, other = begun(), begun().with_message("more")
+    state, other = state_in_execution(), state_in_execution().with_message("more")
     outcome = ToolExecutions((), (), state)
     changed = outcome.with_state(other)
     assert (changed.executions, changed.pending, changed.state) == ((), (), other)
@@ -107,9 +107,9 @@ def test_another_state_goes_with_the_same_outcomes() -> None:
 
 
 def test_a_failed_batch_carries_all_of_its_outcomes() -> None:
-    """The error names the call that failed and has every execution with it."""
+    """The error names the call that failed and contains every execution."""
     failed = execution(ToolStatus.TIMED_OUT, "slow")
-    outcome = ToolExecutions((execution(ToolStatus.SUCCEEDED), failed), (), begun())
+    outcome = ToolExecutions((execution(ToolStatus.SUCCEEDED), failed), (), state_in_execution())
     cause = BatchFailed(failed)
     error = BatchInterrupted(outcome, cause)
     assert str(cause) == "the tool 'slow' timed_out: slow is broken"
