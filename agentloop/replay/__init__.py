@@ -1,4 +1,4 @@
-"""Replays: today's code against recorded runs, without touching the world."""
+"""Replays: today's code against recorded runs, without side effects."""
 
 from __future__ import annotations
 
