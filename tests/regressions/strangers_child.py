@@ -1,6 +1,6 @@
-"""Cases that may take a processor or the memory for themselves; each is run in a process of its own, within limits.
+"""Cases that may exhaust CPU time or memory; each runs in a separate process with limits.
 
-`python -m tests.regressions.strangers_child CASE ARGUMENT…` prints what came of it. A process that is killed prints nothing.
+`python -m tests.regressions.strangers_child CASE ARGUMENT…` prints its results. A process that is killed prints nothing.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ MEGABYTE = 1 << 20
 
 
 def limited(cpu_seconds: float = 1.0) -> None:
-    """From here on, allow this process these seconds of a processor and two gigabytes; it is killed by SIGPROF after that."""
+    """Limit this process to this CPU time, after which SIGPROF kills it, and to two gigabytes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (2048 * MEGABYTE, 2048 * MEGABYTE))
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
 
 
 def peak() -> int:
-    """Return the most megabytes that this process has used until now.
+    """Return the peak memory of this process in megabytes.
 
-    `ru_maxrss` would begin with what the process that started this one has used.
+    `ru_maxrss` would include the memory of the parent process.
     """
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
-def tell(**what: Any) -> None:
-    """Print what came of a case."""
-    print(json.dumps(what), flush=True)  # noqa: T201
+def report(**results: Any) -> None:
+    """Print the results of a case."""
+    print(json.dumps(results), flush=True)  # noqa: T201
 
 
 def schema(name: str) -> None:
-    """Compile the schema of a stranger, and check arguments against it."""
+    """Compile an untrusted schema, and check arguments against it."""
     text = "a" * 40 + "!"
     schemas: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "references": (doubling(30), {}),
         "pattern": ({"type": "object", "properties": {"q": {"type": "string", "pattern": "^(a+)+$"}}}, {"q": text}),
         "patternProperties": ({"type": "object", "patternProperties": {"^(a+)+$": {}}}, {text: 1}),
     }
-    given, arguments = schemas[name]
+    untrusted, arguments = schemas[name]
     limited()
     try:
-        SchemaValidator(given).accepts(arguments)
+        SchemaValidator(untrusted).accepts(arguments)
     except ToolDefinitionError:
-        tell(refused=True)
+        report(refused=True)
     else:
-        tell(refused=False)
+        report(refused=False)
 
 
 def connect(manner: str, notes: str) -> None:
-    """Connect with a server."""
+    """Connect to an untrusted server."""
 
     async def connected() -> None:
         async with McpEnsemble.stdio(sys.executable, ["-S", SERVER, manner, notes], connect_timeout=30) as server:
-            tell(offered=len(server.offered))
+            report(offered=len(server.offered))
 
     limited(2.0)
     asyncio.run(connected())
@@ -95,30 +95,30 @@ def look(q: str) -> str:
 
 
 def fence(driver: str) -> None:
-    """Read the answer of a model that opens a fence, writes empty lines, and does not close it."""
+    """Parse an answer that opens a fence, has many empty lines, and does not close the fence."""
     answers = ScriptedInference(*["```" + "\n" * 4000 + "x"] * 5)
-    made = ReActDriver(answers, max_retries=0) if driver == "react" else ToolCallingDriver(answers, mode="structured")
-    loop = AgentLoop(made, [look], max_steps=1)
+    chosen = ReActDriver(answers, max_retries=0) if driver == "react" else ToolCallingDriver(answers, mode="structured")
+    loop = AgentLoop(chosen, [look], max_steps=1)
     limited()
-    tell(status=loop.execute_sync("go").status.value)
+    report(status=loop.execute_sync("go").status.value)
 
 
 def brackets() -> None:
-    """Read a million characters of brackets that no call is in."""
+    """Parse a million brackets that contain no call."""
     spec = ToolSpec("search", "Search.", {"type": "object", "properties": {"q": {"type": "string"}}}, Effect.PURE)
     limited(2.0)
     read_calls("[{" * 500_000, [spec])
-    tell(read=True)
+    report(read=True)
 
 
 def spaces(megabytes: int) -> bytes:
-    """Compress so many megabytes of spaces, which never stand in memory all at once."""
+    """Compress megabytes of spaces without holding them all in memory."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     return b"".join([packer.compress(b" " * MEGABYTE) for _ in range(megabytes)]) + packer.flush()
 
 
 def inflated_answer(codings: str) -> None:
-    """Ask a model whose answer is far larger than it looks."""
+    """Request an answer that is far larger after decompression."""
     body = spaces(100)
     for _ in range(int(codings) - 1):
         body = gzip.compress(body)
@@ -131,19 +131,19 @@ def inflated_answer(codings: str) -> None:
             bound(inference_for(server, max_response_bytes=MEGABYTE)) as (inference,),
         ):
             await inference.infer(QUESTION)
-            before, told = peak(), "none"
+            before, error_type = peak(), "none"
             try:
                 await inference.infer(QUESTION)
             except (AgentLoopError, MemoryError) as error:
-                told = type(error).__name__
-            tell(error=told, megabytes=peak() - before)
+                error_type = type(error).__name__
+            report(error=error_type, megabytes=peak() - before)
 
     limited(3.0)
     asyncio.run(asked())
 
 
 def inflated_result() -> None:
-    """Call a tool of a server whose answer is far larger than it looks."""
+    """Call a tool whose result is far larger after decompression."""
     body = spaces(60)
     packed = response("200 OK", JSON, body).replace(b"content-type", b"content-encoding: gzip\r\ncontent-type", 1)
 
@@ -152,34 +152,34 @@ def inflated_result() -> None:
             async with server:
                 before = peak()
                 execution = await run_call([server], "act")
-            tell(status=execution.status.value, megabytes=peak() - before)
+            report(status=execution.status.value, megabytes=peak() - before)
 
     limited(3.0)
     asyncio.run(asked())
 
 
 def grow(folder: str) -> None:
-    """Replace each of many characters of a file by a long text."""
+    """Replace every character of a file by a long text."""
     (Path(folder) / "grow").write_text("a" * 100_000)
     before = peak()
     limited()
     edit = {"path": "grow", "old": "a", "new": "b" * 1000, "all": True}
     execution = asyncio.run(run_call([files(folder)], "edit_file", **edit))
     error = "" if execution.error is None else execution.error.type
-    tell(status=execution.status.value, error=error, megabytes=peak() - before)
+    report(status=execution.status.value, error=error, megabytes=peak() - before)
 
 
 def slow_query(path: str) -> None:
-    """Run a query each of whose few instructions takes long."""
+    """Run a query of a few slow instructions."""
     limited()
     rows = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000000) SELECT"
     query = {"sql": f"{rows} sum(length(randomblob(9000000))) FROM r"}
-    tell(status=asyncio.run(run_call([sqlite(path)], "query_database", **query)).status.value)
+    report(status=asyncio.run(run_call([sqlite(path)], "query_database", **query)).status.value)
 
 
 def many_calls(count: str) -> None:
-    """Run many calls of one answer; none ends before every one that runs at the same time has begun."""
-    gate, most = threading.Event(), [0]
+    """Run many calls of one answer, and count the threads; calls end only after all concurrent calls have started."""
+    gate, most_threads = threading.Event(), [0]
 
     @tool(effect="pure")
     def hold(number: int) -> int:
@@ -192,11 +192,11 @@ def many_calls(count: str) -> None:
         running = asyncio.create_task(run_calls([hold], calls, executor=ToolExecutor()))
         for _ in range(500):
             await asyncio.sleep(0)
-            most[0] = max(most[0], threading.active_count())
+            most_threads[0] = max(most_threads[0], threading.active_count())
         gate.set()
         return len(executions(await running))
 
-    tell(done=asyncio.run(watched()), threads=most[0])
+    report(done=asyncio.run(watched()), threads=most_threads[0])
 
 
 def forked(path: str) -> None:
@@ -205,15 +205,15 @@ def forked(path: str) -> None:
     loop.execute_sync("go", execution_id="before")
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_REAL, 3)  # the child ends by a signal when it hangs
+        signal.setitimer(signal.ITIMER_REAL, 3)  # a signal ends a child that blocks
         try:
-            told = loop.execute_sync("go", execution_id="after").status.value
+            outcome = loop.execute_sync("go", execution_id="after").status.value
         except AgentLoopError as error:
-            told = type(error).__name__
-        os.write(1, (json.dumps({"child": told}) + "\n").encode())
+            outcome = type(error).__name__
+        os.write(1, (json.dumps({"child": outcome}) + "\n").encode())
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    tell(signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+    report(signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 
 
 CASES: dict[str, Callable[..., None]] = {

@@ -1,6 +1,6 @@
-"""An MCP server that cannot be trusted; run as a script, on the standard library only.
+"""An untrusted MCP server, which runs as a script and needs only the standard library.
 
-Its arguments are a manner and a folder of notes, in which it leaves a line for each call.
+Its arguments are a behavior and a folder, where it writes a line for each call.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ ODD_RESULTS = {"nan": '{"a": NaN}', "long number": f'{{"a": {"9" * 5000}}}', "de
 
 
 def tool(description: str = "Act.", **more: Any) -> dict[str, Any]:
-    """Describe the tool that it offers."""
+    """Return the definition of the tool."""
     return {"name": "act", "description": description, "inputSchema": {"type": "object"}, **more}
 
 
 def doubling(levels: int) -> dict[str, Any]:
-    """Return a small schema of which each level refers to the next one twice."""
+    """Return a small schema in which each level refers to the next level twice."""
     levels_of = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(levels)}
-    defined = {**levels_of, f"d{levels}": {"type": "object"}}
-    return {"type": "object", "$defs": defined, "allOf": [{"$ref": "#/$defs/d0"}]}
+    definitions = {**levels_of, f"d{levels}": {"type": "object"}}
+    return {"type": "object", "$defs": definitions, "allOf": [{"$ref": "#/$defs/d0"}]}
 
 
 def offered(manner: str, notes: Path) -> list[dict[str, Any]]:
-    """Return the tools that it offers now."""
+    """Return the tools that the server currently offers."""
     changed = (notes / "changed").exists()
     match manner:
         case "claims to be harmless" | "claims to be harmless and dies":
@@ -47,14 +47,14 @@ def offered(manner: str, notes: Path) -> list[dict[str, Any]]:
 
 
 def main(manner: str, notes: Path) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     hello = {"capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "stranger", "version": "1"}}
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "id" not in asked or "method" not in asked:
+        request = json.loads(line)
+        if "id" not in request or "method" not in request:
             continue
         result = "{}"
-        match asked["method"]:
+        match request["method"]:
             case "initialize":
                 result = json.dumps({"protocolVersion": "2025-11-25", **hello})
             case "tools/list":
@@ -67,7 +67,7 @@ def main(manner: str, notes: Path) -> None:
                 content = json.dumps([{"type": "text", "text": "acted"}])
                 odd = ODD_RESULTS.get(manner)
                 result = f'{{"content": {content}{f", {chr(34)}structuredContent{chr(34)}: {odd}" if odd else ""}}}'
-        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {json.dumps(asked["id"])}, "result": {result}}}\n')
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "result": {result}}}\n')
         sys.stdout.flush()
 
 

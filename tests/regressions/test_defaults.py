@@ -1,4 +1,4 @@
-"""The defaults of a loop, and the loop itself: what a user may rely on without having set anything."""
+"""The defaults of a loop: behavior that users can rely on without configuration."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the proxies of the machine out of the tests."""
+    """Remove the proxies of the environment from the tests."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -86,11 +86,11 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Till:
-    """Money that leaves the house.
+    """A payment tool that records its calls.
 
     Attributes:
-        paid: every payment, in order.
-        pay: the tool that makes one.
+        paid: the recipients, in order.
+        pay: the tool.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def paying(to: str = "Ada", number: int = 1) -> ToolCall:
 
 
 def careful(request: InferenceRequest) -> InferenceResponse | str:
-    """Pay Ada, unless the conversation shows that she was paid."""
+    """Pay Ada, unless the conversation contains her receipt."""
     results = [exchange.execution.text for message in request.messages for exchange in message.exchanges]
     if "receipt for Ada" in results:
         return "Ada has her money."
@@ -124,13 +124,13 @@ def careful(request: InferenceRequest) -> InferenceResponse | str:
 
 
 def public(thing: object) -> dict[str, object]:
-    """Return what can be read off an object by name."""
+    """Return the public attributes of an object."""
     found = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_")}
     return {name: value for name, value in found.items() if not callable(value)}
 
 
 def chain(error: object) -> list[BaseException]:
-    """Return an exception and those that led to it; nothing for what is no exception."""
+    """Return an exception with its causes and contexts; an empty list for other objects."""
     found: list[BaseException] = []
     while isinstance(error, BaseException) and error not in found:
         found.append(error)
@@ -138,11 +138,11 @@ def chain(error: object) -> list[BaseException]:
     return found
 
 
-# --- C1: what the next execution knows of the ones before --------------------------------------------------------------
+# --- C1: the history that the next execution sees --------------------------------------------------------------
 
 
 def unfinished(how: str, till: Till, **parts: Any) -> AgentState:
-    """Run to a point where the money is paid and the run could not end: at its limit, or without its provider."""
+    """Run until the payment is made and the run is stopped by its limit or fails by its provider."""
     lines = [careful, ProviderUnavailable("down")] if how == "provider down" else [careful]
     limit = 1 if how == "step limit" else 5
     loop = AgentLoop.for_model(ScriptedInference(*lines), tools=[till.pay], max_steps=limit, **parts)
@@ -157,10 +157,10 @@ def unfinished(how: str, till: Till, **parts: Any) -> AgentState:
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="C1: by default a model does not see what an unfinished execution has done, and does it again",
+    reason="C1: by default a model does not see the calls of an unfinished execution, and repeats them",
 )
-def test_a_conversation_goes_on_without_repeating_what_was_done(how: str, journaled: bool) -> None:  # noqa: FBT001  # a parameter
-    """A model that is told to go on sees the calls of the execution that could not end, so it pays once."""
+def test_a_conversation_continues_without_repeating_calls(how: str, journaled: bool) -> None:  # noqa: FBT001  # a parameter
+    """A model that continues a conversation sees the calls of the unfinished execution, so it pays once."""
     till, journal = Till(), MemoryJournal() if journaled else None
     state = unfinished(how, till, journal=journal)
     loop = AgentLoop.for_model(ScriptedInference(careful, careful), tools=[till.pay], journal=journal)
@@ -177,12 +177,10 @@ def test_a_conversation_goes_on_without_repeating_what_was_done(how: str, journa
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="C1: what an execution has done that did not complete is dropped with the tool traces, in windows too",
+    reason="C1: the calls of an unfinished execution are dropped with the tool traces, in windows too",
 )
-def test_a_trace_that_may_be_dropped_is_kept_while_its_execution_has_not_completed(
-    how: str, compiler: CanCompileMessages
-) -> None:
-    """With a compiler that leaves earlier traces out, or a window with room for all, what an unfinished execution did is shown."""
+def test_the_trace_of_an_unfinished_execution_is_not_dropped(how: str, compiler: CanCompileMessages) -> None:
+    """Compilers that omit earlier traces, and windows that are large enough, show the calls of an unfinished execution."""
     till = Till()
     state = unfinished(how, till, compiler=compiler)
     loop = AgentLoop.for_model(ScriptedInference(careful, careful), tools=[till.pay], compiler=compiler)
@@ -193,10 +191,10 @@ def test_a_trace_that_may_be_dropped_is_kept_while_its_execution_has_not_complet
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="C1: by default a follow-up question is asked without the results of the last execution",
+    reason="C1: by default a follow-up question is sent without the results of the last execution",
 )
-def test_a_follow_up_question_is_asked_with_the_results_before_it() -> None:
-    """The second question comes with everything that the tools returned to the first."""
+def test_a_follow_up_question_is_sent_with_earlier_results() -> None:
+    """The second request contains all tool results of the first question."""
 
     @tool(effect="pure")
     def customer(number: int) -> dict[str, str]:
@@ -211,11 +209,9 @@ def test_a_follow_up_question_is_asked_with_the_results_before_it() -> None:
     assert follow_up.messages == (*first.messages, Message.user("Where does she live?"))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="C1: nothing tells users that tool traces can be dropped, or are"
-)
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="C1: it is not documented that tool traces are dropped")
 def test_the_option_to_drop_traces_is_documented() -> None:
-    """README and the pages name the compiler that leaves earlier tool traces out."""
+    """The README and the documentation name the compiler that omits earlier tool traces."""
     option = ConversationWithCurrentToolTrace.__name__
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -233,7 +229,7 @@ def gemini_malformed_call() -> InferenceResponse:
     return wire_format("gemini").decode_response(200, {}, json.dumps(body).encode())
 
 
-CUT_ANSWERS = {
+TRUNCATED_ANSWERS = {
     "length": InferenceResponse((Text("The dose is 5"),), FinishReason.LENGTH),
     "content_filter": InferenceResponse((Text("The dose is 5"),), FinishReason.CONTENT_FILTER),
     "error": InferenceResponse((Text("The dose is 5"),), FinishReason.ERROR),
@@ -243,14 +239,14 @@ CUT_ANSWERS = {
 
 
 @pytest.mark.parametrize("driver", [ToolCallingDriver, ReActDriver])
-@pytest.mark.parametrize("answer", CUT_ANSWERS.values(), ids=CUT_ANSWERS)
+@pytest.mark.parametrize("answer", TRUNCATED_ANSWERS.values(), ids=TRUNCATED_ANSWERS)
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H1: a run whose answer was cut or filtered is a completed run"
+    strict=True, raises=AssertionError, reason="H1: a run whose answer was truncated or filtered is completed"
 )
-def test_an_answer_that_was_cut_is_no_completed_run(
+def test_a_truncated_answer_does_not_complete_the_run(
     answer: InferenceResponse, driver: type[ToolCallingDriver | ReActDriver]
 ) -> None:
-    """However often it is asked again, a model that gives no whole answer fails or stops the run."""
+    """A model that repeatedly returns truncated answers fails or stops the run."""
     state = AgentLoop(driver(inference=ScriptedInference(*[answer] * 20))).execute_sync("What is the dose?")
     assert state.status in {ExecutionStatus.FAILED, ExecutionStatus.STOPPED}
     assert state.stop_signal is not None
@@ -290,9 +286,9 @@ BROKEN_ENDS = {
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="H1: an answer that a provider cut off on the wire is the answer of a completed run",
+    reason="H1: an answer that a provider truncated completes the run",
 )
-async def test_an_answer_that_a_provider_cut_is_no_completed_run(reply: Reply, streaming: bool) -> None:  # noqa: FBT001  # a parameter
+async def test_an_answer_that_a_provider_truncated_does_not_complete_the_run(reply: Reply, streaming: bool) -> None:  # noqa: FBT001  # a parameter
     """Whole or streamed, an answer without a normal end does not complete the run."""
     async with loopback(*[reply] * 20) as server:
         driver = ToolCallingDriver(inference=inference_for(server), mode="native", streaming=streaming)
@@ -305,7 +301,7 @@ class Disk:
 
     Attributes:
         wiped: every pattern that was wiped, in order.
-        wipe: the tool that does it; it can do without arguments.
+        wipe: the tool; its argument is optional.
     """
 
     def __init__(self) -> None:
@@ -325,10 +321,10 @@ class Disk:
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="H2: a call that was cut off before its arguments runs with the defaults of its tool",
+    reason="H2: a call that was truncated before its arguments runs with the defaults of its tool",
 )
-def test_a_call_that_was_cut_before_its_arguments_does_not_run(written: str, finish: FinishReason) -> None:
-    """Of an answer that did not end normally, a call without arguments is not taken as one that needs none."""
+def test_a_call_that_was_truncated_before_its_arguments_does_not_run(written: str, finish: FinishReason) -> None:
+    """A call without arguments does not run when its answer did not end normally."""
     disk = Disk()
     cut = InferenceResponse((ToolCall("1", "wipe", written),), finish)
     AgentLoop.for_model(ScriptedInference(cut, "I could not."), tools=[disk.wipe]).execute_sync("Clean up.")
@@ -338,10 +334,10 @@ def test_a_call_that_was_cut_before_its_arguments_does_not_run(written: str, fin
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="H2: a call that Chat Completions cut off before its arguments runs with the defaults of its tool",
+    reason="H2: a call that Chat Completions truncated before its arguments runs with the defaults of its tool",
 )
-async def test_a_call_that_a_provider_cut_before_its_arguments_does_not_run() -> None:
-    """On the wire too, `length` and empty arguments make no call."""
+async def test_a_call_that_a_provider_truncated_before_its_arguments_does_not_run() -> None:
+    """A response with finish reason `length` and empty arguments does not run the call."""
     disk = Disk()
     call = {"id": "c", "type": "function", "function": {"name": "wipe", "arguments": ""}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -354,7 +350,7 @@ async def test_a_call_that_a_provider_cut_before_its_arguments_does_not_run() ->
 
 
 def test_a_call_without_arguments_runs_when_its_answer_ended_normally() -> None:
-    """Empty arguments are those of a tool that needs none, and invalid for a tool that needs some."""
+    """Empty arguments are valid for a tool without required parameters, and invalid for others."""
     disk, till = Disk(), Till()
     calls = [ToolCall("1", "wipe", ""), ToolCall("2", "pay", "")]
     loop = AgentLoop.for_model(ScriptedInference(calls, "Done."), tools=[disk.wipe, till.pay])
@@ -363,18 +359,18 @@ def test_a_call_without_arguments_runs_when_its_answer_ended_normally() -> None:
     assert (disk.wiped, till.paid) == (["*"], [])
 
 
-# --- H3: the traceback of what failed ----------------------------------------------------------------------------------
+# --- H3: tracebacks of failures ----------------------------------------------------------------------------------
 
 
 class Boom(Exception):
-    """What a tool raises that no one has foreseen."""
+    """An unexpected exception of a tool."""
 
 
 class Failing:
-    """A tool that fails in the middle of a call.
+    """A tool that raises.
 
     Attributes:
-        error: what it raises.
+        error: the exception.
         tool: the tool.
     """
 
@@ -389,7 +385,7 @@ class Failing:
         self.tool: Tool = open_drawer
 
     def is_in(self, thing: object) -> bool:
-        """Say whether the exception can be read off a thing or its execution, itself or as the cause of another."""
+        """Return whether an attribute of an object or of its execution is the exception or was caused by it."""
         values = public(thing)
         further = public(values["execution"]) if values.get("execution") is not None else {}
         return any(self.error in chain(value) for value in (*values.values(), *further.values()))
@@ -401,10 +397,10 @@ def failing_loop(failing: Failing, *interceptors: CanIntercept) -> AgentLoop:
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H3: no log record tells of the exception of a tool that failed"
+    strict=True, raises=AssertionError, reason="H3: no log record contains the exception of a failed tool"
 )
 def test_the_exception_of_a_failed_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A record of `agentloop.tools` has the traceback, and says which call of which execution it was."""
+    """A record of `agentloop.tools` contains the traceback, the key of the call and the execution id."""
     failing = Failing()
     with caplog.at_level(logging.DEBUG, logger="agentloop.tools"):
         state = failing_loop(failing).execute_sync("Open it.", execution_id="drawer-7")
@@ -422,7 +418,7 @@ def test_the_exception_of_a_failed_tool_is_logged(caplog: pytest.LogCaptureFixtu
     strict=True, raises=AssertionError, reason="H3: `after_tool_use` gets the text of an error, never the exception"
 )
 def test_the_exception_of_a_failed_tool_reaches_the_point_after_it() -> None:
-    """An interceptor finds the exception itself at the point after the call."""
+    """The point after the call contains the exception object."""
     failing, seen = Failing(), list[bool]()
 
     def see(point: AfterToolUse) -> AfterToolUse:
@@ -437,7 +433,7 @@ def test_the_exception_of_a_failed_tool_reaches_the_point_after_it() -> None:
     strict=True, raises=AssertionError, reason="H3: the event of a failed call has the text of its error only"
 )
 def test_the_exception_of_a_failed_tool_is_in_its_event() -> None:
-    """A listener finds the exception itself in the event that ends the call."""
+    """The event that ends the call contains the exception object."""
     failing, seen = Failing(), list[Event]()
     loop = failing_loop(failing)
     loop.on(ToolCallCompleted, seen.append)
@@ -446,7 +442,7 @@ def test_the_exception_of_a_failed_tool_is_in_its_event() -> None:
 
 
 def test_the_exception_of_a_failed_tool_is_neither_stored_nor_shown_to_the_model() -> None:
-    """The state and the next request hold the message of the error, and no line of code."""
+    """The state and the next request contain the message of the error, and no traceback."""
     failing = Failing()
     model = ScriptedInference(ToolCall("1", "open_drawer"), "It is stuck.")
     state = AgentLoop.for_model(model, tools=[failing.tool]).execute_sync("Open it.")
@@ -458,7 +454,7 @@ def test_the_exception_of_a_failed_tool_is_neither_stored_nor_shown_to_the_model
 
 @frozen(kw_only=True)
 class BrokenDriver(Driver):
-    """Fails to decide."""
+    """A driver whose decision raises."""
 
     error: Exception
 
@@ -467,7 +463,7 @@ class BrokenDriver(Driver):
 
 
 class BrokenInterceptor(Interceptor):
-    """Fails before each step."""
+    """An interceptor that raises before each step."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -489,7 +485,7 @@ class BrokenInterceptor(Interceptor):
     strict=True, raises=AssertionError, reason="H3: the exception that `raise_for_failure` raises has no cause"
 )
 def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception], AgentLoop]) -> None:
-    """The traceback of `raise_for_failure` goes on to the line that failed."""
+    """The traceback of `raise_for_failure` includes the original exception."""
     error = Boom("line 7")
     state = loop_with(error).execute_sync("Go.")
     with pytest.raises(ExecutionFailed) as failed:
@@ -497,11 +493,11 @@ def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception],
     assert error in chain(failed.value.__cause__)
 
 
-# --- H4: answers that are none -----------------------------------------------------------------------------------------
+# --- H4: states without an answer -----------------------------------------------------------------------------------------
 
 
 def answer_of(state: AgentState, accessor: str) -> object:
-    """Return what an accessor gives; None where it says by an error that there is no answer."""
+    """Return the value of an accessor, or None when it raises."""
     try:
         return getattr(state, accessor)
     except AgentLoopError:
@@ -509,7 +505,7 @@ def answer_of(state: AgentState, accessor: str) -> object:
 
 
 def without_an_answer(status: str) -> AgentState:
-    """Run to an end of this status, and to no answer."""
+    """Return a state with this status and no answer."""
     till = Till()
     interceptors = [RequireApproval()] if status == "suspended" else []
     line = ProviderUnavailable("down") if status == "failed" else paying()
@@ -524,10 +520,10 @@ def without_an_answer(status: str) -> AgentState:
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="H4: a state without an answer has an empty text for one, as if the model had said nothing",
+    reason="H4: a state without an answer returns an empty text",
 )
-def test_where_there_is_no_answer_no_accessor_gives_one(status: str, accessor: str) -> None:
-    """An accessor of the answer gives None or raises when there is no answer, and never a text."""
+def test_accessors_of_a_missing_answer_return_no_text(status: str, accessor: str) -> None:
+    """An accessor of the answer returns None or raises when there is no answer."""
     assert answer_of(without_an_answer(status), accessor) is None
 
 
@@ -551,8 +547,8 @@ print(state.final_text)
     raises=AssertionError,
     reason="H4: a program with a wrong key prints an empty line and exits with 0",
 )
-async def test_a_program_with_a_wrong_key_does_not_end_as_if_all_were_well() -> None:
-    """The shortest program that prints an answer fails, or says what is wrong, when the provider refuses the key."""
+async def test_a_program_with_a_wrong_key_reports_the_failure() -> None:
+    """A minimal program fails or prints an error when the provider rejects the key."""
     refusal = respond_json(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
     async with loopback(*[refusal] * 5) as server:
         process = await asyncio.create_subprocess_exec(
@@ -573,7 +569,7 @@ async def test_a_program_with_a_wrong_key_does_not_end_as_if_all_were_well() -> 
     assert process.returncode != 0 or out.strip() or err.strip()
 
 
-# --- H5: what a failed execution has spent -----------------------------------------------------------------------------
+# --- H5: usage of failed executions -----------------------------------------------------------------------------
 
 
 def refuse(point: AfterInference) -> AfterInference:
@@ -585,15 +581,15 @@ def answering(*lines: Any) -> ScriptedInference:
 
 
 def typed(*lines: Any, interceptors: Sequence[CanIntercept] = ()) -> AgentLoop:
-    """Return a loop whose model makes nothing of the type that it is asked for."""
+    """Return a loop whose model never returns the requested output type."""
     return AgentLoop.for_model(answering(*lines), tools=[look], output_type=dict[str, int], interceptors=interceptors)
 
 
 def spent(loop: AgentLoop) -> tuple[int, int | None, int | None]:
-    """Run to a failure, and return the inferences and tokens that the state knows of."""
+    """Run to a failure, and return the inferences and tokens of the state."""
     usage = (state := loop.execute_sync("Go.")).usage
     if state.status is not ExecutionStatus.FAILED:
-        pytest.fail(f"the run was to fail: {state.explain()}")
+        pytest.fail(f"the run did not fail: {state.explain()}")
     return usage.requests, usage.input_tokens, usage.output_tokens
 
 
@@ -608,10 +604,10 @@ NEVER_TYPED: dict[str, tuple[AgentLoop, int]] = {
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="H5: a failed execution forgets what it spent on answers that had not the type",
+    reason="H5: a failed execution does not count the usage of answers of the wrong type",
 )
-def test_an_execution_that_fails_by_its_output_knows_what_it_has_spent(loop: AgentLoop, inferences: int) -> None:
-    """Every answer is counted in the usage of the state, also when none had the type that was asked for."""
+def test_an_execution_that_fails_by_its_output_counts_its_usage(loop: AgentLoop, inferences: int) -> None:
+    """Every answer counts in the usage of the state, also when no answer has the requested type."""
     assert spent(loop) == (inferences, 10 * inferences, 5 * inferences)
 
 
@@ -623,12 +619,12 @@ OTHERWISE_FAILED: dict[str, tuple[AgentLoop, int]] = {
 
 
 @pytest.mark.parametrize(("loop", "inferences"), OTHERWISE_FAILED.values(), ids=OTHERWISE_FAILED)
-def test_an_execution_that_fails_otherwise_knows_what_it_has_spent(loop: AgentLoop, inferences: int) -> None:
-    """What was answered before a model, an interceptor or a notation failed is counted."""
+def test_an_execution_that_fails_otherwise_counts_its_usage(loop: AgentLoop, inferences: int) -> None:
+    """Answers before the failure of a model, an interceptor or a notation are counted."""
     assert spent(loop) == (inferences, 10 * inferences, 5 * inferences)
 
 
-# --- H6, M1: which calls are allowed, and for how long ------------------------------------------------------------------
+# --- H6, M1: tool choice ------------------------------------------------------------------
 
 
 def forbidding(kind: Literal["none", "specific"]) -> ToolChoice:
@@ -637,11 +633,9 @@ def forbidding(kind: Literal["none", "specific"]) -> ToolChoice:
 
 @pytest.mark.parametrize("kind", ["none", "specific"])
 @pytest.mark.parametrize("where", ["driver", "interceptor"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H6: a call that the tool choice does not allow runs all the same"
-)
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H6: a call that the tool choice does not allow runs")
 def test_a_call_that_the_tool_choice_forbids_does_not_run(kind: Literal["none", "specific"], where: str) -> None:
-    """What is asked of the model holds for its answer: under `none()` no call runs, under `specific` no other one."""
+    """The tool choice is enforced: with `none()` no call runs, and with `specific` no call of another tool."""
     till, choice = Till(), forbidding(kind)
     model = ScriptedInference(*[paying()] * 9)
     driver = ToolCallingDriver(inference=model, tool_choice=choice if where == "driver" else ToolChoice.auto())
@@ -668,17 +662,17 @@ def obedient(request: InferenceRequest) -> InferenceResponse | str:
     strict=True, raises=AssertionError, reason="M1: a required call is required again in every step, up to the limit"
 )
 def test_a_call_that_is_required_is_required_once(choice: ToolChoice) -> None:
-    """After the call that was required the model is free to answer, so the run completes."""
+    """After the required call the model may answer, so the run completes."""
     driver = ToolCallingDriver(inference=ScriptedInference(*[obedient] * 10), tool_choice=choice)
     state = AgentLoop(driver, [look], max_steps=6).execute_sync("What is here?")
     assert (state.status, state.step_count) == (ExecutionStatus.COMPLETED, 2)
 
 
-# --- H7: scripts that go on --------------------------------------------------------------------------------------------
+# --- H7: scripts of resumed executions --------------------------------------------------------------------------------------------
 
 
 async def resumed_until_done(loop: AgentLoop, state: AgentState) -> AgentState:
-    """Approve what waits, three times at most."""
+    """Approve pending calls, at most three times."""
     for _ in range(3):
         if not state.pending:
             break
@@ -689,9 +683,9 @@ async def resumed_until_done(loop: AgentLoop, state: AgentState) -> AgentState:
 @pytest.mark.parametrize("journaled", [False, True], ids=["plain", "journal"])
 @pytest.mark.parametrize("before", [[], [ToolCall("0", "look")]], ids=["first step", "second step"])
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H7: a script begins anew when a suspended execution is resumed"
+    strict=True, raises=AssertionError, reason="H7: a script restarts when a suspended execution is resumed"
 )
-async def test_a_script_goes_on_where_a_suspended_execution_was(before: list[ToolCall], journaled: bool) -> None:  # noqa: FBT001  # a parameter
+async def test_a_script_continues_with_a_resumed_execution(before: list[ToolCall], journaled: bool) -> None:  # noqa: FBT001  # a parameter
     """After a resume, the next answer is the line after the one that led to the suspension."""
     till, model = Till(), ScriptedInference(*before, paying(), "Paid.")
     journal = MemoryJournal() if journaled else None
@@ -701,10 +695,10 @@ async def test_a_script_goes_on_where_a_suspended_execution_was(before: list[Too
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H7: a script begins anew when a step with several inferences is resumed"
+    strict=True, raises=AssertionError, reason="H7: a script restarts when a step with several inferences is resumed"
 )
-async def test_a_script_goes_on_after_all_answers_of_the_step_that_was_suspended() -> None:
-    """A step that asked twice has used up two lines."""
+async def test_a_script_continues_after_all_answers_of_the_suspended_step() -> None:
+    """A suspended step with two inferences has used two lines."""
     till = Till()
     call = '{"thought": "I pay.", "type": "tool", "tool": "pay", "args": {"to": "Ada"}}'
     final = '{"thought": "I have paid.", "type": "final", "answer": "Paid."}'
@@ -712,16 +706,16 @@ async def test_a_script_goes_on_after_all_answers_of_the_step_that_was_suspended
     loop = AgentLoop(driver, [till.pay], interceptors=[RequireApproval()])
     waiting = await loop.execute("Pay Ada.")
     if waiting.usage.requests != 2 or not waiting.pending:
-        pytest.fail(f"the step was to ask twice and wait: {waiting.explain()}")
+        pytest.fail(f"the step did not ask twice and suspend: {waiting.explain()}")
     state = await resumed_until_done(loop, waiting)
     assert (state.final_text, till.paid) == ("Paid.", ["Ada"])
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H7: a script begins anew when an interrupted execution is recovered"
+    strict=True, raises=AssertionError, reason="H7: a script restarts when an interrupted execution is recovered"
 )
-async def test_a_script_goes_on_where_an_interrupted_execution_was() -> None:
-    """A recovery asks for the line after the last one that is recorded."""
+async def test_a_script_continues_with_a_recovered_execution() -> None:
+    """A recovered execution continues with the line after the last recorded answer."""
     till, journal = Till(), MemoryJournal()
 
     def program() -> AgentLoop:
@@ -737,8 +731,8 @@ async def test_a_script_goes_on_where_an_interrupted_execution_was() -> None:
     assert (state.final_text, till.paid) == ("Both are paid.", ["Ada", "Bob"])
 
 
-def test_a_script_begins_at_its_first_line_with_each_execution() -> None:
-    """Only executions that go on are in the middle of a script."""
+def test_a_script_starts_at_its_first_line_in_each_execution() -> None:
+    """A new execution starts with the first line of a script."""
     loop = AgentLoop.for_model(ScriptedInference("one", "two"))
     first = loop.execute_sync("Count.")
     assert (first.final_text, loop.execute_sync(first.with_message("Again.")).final_text) == ("one", "one")
@@ -747,11 +741,9 @@ def test_a_script_begins_at_its_first_line_with_each_execution() -> None:
 # --- M2 to M6 ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TypeError, reason="M2: the system prompt is a text, and cannot depend on the state"
-)
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="M2: the system prompt cannot be a function of the state")
 def test_a_system_prompt_may_be_a_function_of_the_state() -> None:
-    """A function that is given for the system prompt is asked with the state, and what it says is sent."""
+    """A function as system prompt is called with the state, and its result is sent."""
 
     def instructions(state: AgentState) -> str:
         return f"You are asked: {state.messages[-1].text}"
@@ -762,9 +754,9 @@ def test_a_system_prompt_may_be_a_function_of_the_state() -> None:
 
 
 def reached(thing: object, wanted: object) -> bool:
-    """Say whether an object can be read off another one, or off one of its attributes."""
+    """Return whether an object is an attribute of another object, or of its attributes."""
     values = list(public(thing).values())
-    return any(one is wanted for value in values for one in (value, *public(value).values()))
+    return any(item is wanted for value in values for item in (value, *public(value).values()))
 
 
 FORMS = (
@@ -787,7 +779,7 @@ FORMS = (
     strict=True, raises=AssertionError, reason="M3: an interceptor made of a function cannot reach the dependencies"
 )
 def test_an_interceptor_made_of_a_function_reaches_the_dependencies(form: Callable[..., Interceptor]) -> None:
-    """What is given to `execute` as dependencies can be read off what the function is called with."""
+    """The dependencies of `execute` are reachable from the arguments of the function."""
     dependencies, seen = object(), list[bool]()
 
     def see(point: Any, *further: Any) -> Any:
@@ -821,10 +813,10 @@ class Slow(Interceptor):
 @pytest.mark.parametrize("limit", [Budget(seconds=10), TimeLimit(10)], ids=["Budget", "TimeLimit"])
 @pytest.mark.parametrize("point", ["before_step", "before_inference", "after_inference", "before_tool_use"])
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M4: an interceptor that takes long is not cut off by the limit of time"
+    strict=True, raises=AssertionError, reason="M4: a slow interceptor is not interrupted by the time limit"
 )
-def test_a_slow_interceptor_is_cut_off_by_the_limit_of_time(point: str, limit: Interceptor) -> None:
-    """The time of an execution is that of its interceptors too: when it is up, the execution stops."""
+def test_a_slow_interceptor_is_interrupted_by_the_time_limit(point: str, limit: Interceptor) -> None:
+    """The time limit of an execution includes its interceptors."""
 
     async def measured() -> tuple[AgentState, float]:
         model = ScriptedInference(ToolCall("1", "look"), "Nothing.")
@@ -847,10 +839,10 @@ def refusal_of(make: Callable[[], object]) -> Exception | None:
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M5: a mode that is misspelled is found when the loop runs, not before"
+    strict=True, raises=AssertionError, reason="M5: a misspelled mode is reported when the loop runs, not before"
 )
-def test_a_misspelled_mode_is_refused_where_it_is_given() -> None:
-    """A driver cannot be made with a mode that does not exist, and the message names those that do."""
+def test_a_misspelled_mode_is_rejected_by_the_constructor() -> None:
+    """A driver rejects an unknown mode, and the message lists the valid modes."""
     misspelled: Any = "nativ"
     refusal = refusal_of(lambda: ToolCallingDriver(inference=ScriptedInference("yes"), mode=misspelled))
     assert "native" in str(refusal)
@@ -886,21 +878,19 @@ LIMITED: dict[str, dict[str, Any]] = {
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="M6: steps that fail in an interceptor outside of the limit are taken without a limit",
+    reason="M6: steps that fail in an interceptor outside of the limit are not limited",
 )
 def test_steps_that_fail_outside_of_the_limit_are_limited_too(limit: dict[str, Any]) -> None:
-    """However the interceptors are ordered, and whatever they recover from, the limit of steps holds (law 5)."""
+    """The step limit holds for any order of interceptors and any error that they recover from (law 5)."""
     unreachable = Unreachable(comes_back_after=200)
     loop = AgentLoop.for_model(ScriptedInference("done"), **limit).with_interceptors(unreachable)
     state = loop.execute_sync("Go.")
     assert (state.step_count <= 5, unreachable.attempts <= 6) == (True, True)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M6: a loop whose steps fail keeps the event loop to itself"
-)
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M6: a loop whose steps fail blocks the event loop")
 async def test_other_tasks_run_while_steps_fail() -> None:
-    """A loop that takes one failed step after another lets the rest of the program run between them."""
+    """A loop yields to other tasks between failed steps."""
     order: list[str] = []
 
     class Marked(Unreachable):

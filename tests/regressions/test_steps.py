@@ -1,4 +1,4 @@
-"""Between the calls of a step and its record: what was done is recorded, and what is recorded was done."""
+"""Steps and their records: every effect is recorded, and every record matches an effect."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ ENDS = (AgentExecutionCompleted, AgentExecutionFailed, AgentExecutionStopped, Ag
 
 @frozen
 class Till:
-    """What a payment tool did: the amounts and the idempotency keys, in the order in which it began."""
+    """The calls of a payment tool: amounts and idempotency keys, in the order in which the calls started."""
 
     paid: list[int] = field(factory=list)
     keys: list[str] = field(factory=list)
-    begun: asyncio.Event = field(factory=asyncio.Event)
+    started: asyncio.Event = field(factory=asyncio.Event)
 
     def pay(self, *, seconds: float = 0, **settings: Any) -> Tool:
-        """Make the tool; each payment takes so many seconds after its effect."""
+        """Return the tool; each call takes this many seconds after its effect."""
 
         @tool(name="pay", **settings)
         async def pay(n: int, context: ToolContext) -> str:
             """Pay."""
             self.paid.append(n)
             self.keys.append(context.idempotency_key)
-            self.begun.set()
+            self.started.set()
             await asyncio.sleep(seconds)
             return f"paid {n}"
 
@@ -106,36 +106,36 @@ class Till:
 
 
 def pay(n: int = 1) -> ToolCall:
-    """Make the call of a payment."""
+    """Return a call of the payment tool."""
     return ToolCall(f"call_{n}", "pay", json.dumps({"n": n}))
 
 
 def loop_of(lines: Sequence[Any], tools: Sequence[Any], *interceptors: Any, **parts: Any) -> AgentLoop:
-    """Make a loop over a scripted model, with the clock of the running event loop."""
+    """Return a loop over a scripted model, with the clock of the running event loop."""
     driver = ToolCallingDriver(ScriptedInference(*lines), mode="native")
     return AgentLoop(driver, tools, interceptors=interceptors, clock=LoopClock(), **parts)
 
 
-def listened(loop: AgentLoop) -> tuple[list[Event], ProtocolMonitor]:
-    """Listen to everything that a loop emits."""
+def record_events(loop: AgentLoop) -> tuple[list[Event], ProtocolMonitor]:
+    """Record all events of a loop and check their protocol."""
     events, monitor = list[Event](), ProtocolMonitor()
     loop.wiretap(events.append)
     loop.wiretap(monitor)
     return events, monitor
 
 
-async def ended(loop: AgentLoop, given: str | AgentState = "go") -> AgentState:
-    """Run to the end; whatever leaves the loop instead of a state fails the test."""
+async def ended(loop: AgentLoop, message: str | AgentState = "go") -> AgentState:
+    """Run to the end; an exception that escapes the loop fails the test."""
     escaped: BaseException
     try:
-        return await loop.execute(given)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the claim is that nothing leaves
+        return await loop.execute(message)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the tests claim that nothing escapes
         escaped = error
     raise AssertionError(f"the run ended without a state: {escaped!r}")
 
 
 async def cancelled_when(loop: AgentLoop, moment: asyncio.Event) -> AgentState | None:
-    """Run, cancel at a moment, and return the state that is left: returned, or on the cancellation."""
+    """Run, cancel when the event is set, and return the state: the result, or that of the cancellation."""
     task = asyncio.create_task(loop.execute("go"))
     await moment.wait()
     task.cancel()
@@ -151,12 +151,12 @@ def executions_of(state: AgentState) -> list[ToolExecution]:
 
 
 def is_accounted_for(execution: ToolExecution) -> bool:
-    """Say whether an outcome admits that its effect took place, or may have."""
+    """Return whether an outcome reports that its effect took place or may have."""
     return execution.succeeded or execution.may_have_run
 
 
 def refusal(make: Callable[[], Any]) -> Exception | None:
-    """Return the error with which something is refused at construction; None when it is accepted."""
+    """Return the error that a constructor raises, or None."""
     try:
         make()
     except (AgentLoopError, TypeError, ValueError, AttributeError) as error:
@@ -170,29 +170,29 @@ def of_another() -> AgentState:
     return AgentState.start("another question", agent_id="another").with_execution_started("another-run", now)
 
 
-# --- H8: the record of an effect survives what fails after it ----------------------------------------------------
+# --- H8: the record of an effect survives later failures ----------------------------------------------------
 
 
 @frozen(kw_only=True)
 class FailsToFinish(ToolCallingDriver):
-    """A driver whose own bookkeeping fails once calls were executed."""
+    """A driver that fails after the calls were executed."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
         state = super().finish(draft, outcome)
         if outcome is not None:
-            raise KeyError("a mistake in the bookkeeping")
+            raise KeyError("a defect in the driver")
         return state
 
 
 @frozen
 class Rearranging(ToolExecutor):
-    """An executor that executes well, and answers something else."""
+    """An executor that executes the calls and returns other outcomes."""
 
     rearrange: Callable[[tuple[ToolExecution, ...]], Sequence[ToolExecution]] = field(kw_only=True)
 
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
-        answer = await super().execute_tools(tool_calls, state)
-        return evolve(answer, executions=self.rearrange(answer.executions))
+        outcome = await super().execute_tools(tool_calls, state)
+        return evolve(outcome, executions=self.rearrange(outcome.executions))
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: an error in Driver.finish loses the executed calls")
@@ -203,29 +203,29 @@ def test_an_error_while_a_step_is_finished_keeps_its_calls_and_tokens() -> None:
     state = run_in_virtual_time(ended(AgentLoop(driver, [till.pay()], clock=LoopClock())))
     assert till.paid == [1]
     assert state.status is ExecutionStatus.FAILED
-    assert [one.value for one in executions_of(state)] == ["paid 1"]
+    assert [execution.value for execution in executions_of(state)] == ["paid 1"]
     assert state.usage.input_tokens == 10
     assert state.tool_call_count == 1
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: an outcome too few loses the whole batch")
-def test_an_executor_that_answers_too_few_outcomes_loses_none_that_it_gave() -> None:
-    """The outcomes that came are kept, and the call without one is recorded as one that may have run."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a missing outcome loses the whole batch")
+def test_a_missing_outcome_does_not_lose_the_others() -> None:
+    """The returned outcomes are recorded, and the call without an outcome is recorded as a call that may have run."""
     till = Till()
     executor = Rearranging(rearrange=lambda outcomes: outcomes[:-1])
     state = run_in_virtual_time(ended(loop_of([[pay(1), pay(2)], "done"], [till.pay()], executor=executor)))
     assert sorted(till.paid) == [1, 2]
     assert state.status is ExecutionStatus.FAILED
     recorded = executions_of(state)
-    assert [dict(one.arguments) for one in recorded] == [{"n": 1}, {"n": 2}]
+    assert [dict(execution.arguments) for execution in recorded] == [{"n": 1}, {"n": 2}]
     assert recorded[0].value == "paid 1"
     assert is_accounted_for(recorded[1])
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a foreign state is noticed after the call has run")
-def test_a_foreign_state_before_a_call_keeps_the_call_from_running() -> None:
-    """The interceptor's mistake is found where it returns: nothing is paid, and the run fails as itself."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a foreign state is detected after the call has run")
+def test_a_foreign_state_before_a_call_prevents_the_call() -> None:
+    """The foreign state is detected when the interceptor returns it: no payment is made, and the run fails with its own identity."""
     till = Till()
 
     class Confuses(Interceptor):
@@ -233,7 +233,7 @@ def test_a_foreign_state_before_a_call_keeps_the_call_from_running() -> None:
             return point.with_state(of_another())
 
     loop = loop_of([pay(), "done"], [till.pay()], Confuses())
-    _, monitor = listened(loop)
+    _, monitor = record_events(loop)
     state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert till.paid == []
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
@@ -243,7 +243,7 @@ def test_a_foreign_state_before_a_call_keeps_the_call_from_running() -> None:
 @pytest.mark.unmonitored
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a foreign state after a call loses its record")
 def test_a_foreign_state_after_a_call_does_not_lose_its_record() -> None:
-    """The run fails, and its own state says that the call ran or may have run."""
+    """The run fails, and its own state records that the call ran or may have run."""
     till = Till()
 
     class Confuses(Interceptor):
@@ -251,11 +251,11 @@ def test_a_foreign_state_after_a_call_does_not_lose_its_record() -> None:
             return point.with_state(of_another())
 
     loop = loop_of([pay(), "done"], [till.pay()], Confuses())
-    _, monitor = listened(loop)
+    _, monitor = record_events(loop)
     state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert till.paid == [1]
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
-    assert [is_accounted_for(one) for one in executions_of(state)] == [True]
+    assert [is_accounted_for(execution) for execution in executions_of(state)] == [True]
     assert state.usage.input_tokens == 10
     assert (monitor.violations, monitor.unfinished) == ([], [])
 
@@ -273,26 +273,28 @@ STATE_POINTS = (
 )
 
 
-def returning(name: str, made: Callable[[StatePoint], AgentState]) -> Interceptor:
-    """Make an interceptor that goes on with another state at one point."""
+def returning(name: str, replace: Callable[[StatePoint], AgentState]) -> Interceptor:
+    """Return an interceptor that returns another state at one point."""
 
     def point(_: Interceptor, at: StatePoint) -> StatePoint:
-        return at.with_state(made(at))
+        return at.with_state(replace(at))
 
     kind: type[Interceptor] = type("Confuses", (Interceptor,), {name: point})
     return kind()
 
 
 @pytest.mark.unmonitored
-@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+@pytest.mark.parametrize("in_progress", [True, False], ids=["in progress", "not started"])
 @pytest.mark.parametrize("name", STATE_POINTS)
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: a foreign state of an interceptor leaves the run")
-def test_a_foreign_state_is_an_error_of_the_run(name: str, begun: bool) -> None:  # noqa: FBT001  # a parameter of the test
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H9: a foreign state of an interceptor escapes from the run"
+)
+def test_a_foreign_state_is_an_error_of_the_run(name: str, in_progress: bool) -> None:  # noqa: FBT001  # a parameter of the test
     """The run fails with its own identity and its own steps, and its terminal event is emitted."""
     till = Till()
-    foreign = of_another() if begun else AgentState.start("another question", agent_id="another")
+    foreign = of_another() if in_progress else AgentState.start("another question", agent_id="another")
     loop = loop_of([pay(), "done"], [till.pay()], returning(name, lambda _: foreign))
-    events, monitor = listened(loop)
+    events, monitor = record_events(loop)
     state = run_in_virtual_time(ended(loop, AgentState.start("go", agent_id="own")))
     assert (state.agent_id, state.status) == ("own", ExecutionStatus.FAILED)
     assert len(executions_of(state)) == len(till.paid)
@@ -305,7 +307,7 @@ def test_a_foreign_state_is_an_error_of_the_run(name: str, begun: bool) -> None:
 @pytest.mark.parametrize("name", ["before_step", "after_step"])
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: a state without the last step is accepted")
 def test_a_stale_state_drops_no_step(name: str) -> None:
-    """Every payment stays in the state, and no two have the same idempotency key."""
+    """Every payment stays in the state, and idempotency keys are unique."""
     till, first = Till(), list[AgentState]()
 
     def stale(point: StatePoint) -> AgentState:
@@ -322,13 +324,13 @@ def test_a_stale_state_drops_no_step(name: str) -> None:
     loop = loop_of([pay(1), pay(2), "done"], [till.pay()], Remembers(), returning(name, stale))
     state = run_in_virtual_time(ended(loop))
     assert len(set(till.keys)) == len(till.keys)
-    assert [one.key for one in executions_of(state)] == till.keys
+    assert [execution.key for execution in executions_of(state)] == till.keys
 
 
 @pytest.mark.parametrize("name", ["on_stop", "after_execution"])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: at the end, a state without steps is accepted")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: a state without steps is accepted at the end")
 def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
-    """What was paid stays in the final state."""
+    """Every payment stays in the final state."""
     till, first = Till(), list[AgentState]()
 
     class Remembers(Interceptor):
@@ -339,45 +341,47 @@ def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
     loop = loop_of([pay(), "done"], [till.pay()], Remembers(), returning(name, lambda _: first[0]))
     state = run_in_virtual_time(ended(loop))
     assert till.paid == [1]
-    assert [one.key for one in executions_of(state)] == till.keys
+    assert [execution.key for execution in executions_of(state)] == till.keys
 
 
 # --- H10: outcomes are paired by key -----------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H10: outcomes are paired with calls by their place")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H10: outcomes are paired with calls by position")
 def test_outcomes_in_another_order_are_paired_with_their_calls() -> None:
-    """Each call is answered by the outcome that has its key, whatever the order of the answer."""
+    """Each call is paired with the outcome that has its key, in any order of the outcomes."""
     executor = Rearranging(rearrange=lambda outcomes: outcomes[::-1])
     state = run_in_virtual_time(ended(loop_of([[pay(1), pay(2)], "done"], [Till().pay()], executor=executor)))
     assert state.status is ExecutionStatus.COMPLETED
-    pairs = [(one.call.arguments["n"], one.execution.value) for one in state.messages[1].exchanges]
+    pairs = [(exchange.call.arguments["n"], exchange.execution.value) for exchange in state.messages[1].exchanges]
     assert pairs == [(1, "paid 1"), (2, "paid 2")]
 
 
 @pytest.mark.parametrize("key", ["another-run/1/0", ""])
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H10: an outcome with a foreign key is accepted")
-def test_an_outcome_with_a_foreign_key_is_a_violation_that_keeps_the_batch(key: str) -> None:
-    """The run fails, and the call stands in its state with its own key, as one that ran or may have run."""
+def test_an_outcome_with_a_foreign_key_fails_the_run_and_records_the_batch(key: str) -> None:
+    """The run fails, and its state has the call with the right key, as a call that ran or may have run."""
     till = Till()
-    executor = Rearranging(rearrange=lambda outcomes: [evolve(one, key=key) for one in outcomes])
+    executor = Rearranging(rearrange=lambda outcomes: [evolve(outcome, key=key) for outcome in outcomes])
     state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay()], executor=executor)))
     assert till.paid == [1]
     assert state.status is ExecutionStatus.FAILED
-    assert [(one.key, is_accounted_for(one)) for one in executions_of(state)] == [(till.keys[0], True)]
+    assert [(execution.key, is_accounted_for(execution)) for execution in executions_of(state)] == [
+        (till.keys[0], True)
+    ]
 
 
-# --- H11 to H14: cancelled, cut off, timed out -------------------------------------------------------------------
+# --- H11 to H14: cancellation and timeouts -------------------------------------------------------------------
 
 
 @tool(name="read_account")
 async def read_account() -> str:
-    """Read the number of the account."""
+    """Read the account number."""
     return SECRET
 
 
 def masked(seconds: float) -> tuple[AgentLoop, asyncio.Event]:
-    """Make a loop whose results are masked by an interceptor that takes its time, and the moment when it begins to."""
+    """Return a loop with an interceptor that masks results slowly, and an event that is set when it starts."""
     asked = asyncio.Event()
 
     class Masks(Interceptor):
@@ -391,9 +395,11 @@ def masked(seconds: float) -> tuple[AgentLoop, asyncio.Event]:
 
 @pytest.mark.unmonitored
 @pytest.mark.parametrize("seconds", [1, 1_000_000], ids=["slow", "endless"])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H11: cancelled while masked, the value is stored bare")
-def test_a_value_that_is_being_masked_is_never_stored_bare(seconds: float) -> None:
-    """A run that is cancelled meanwhile keeps the masked value or none."""
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H11: cancellation during masking stores the unmasked value"
+)
+def test_cancellation_during_masking_never_stores_the_unmasked_value(seconds: float) -> None:
+    """A run that is cancelled during masking stores the masked value or no value."""
 
     async def run() -> AgentState | None:
         return await cancelled_when(*masked(seconds))
@@ -404,66 +410,68 @@ def test_a_value_that_is_being_masked_is_never_stored_bare(seconds: float) -> No
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H11: cancelled while masked, a call has no last event")
-def test_a_call_that_is_cancelled_while_it_is_masked_has_its_last_event() -> None:
-    """The events keep the grammar: each call that started is said to have ended, with what the state holds."""
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="H11: a call that is cancelled during masking has no last event"
+)
+def test_a_call_that_is_cancelled_during_masking_has_a_last_event() -> None:
+    """The events follow the protocol: each call that started has a completion event with the execution in the state."""
 
     async def run() -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
         loop, asked = masked(1)
-        events, monitor = listened(loop)
+        events, monitor = record_events(loop)
         return await cancelled_when(loop, asked), events, monitor
 
     state, events, monitor = run_in_virtual_time(run())
     assert state is not None
-    said = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
-    assert said == executions_of(state)
+    completed = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
+    assert completed == executions_of(state)
     assert (monitor.violations, monitor.unfinished) == ([], [])
 
 
-def with_clean_up(seconds: float) -> tuple[AgentLoop, list[str], asyncio.Event]:
-    """Make a loop over two ensembles that take their time to stop, what they did, and the moment when one begins to."""
-    did, stopping = list[str](), asyncio.Event()
+def with_cleanup(seconds: float) -> tuple[AgentLoop, list[str], asyncio.Event]:
+    """Return a loop over two ensembles that stop slowly, the log of their actions, and an event that is set when one stops."""
+    log, stopping = list[str](), asyncio.Event()
 
     def group(name: str, member: Tool) -> Ensemble:
         async def start() -> None:
-            did.append(f"start {name}")
+            log.append(f"start {name}")
 
         async def stop() -> None:
-            did.append(f"stop {name}")
+            log.append(f"stop {name}")
             stopping.set()
             await asyncio.sleep(seconds)
 
         return Ensemble(name, [member], start=start, stop=stop)
 
     groups = [group("first", Till().pay()), group("second", read_account)]
-    return loop_of([pay(), "done"], groups), did, stopping
+    return loop_of([pay(), "done"], groups), log, stopping
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancelled during clean-up, the run is lost")
-def test_a_run_that_is_cancelled_while_it_cleans_up_is_not_lost() -> None:
-    """The finished state is returned, or carried by the cancellation."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancellation during cleanup loses the run")
+def test_a_run_that_is_cancelled_during_cleanup_is_not_lost() -> None:
+    """The final state is returned, or attached to the cancellation."""
 
     async def run() -> AgentState | None:
-        loop, _, stopping = with_clean_up(1)
+        loop, _, stopping = with_cleanup(1)
         return await cancelled_when(loop, stopping)
 
     state = run_in_virtual_time(run())
     assert state is not None
     assert state.status is ExecutionStatus.COMPLETED
-    assert [one.value for one in executions_of(state)] == ["paid 1"]
+    assert [execution.value for execution in executions_of(state)] == ["paid 1"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancelled during clean-up, others are not stopped")
-def test_a_run_that_is_cancelled_while_it_cleans_up_stops_every_ensemble() -> None:
-    """Each ensemble that was started is told to stop, once."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancellation during cleanup skips other ensembles")
+def test_a_run_that_is_cancelled_during_cleanup_stops_every_ensemble() -> None:
+    """Each ensemble that was started is stopped once."""
 
     async def run() -> list[str]:
-        loop, did, stopping = with_clean_up(1)
+        loop, log, stopping = with_cleanup(1)
         await cancelled_when(loop, stopping)
-        return did
+        return log
 
-    did = run_in_virtual_time(run())
-    assert sorted(did) == ["start first", "start second", "stop first", "stop second"]
+    log = run_in_virtual_time(run())
+    assert sorted(log) == ["start first", "start second", "stop first", "stop second"]
 
 
 async def _awaited_for(proceed: ProceedToolUse) -> ToolExecution:
@@ -475,57 +483,57 @@ async def _within_timeout(proceed: ProceedToolUse) -> ToolExecution:
         return await proceed()
 
 
-@pytest.mark.parametrize("cut_off", [_awaited_for, _within_timeout])
+@pytest.mark.parametrize("with_timeout", [_awaited_for, _within_timeout])
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H13: an effect cut off by a layer is said not to have run"
+    strict=True, raises=AssertionError, reason="H13: an effect that an interceptor times out is recorded as not run"
 )
-def test_an_effect_that_a_layer_cuts_off_may_have_run(
-    cut_off: Callable[[ProceedToolUse], Awaitable[ToolExecution]],
+def test_an_effect_that_an_interceptor_times_out_may_have_run(
+    with_timeout: Callable[[ProceedToolUse], Awaitable[ToolExecution]],
 ) -> None:
-    """An interceptor's own timeout around a call that has begun leaves an outcome that admits it."""
+    """The outcome of a call that an interceptor timed out after its start reports that the call may have run."""
     till = Till()
 
     class Hurries(Interceptor):
         async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
             try:
-                return await cut_off(proceed)
+                return await with_timeout(proceed)
             except TimeoutError:
                 return point.fail("too slow")
 
     state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay(seconds=10)], Hurries())))
     assert till.paid == [1]
-    assert [one.may_have_run for one in executions_of(state)] == [True]
+    assert [execution.may_have_run for execution in executions_of(state)] == [True]
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H13: a cancelled effect that raises is said not to have run"
+    strict=True, raises=AssertionError, reason="H13: a cancelled effect that raises is recorded as not run"
 )
-def test_an_effect_that_answers_cancellation_with_an_error_may_have_run() -> None:
-    """A library that makes a lost connection of a cancellation does not hide that the effect may have taken place."""
+def test_an_effect_that_raises_on_cancellation_may_have_run() -> None:
+    """An error that replaces the cancellation does not hide that the effect may have taken place."""
 
     async def run() -> AgentState | None:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         @tool
         async def transfer() -> str:
             """Transfer."""
-            begun.set()
+            started.set()
             try:
                 await asyncio.sleep(10)
             except asyncio.CancelledError:
                 raise ConnectionError("connection lost") from None
             return "transferred"
 
-        return await cancelled_when(loop_of([ToolCall("1", "transfer", "{}"), "done"], [transfer]), begun)
+        return await cancelled_when(loop_of([ToolCall("1", "transfer", "{}"), "done"], [transfer]), started)
 
     state = run_in_virtual_time(run())
     assert state is not None
-    assert [one.may_have_run for one in executions_of(state)] == [True]
+    assert [execution.may_have_run for execution in executions_of(state)] == [True]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H14: a repeated call runs again after a timeout")
-def test_a_call_that_may_have_run_is_not_run_again_by_its_repetition() -> None:
-    """With `deduplicate="exact"`, a call that timed out counts as seen: its effect is not repeated."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H14: a duplicate call runs again after a timeout")
+def test_a_duplicate_of_a_call_that_may_have_run_does_not_run() -> None:
+    """With `deduplicate="exact"`, a call that timed out counts as executed, so its effect is not repeated."""
     till = Till()
     tools = [till.pay(seconds=10, timeout=1, deduplicate="exact")]
     state = run_in_virtual_time(ended(loop_of([pay(), pay(), "done"], tools, Resilience())))
@@ -539,7 +547,7 @@ never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaite
 
 
 def answering(*, answer: Any) -> Any:
-    """Make an async predicate, as one that asks a service."""
+    """Return an async predicate with this answer."""
 
     async def predicate(_: BeforeToolUse) -> Any:
         await asyncio.sleep(0)
@@ -549,7 +557,7 @@ def answering(*, answer: Any) -> Any:
 
 
 def paid_under(permissions: Permissions, *others: Any, n: int = 1) -> list[int]:
-    """Return what a payment comes to under these permissions."""
+    """Return the payments that these permissions allow."""
     till = Till()
 
     @tool(effect="pure")
@@ -564,15 +572,15 @@ def paid_under(permissions: Permissions, *others: Any, n: int = 1) -> list[int]:
 
 @never_awaited
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: an async predicate counts as true")
-def test_an_async_predicate_that_says_no_is_no_permission() -> None:
-    """What an async predicate of `allow` answers decides, not that there is a coroutine."""
+def test_an_async_predicate_that_returns_false_allows_nothing() -> None:
+    """The result of an async predicate of `allow` decides, not the truth value of its coroutine."""
     assert paid_under(Permissions(allow=[answering(answer=False)])) == []
 
 
 @never_awaited
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: an async predicate that says no denies")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: an async predicate that returns False denies")
 def test_an_async_predicate_that_does_not_deny_lets_a_call_run() -> None:
-    """What an async predicate of `deny` answers decides, not that there is a coroutine."""
+    """The result of an async predicate of `deny` decides, not the truth value of its coroutine."""
     assert paid_under(Permissions(deny=[answering(answer=False)])) == [1]
 
 
@@ -581,32 +589,32 @@ def test_an_async_predicate_that_does_not_deny_lets_a_call_run() -> None:
     "predicate", [lambda _: "no", lambda _: 1, answering(answer="no")], ids=["text", "number", "async text"]
 )
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: a verdict that is not a bool counts as true")
-def test_a_verdict_that_is_no_bool_is_no_permission(predicate: Any) -> None:
-    """A predicate that answers anything but True or False allows nothing."""
+def test_a_verdict_that_is_not_a_bool_allows_nothing(predicate: Any) -> None:
+    """A predicate that returns anything but True or False allows nothing."""
     assert paid_under(Permissions(allow=[predicate])) == []
 
 
 @pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="H15: a denying predicate without a verdict denies nothing"
 )
-def test_a_predicate_of_deny_that_gives_no_verdict_lets_nothing_run() -> None:
-    """A predicate that forgets to return anything is refused like one that raises: the call does not run."""
-    silent: Any = lambda _: None  # noqa: E731  # of no type that a predicate may have
+def test_a_deny_predicate_without_a_verdict_denies() -> None:
+    """A predicate that returns None denies the call, like a predicate that raises."""
+    silent: Any = lambda _: None  # noqa: E731  # not a valid predicate type
     assert paid_under(Permissions(deny=[silent])) == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: a call that is rewritten to a denied tool runs")
-def test_a_call_that_is_rewritten_to_a_denied_tool_does_not_run() -> None:
-    """The call that runs is the call that was checked, when an interceptor changes which tool is called."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: a call that is changed to a denied tool runs")
+def test_a_call_that_is_changed_to_a_denied_tool_does_not_run() -> None:
+    """The permissions apply to the call that runs when an interceptor changes the tool."""
     rewrite = before_tool_use(
         lambda point: point.with_call(evolve(point.call, name="pay")) if point.call.name == "look" else point
     )
     assert paid_under(Permissions(deny=["pay"]), rewrite) == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: arguments that are rewritten past a rule run")
-def test_arguments_that_are_rewritten_past_a_rule_do_not_run() -> None:
-    """The arguments that run are those that were checked, when an interceptor converts them."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: arguments that are changed after a check run")
+def test_arguments_that_are_changed_after_a_check_do_not_run() -> None:
+    """The permissions apply to the arguments that run when an interceptor changes them."""
     till = Till()
     permissions = Permissions(deny=[lambda point: point.arguments["n"] > 100])
     convert = before_tool_use(
@@ -620,14 +628,14 @@ def test_arguments_that_are_rewritten_past_a_rule_do_not_run() -> None:
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="H16: depth is not measured through frozen values")
-def test_whatever_a_run_records_can_be_read_again() -> None:
-    """Results that grow around earlier results are refused by the depth at which they could not be read."""
+def test_every_recorded_state_can_be_read_again() -> None:
+    """Results that nest earlier results are rejected when they are too deep to be read again."""
 
     @tool(effect="pure")
     async def wrap(state: AgentState) -> Any:
-        """Put what was found so far into a report."""
+        """Wrap the previous result in a report."""
         exchanges = state.messages[-1].exchanges
-        report: Any = exchanges[0].execution.value if exchanges else "found"
+        report: Any = exchanges[0].execution.value if exchanges else "initial"
         for _ in range(150):
             report = {"of": report}
         return report
@@ -646,11 +654,11 @@ def test_whatever_a_run_records_can_be_read_again() -> None:
     ],
     ids=["metadata", "provider data"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M7: the empty mapping is shared and can be written to")
-def test_an_empty_mapping_of_one_value_cannot_be_filled_for_others(mapping_of: Callable[[], Any]) -> None:
-    """What C code writes into a mapping, as `eval` does into its globals, reaches no other value."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M7: the empty mapping is shared and mutable")
+def test_the_empty_mapping_of_a_value_is_not_shared_with_others(mapping_of: Callable[[], Any]) -> None:
+    """Entries that C code adds to a mapping, as `eval` does to its globals, do not appear in other values."""
     mapping, expression = mapping_of(), "1 + 1"
-    with suppress(TypeError):  # a mapping that refuses is right too
+    with suppress(TypeError):  # a mapping that raises is correct too
         eval(expression, mapping)
     try:
         assert dict(AgentState.start("another").context.metadata) == {}
@@ -662,14 +670,14 @@ def test_an_empty_mapping_of_one_value_cannot_be_filled_for_others(mapping_of: C
 
 @pytest.mark.parametrize("name", WIRE_FORMATS)
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M15: a lone surrogate makes a body that is no strict JSON"
+    strict=True, raises=AssertionError, reason="M15: a lone surrogate makes a body that is not strict JSON"
 )
-def test_a_file_name_that_is_no_text_makes_a_body_that_strict_parsers_take(name: str) -> None:
-    """A lone surrogate in a result does not reach the wire."""
+def test_a_lone_surrogate_in_a_result_is_not_sent(name: str) -> None:
+    """A request body contains no lone surrogate, so strict JSON parsers accept it."""
 
     @tool(effect="pure")
     async def newest() -> str:
-        """Name the newest file."""
+        """Return the name of the newest file."""
         return "caf\udce9.txt"
 
     state = run_in_virtual_time(ended(loop_of([ToolCall("1", "newest", "{}"), "done"], [newest])))
@@ -692,21 +700,21 @@ def test_a_file_name_that_is_no_text_makes_a_body_that_strict_parsers_take(name:
     ],
     ids=["arguments", "id", "name", "text", "usage", "agent id", "system prompt"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M16: constructors take values of any type")
-def test_a_value_of_the_wrong_type_is_refused_where_it_is_made(make: Callable[[Callable[[Any], Any]], Any]) -> None:
-    """A constructor raises instead of making what cannot be read back."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M16: constructors accept values of any type")
+def test_constructors_reject_values_of_the_wrong_type(make: Callable[[Callable[[Any], Any]], Any]) -> None:
+    """A constructor raises instead of creating a value that cannot be read back."""
     assert refusal(lambda: make(lambda wrong: wrong)) is not None
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M16: a call with a mapping for its text cannot be read back"
+    strict=True, raises=AssertionError, reason="M16: a call with a mapping instead of text cannot be read back"
 )
-def test_a_run_with_arguments_that_are_no_text_leaves_a_readable_state_or_never_begins() -> None:
-    """A call made with a mapping instead of JSON text is refused, or its run can be read back."""
+def test_arguments_that_are_not_text_are_rejected_or_readable() -> None:
+    """A call with a mapping instead of JSON text is rejected, or its state can be read back."""
     arguments: Any = {"n": 1}
-    made: list[ToolCall] = []
-    if refusal(lambda: made.append(ToolCall("1", "pay", arguments))) is None:
-        state = run_in_virtual_time(ended(loop_of([made[0], "done"], [Till().pay()])))
+    calls: list[ToolCall] = []
+    if refusal(lambda: calls.append(ToolCall("1", "pay", arguments))) is None:
+        state = run_in_virtual_time(ended(loop_of([calls[0], "done"], [Till().pay()])))
         assert refusal(lambda: from_json(to_json(state), AgentState)) is None
 
 
@@ -714,46 +722,46 @@ def test_a_run_with_arguments_that_are_no_text_leaves_a_readable_state_or_never_
 
 
 class SingleFlight(CanInfer):
-    """A model whose equal requests share one answer under way, as in a client that caches."""
+    """A model whose concurrent requests share one pending answer, as in a caching client."""
 
     def __init__(self) -> None:
-        self.flight: asyncio.Future[InferenceResponse] | None = None
-        self.asked = asyncio.Event()
+        self.pending: asyncio.Future[InferenceResponse] | None = None
+        self.requested = asyncio.Event()
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        if self.flight is None:
-            self.flight = asyncio.ensure_future(self._answer())
-        return await self.flight
+        if self.pending is None:
+            self.pending = asyncio.ensure_future(self._answer())
+        return await self.pending
 
     async def _answer(self) -> InferenceResponse:
-        self.asked.set()
+        self.requested.set()
         await asyncio.sleep(1)
         return InferenceResponse((Text("an answer"),))
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="M8: a cancellation of another task ends the run")
-def test_a_cancellation_that_is_not_of_the_run_is_an_error_of_the_run() -> None:
-    """A run that nobody cancelled returns its state, although what it waited for was cancelled."""
+def test_a_cancellation_of_another_task_is_an_error_of_the_run() -> None:
+    """A run that was not cancelled returns its state although an awaited future was cancelled."""
 
     async def run() -> list[Any]:
         model = SingleFlight()
         loop = AgentLoop(ToolCallingDriver(model, mode="native"), clock=LoopClock())
         tasks = [asyncio.create_task(loop.execute("go")) for _ in range(2)]
-        await model.asked.wait()
+        await model.requested.wait()
         await asyncio.sleep(0)
         tasks[0].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, second = run_in_virtual_time(run())
     assert isinstance(first, asyncio.CancelledError)
-    assert isinstance(second, AgentState), f"{second!r} left a run that nobody cancelled"
+    assert isinstance(second, AgentState), f"{second!r} escaped from a run that was not cancelled"
     assert second.status is ExecutionStatus.FAILED
 
 
 @pytest.mark.parametrize("name", ["before_execution", "before_step", "before_inference", "after_step", "on_stop"])
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="M8: a cancelled future of an interceptor ends the run")
 def test_a_cancelled_future_of_an_interceptor_is_an_error_of_the_run(name: str) -> None:
-    """An interceptor that waits for what somebody else has cancelled fails; the run returns its state."""
+    """An interceptor that awaits a cancelled future fails, and the run returns its state."""
 
     async def point(_: Interceptor, at: StatePoint) -> StatePoint:
         future = asyncio.get_running_loop().create_future()
@@ -765,12 +773,12 @@ def test_a_cancelled_future_of_an_interceptor_is_an_error_of_the_run(name: str) 
     assert run_in_virtual_time(ended(loop_of(["done"], [], kind()))).status is ExecutionStatus.FAILED
 
 
-def heard(kind: type[Event]) -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
-    """Run a payment, and cancel the run while an async listener takes the first event of a kind."""
+def cancelled_during(kind: type[Event]) -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
+    """Run a payment, and cancel the run while an async listener handles the first event of a type."""
 
     async def run() -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
         loop, reached = loop_of([pay(), "done"], [Till().pay()]), asyncio.Event()
-        events, monitor = listened(loop)
+        events, monitor = record_events(loop)
 
         async def slow(event: Event) -> None:
             if isinstance(event, kind) and not reached.is_set():
@@ -784,7 +792,7 @@ def heard(kind: type[Event]) -> tuple[AgentState | None, list[Event], ProtocolMo
 
 
 broken_by_cancellation = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M9: cancelled with async listeners, events break the grammar"
+    strict=True, raises=AssertionError, reason="M9: cancellation during async listeners violates the event protocol"
 )
 EVENTS = (
     AgentExecutionStarted,
@@ -803,9 +811,9 @@ EVENTS = (
 
 @pytest.mark.unmonitored
 @pytest.mark.parametrize("kind", EVENTS)
-def test_a_run_that_is_cancelled_while_a_listener_works_keeps_the_grammar(kind: type[Event]) -> None:
-    """Whatever event was being taken: each step is completed once, what began ends, and the state is kept."""
-    state, events, monitor = heard(kind)
+def test_cancellation_during_a_listener_follows_the_event_protocol(kind: type[Event]) -> None:
+    """For any event: each step is completed once, every start has an end, and the state is preserved."""
+    state, events, monitor = cancelled_during(kind)
     completed = [event.step.number for event in events if isinstance(event, AgentStepCompleted)]
     assert len(completed) == len(set(completed))
     assert (monitor.violations, monitor.unfinished) == ([], [])
@@ -813,28 +821,30 @@ def test_a_run_that_is_cancelled_while_a_listener_works_keeps_the_grammar(kind: 
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M10: a tool that outlives its cancellation is not told")
-def test_a_tool_that_outlives_its_cancelled_run_is_told() -> None:
-    """An event says that a call was abandoned when its coroutine does not let itself be cancelled."""
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="M10: a tool that outlives its cancellation is not reported"
+)
+def test_a_tool_that_outlives_its_cancelled_run_is_reported() -> None:
+    """An event reports an abandoned call when its coroutine ignores cancellation."""
 
     async def run() -> tuple[list[Event], ProtocolMonitor]:
-        begun, release, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        started, release, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         @tool
         async def stubborn() -> str:
-            """Go on whatever happens."""
-            begun.set()
+            """Continue until released, ignoring cancellation."""
+            started.set()
             while not release.is_set():
                 with suppress(asyncio.CancelledError):
                     await release.wait()
-            over.set()
+            finished.set()
             return "done"
 
         loop = loop_of([ToolCall("1", "stubborn", "{}"), "done"], [stubborn])
-        events, monitor = listened(loop)
-        await cancelled_when(loop, begun)
+        events, monitor = record_events(loop)
+        await cancelled_when(loop, started)
         release.set()
-        await over.wait()
+        await finished.wait()
         return events, monitor
 
     events, monitor = run_in_virtual_time(run())
@@ -843,8 +853,8 @@ def test_a_tool_that_outlives_its_cancelled_run_is_told() -> None:
 
 
 @frozen(kw_only=True)
-class GoesOn(ToolCallingDriver):
-    """A driver that takes a cancellation for the end of its step."""
+class ReturnsState(ToolCallingDriver):
+    """A driver that handles a cancellation as the end of its step."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         try:
@@ -855,8 +865,8 @@ class GoesOn(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
-class TriesAgain(ToolCallingDriver):
-    """A driver that takes a cancellation for a failure that passes."""
+class Retries(ToolCallingDriver):
+    """A driver that handles a cancellation as a temporary failure."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
         try:
@@ -865,17 +875,17 @@ class TriesAgain(ToolCallingDriver):
             return await super().use_tools(state)
 
 
-@pytest.mark.parametrize("kind", [GoesOn, pytest.param(TriesAgain, marks=pytest.mark.unmonitored)])
+@pytest.mark.parametrize("kind", [ReturnsState, pytest.param(Retries, marks=pytest.mark.unmonitored)])
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="M11: a driver that swallows cancellation pays again")
 def test_a_driver_that_swallows_cancellation_does_not_pay_again(kind: type[ToolCallingDriver]) -> None:
-    """A run whose task was cancelled takes no further step, whatever its driver makes of it."""
+    """A run whose task was cancelled takes no further step, however its driver handles the cancellation."""
 
     async def run() -> tuple[list[int], bool]:
         till = Till()
         driver = kind(ScriptedInference(pay(1), pay(2), "done"), mode="native")
         loop = AgentLoop(driver, [till.pay(seconds=10)], clock=LoopClock())
         task = asyncio.create_task(loop.execute("go"))
-        await till.begun.wait()
+        await till.started.wait()
         task.cancel()
         await asyncio.wait((task,))
         return till.paid, task.cancelled()
@@ -886,13 +896,13 @@ def test_a_driver_that_swallows_cancellation_does_not_pay_again(kind: type[ToolC
 # --- M12 to M14: interceptors ------------------------------------------------------------------------------------
 
 
-def _blocks(*given: Any) -> Any:
-    """Block whatever call the last argument is about."""
-    return given[-1].block("not today")
+def _block(*arguments: Any) -> Any:
+    """Block the call of the last argument, a point."""
+    return arguments[-1].block("not today")
 
 
 def _misspelled() -> Interceptor:
-    kind: type[Interceptor] = type("Guard", (Interceptor,), {"before_tool_call": _blocks})
+    kind: type[Interceptor] = type("Guard", (Interceptor,), {"before_tool_call": _block})
     return kind()
 
 
@@ -901,9 +911,9 @@ def _on_instance() -> Interceptor:
         """Does nothing yet."""
 
     guard: Any = Guard()
-    guard.before_tool_use = _blocks
-    made: Interceptor = guard
-    return made
+    guard.before_tool_use = _block
+    interceptor: Interceptor = guard
+    return interceptor
 
 
 def _on_class() -> Interceptor:
@@ -911,16 +921,16 @@ def _on_class() -> Interceptor:
         """Does nothing yet."""
 
     changed: Any = Guard
-    changed.before_tool_use = _blocks
+    changed.before_tool_use = _block
     return Guard()
 
 
 @pytest.mark.parametrize(
     "make", [_misspelled, _on_instance, _on_class], ids=["misspelled", "on an instance", "on a class"]
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M12: an interceptor's method is silently not there")
-def test_a_method_of_an_interceptor_works_or_is_refused(make: Callable[[], Interceptor]) -> None:
-    """A guard that was put on an interceptor in an unusual way guards, or cannot be put there."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M12: a method of an interceptor is silently ignored")
+def test_a_method_of_an_interceptor_is_called_or_rejected(make: Callable[[], Interceptor]) -> None:
+    """A method that is set on an interceptor in an unusual way is called, or setting it raises."""
     till, loops = Till(), list[AgentLoop]()
     if refusal(lambda: loops.append(loop_of([pay(), "done"], [till.pay()], make()))) is None:
         run_in_virtual_time(ended(loops[0]))
@@ -929,20 +939,20 @@ def test_a_method_of_an_interceptor_works_or_is_refused(make: Callable[[], Inter
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="M12: a patched method of an interceptor is not called")
 def test_a_patched_method_of_an_interceptor_is_called() -> None:
-    """A test that patches a point of an interceptor sees it called."""
+    """A point that is patched in a test is called."""
 
     class Guard(Interceptor):
         """Does nothing yet."""
 
-    with patch.object(Guard, "before_tool_use", autospec=True, side_effect=_blocks) as patched:
+    with patch.object(Guard, "before_tool_use", autospec=True, side_effect=_block) as patched:
         till = Till()
         run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay()], Guard())))
     assert (patched.call_count, till.paid) == (1, [])
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M13: a budget starves agents that run side by side")
-def test_a_budget_that_is_hardly_used_lets_every_agent_of_a_fan_out_work() -> None:
-    """Fifty agents that together use a small part of the budget all answer."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M13: a budget stops agents that run concurrently")
+def test_a_large_budget_lets_all_concurrent_agents_finish() -> None:
+    """Fifty concurrent agents that together use a small part of the budget all answer."""
 
     class Answers(CanInfer):
         async def infer(self, request: InferenceRequest) -> InferenceResponse:
@@ -951,13 +961,13 @@ def test_a_budget_that_is_hardly_used_lets_every_agent_of_a_fan_out_work() -> No
 
     child = AgentLoop(ToolCallingDriver(Answers(), mode="native"), clock=LoopClock())
     calls = [ToolCall(str(number), "ask", '{"task": "answer"}') for number in range(50)]
-    tools = [child.as_tool("ask", "Ask somebody.")]
+    tools = [child.as_tool("ask", "Ask an agent.")]
     state = run_in_virtual_time(ended(loop_of([calls, "done"], tools, Budget(tokens=1_000_000))))
-    assert [one.status for one in executions_of(state)] == [ToolStatus.SUCCEEDED] * 50
+    assert [execution.status for execution in executions_of(state)] == [ToolStatus.SUCCEEDED] * 50
 
 
 class RewritesAfter(Interceptor):
-    """Puts other facts into the outcome of a call after it ran."""
+    """Changes fields of the outcome of a call in `after_tool_use`."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -967,7 +977,7 @@ class RewritesAfter(Interceptor):
 
 
 class RewritesAround(Interceptor):
-    """Puts other facts into the outcome of a call that it stands around."""
+    """Changes fields of the outcome of a call in `around_tool_use`."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -986,7 +996,9 @@ FACTS: dict[str, dict[str, Any]] = {
 
 
 facts_change = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M14: interceptors may change what was called, when, and its doubt"
+    strict=True,
+    raises=AssertionError,
+    reason="M14: interceptors may change the call, its times and whether it may have run",
 )
 
 
@@ -1001,7 +1013,7 @@ facts_change = pytest.mark.xfail(
     ],
 )
 def test_an_interceptor_does_not_change_the_facts_of_a_call(name: str, kind: type[Interceptor]) -> None:
-    """The record says what was called, when, and whether it may have run, whatever is said of the outcome afterwards."""
+    """Interceptors cannot change the recorded call, its times and whether it may have run."""
     make: Callable[..., Interceptor] = kind
     till = Till()
     state = run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay(seconds=10, timeout=1)], make(**FACTS[name]))))
@@ -1012,7 +1024,7 @@ def test_an_interceptor_does_not_change_the_facts_of_a_call(name: str, kind: typ
     assert recorded.may_have_run
 
 
-# --- M17 to M20: what is asked for, and what is kept -------------------------------------------------------------
+# --- M17 to M20: ReAct, handoffs, limits and windows -------------------------------------------------------------
 
 
 def _decision(n: int) -> str:
@@ -1025,8 +1037,8 @@ def _decision(n: int) -> str:
     ids=["lines", "list", "side by side"],
 )
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="M17: ReAct JSON drops the second of two calls")
-def test_two_decisions_in_one_answer_are_both_taken_or_asked_for_again(text: str) -> None:
-    """A ReAct answer with two calls never runs one of them and drops the other."""
+def test_two_decisions_in_one_answer_both_run_or_are_requested_again(text: str) -> None:
+    """A ReAct answer with two calls never runs only one of them."""
     till = Till()
     final = json.dumps({"thought": "I know.", "type": "final", "answer": "done"})
     driver = ReActDriver(ScriptedInference(text, final, final), output="json")
@@ -1035,16 +1047,16 @@ def test_two_decisions_in_one_answer_are_both_taken_or_asked_for_again(text: str
 
 
 def test_metadata_of_the_user_does_not_lose_a_handoff() -> None:
-    """A conversation that was handed over stays there when the user sets the metadata anew."""
+    """A conversation stays with the agent of its handoff when the user replaces the metadata."""
     billing = AgentLoop(
         ToolCallingDriver(ScriptedInference("billing"), mode="native"),
         system_prompt="You are billing.",
         clock=LoopClock(),
     )
-    over = handoff_to(billing, name="to_billing", description="Money.")
+    handoff = handoff_to(billing, name="to_billing", description="Money.")
     desk = ScriptedInference(_desk)
     loop = AgentLoop(
-        ToolCallingDriver(desk, mode="native"), [over], system_prompt="You are the desk.", clock=LoopClock()
+        ToolCallingDriver(desk, mode="native"), [handoff], system_prompt="You are the desk.", clock=LoopClock()
     )
 
     async def run() -> AgentState:
@@ -1067,7 +1079,7 @@ def _desk(request: InferenceRequest) -> InferenceResponse:
     ids=["steps", "time"],
 )
 def test_a_limit_takes_no_parameter_of_another_limit(make: Callable[[Callable[[Any], Any]], Any]) -> None:
-    """A limit on steps or on time does not stop a run by its tokens."""
+    """The limits on steps and time reject the parameter `tokens`."""
     assert isinstance(refusal(lambda: make(lambda limit: limit)), TypeError)
 
 
@@ -1077,8 +1089,8 @@ shows_questions_alone = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=shows_questions_alone), 5, 8])
-def test_a_sliding_window_shows_every_question_with_what_came_before(size: int) -> None:
-    """In a conversation of questions and answers, each request after the first holds the answer before it."""
+def test_a_sliding_window_shows_every_question_with_the_previous_answer(size: int) -> None:
+    """In a conversation of questions and answers, each request after the first contains the previous answer."""
     model = ScriptedInference("an answer")
     loop = AgentLoop(ToolCallingDriver(model, mode="native"), compiler=SlidingWindow(size), clock=LoopClock())
 

@@ -1,4 +1,4 @@
-"""What a person is shown is what runs, and what strangers send can neither mislead nor exhaust a program."""
+"""A person sees exactly the call that runs, and untrusted input can neither mislead nor exhaust a program."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ at_terminal, command_line, server = cli.at_terminal, cli.command_line, cli.serve
 
 
 def fails(reason: str) -> pytest.MarkDecorator:
-    """Mark a test whose behavior does not hold yet."""
+    """Mark a test of a known defect."""
     return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
-def require(*, holds: object, what: str) -> None:
-    """Stop a test that cannot show what it is about; an assertion would pass as the failure that is expected.
+def require(*, condition: object, message: str) -> None:
+    """Fail a test whose precondition does not hold; an AssertionError would count as the expected failure.
 
     Raises:
-        RuntimeError: when it does not hold.
+        RuntimeError: when the condition is false.
     """
-    if not holds:
-        raise RuntimeError(what)
+    if not condition:
+        raise RuntimeError(message)
 
 
 @pytest.fixture(autouse=True)
 def _neutral_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep keys, proxies and the terminal of whoever tests out of the tests."""
+    """Remove keys, proxies and terminal settings of the environment from the tests."""
     for name in list(os.environ):
         if name.lower().endswith(("_proxy", "_api_key")) or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR"}:
             monkeypatch.delenv(name)
 
 
-# --- what a person is shown ---------------------------------------------------------------------------------------
+# --- display of calls ---------------------------------------------------------------------------------------
 
 BANK = '''
 from pathlib import Path
@@ -95,46 +95,46 @@ AtTerminal = Callable[..., cli.CommandResult]
 
 @pytest.fixture
 def bank(tmp_path: Path) -> Path:
-    """Return a file with a tool that notes whom it has paid."""
+    """Return a file with a tool that records its payments."""
     path = tmp_path / "bank.py"
     path.write_text(BANK, encoding="utf-8")
     return path
 
 
 def has_paid(bank: Path) -> bool:
-    """Say whether anything was paid."""
+    """Return whether a payment was made."""
     return bank.with_suffix(".paid").exists()
 
 
 def command(server: cli.ModelServer, bank: Path, *more: str, **arguments: object) -> list[str]:
-    """Return the command that runs a model which pays with these arguments."""
+    """Return the command that runs a model which calls `pay` with these arguments."""
     server.calls(("pay", arguments))
     server.says("Done.")
     return ["run", "Pay.", "--model", "ollama:m", "--base-url", server.base_url, "--tools", str(bank), *more]
 
 
 def unbroken(text: str) -> str:
-    """Return what is shown without the breaks that the width of the terminal makes."""
+    """Return the output without the line breaks that depend on the terminal width."""
     return re.sub(r"\s", "", text)
 
 
-@fails("C7: the text of a call is cut before its white space is collapsed, so that later arguments are not shown")
-def test_a_person_who_approves_has_seen_every_argument(
+@fails("C7: the text of a call is truncated before its whitespace is collapsed, so later arguments are not shown")
+def test_a_person_sees_every_argument_before_approval(
     at_terminal: AtTerminal, server: cli.ModelServer, bank: Path
 ) -> None:
-    """White space in one argument hides no other: each is named, and nothing runs of which the value was not shown."""
+    """Whitespace in one argument does not hide another: every name is shown, and a call with a hidden value does not run."""
     hidden = {"to": "Ada", "note": "thanks" + " " * 2100, "amount": 1_000_000, "iban": "HIDDEN"}
     ended = at_terminal(*command(server, bank, "--approve", "ask", "--quiet", **hidden), typed="y\n")
-    asked = ended.err
-    assert [name for name in hidden if name not in asked] == []
-    assert "HIDDEN" in asked or not has_paid(bank)
+    prompt = ended.err
+    assert [name for name in hidden if name not in prompt] == []
+    assert "HIDDEN" in prompt or not has_paid(bank)
 
 
-@fails("C7: a long argument is cut without a mark, and approved with what was cut off")
-def test_a_long_argument_is_shown_whole_or_marked_as_cut(
+@fails("C7: a long argument is truncated without a mark, and approved including the hidden part")
+def test_a_long_argument_is_shown_whole_or_marked_as_truncated(
     at_terminal: AtTerminal, server: cli.ModelServer, bank: Path
 ) -> None:
-    """Where not everything is shown, that is said, and a yes is not taken before the rest was seen."""
+    """A truncated argument is marked, and cannot be approved before the rest was shown."""
     arguments = command(server, bank, "--approve", "ask", "--quiet", to="Ada", note="a" * 3000 + "TAIL")
     shown = unbroken(at_terminal(*arguments, typed="y\n").err)
     assert "TAIL" in shown or "morecharacters" in shown
@@ -147,82 +147,82 @@ INVISIBLE = {"format characters": FORMATS, "fillers and selectors": BLANKS}
 
 
 @pytest.mark.parametrize("kind", INVISIBLE)
-@pytest.mark.parametrize("way", ["prompt", "progress", "runs show"])
-@fails("C7: characters that cannot be seen are written to the terminal as they are")
-def test_what_cannot_be_seen_is_spelled_out(
-    at_terminal: AtTerminal, command_line: cli.CommandLine, server: cli.ModelServer, bank: Path, *, way: str, kind: str
+@pytest.mark.parametrize("view", ["prompt", "progress", "runs show"])
+@fails("C7: invisible characters are written to the terminal unchanged")
+def test_invisible_characters_are_escaped(
+    at_terminal: AtTerminal, command_line: cli.CommandLine, server: cli.ModelServer, bank: Path, *, view: str, kind: str
 ) -> None:
-    """The prompt, the progress and `runs show` write no character of a call that a person could not see."""
+    """The prompt, the progress and `runs show` write no invisible character of a call."""
     note = "x".join(INVISIBLE[kind])
     journal = str(bank.with_name("runs.db"))
     options = {"prompt": ["--approve", "ask", "--quiet"], "progress": ["--approve", "all"]}.get(
-        way, ["--approve", "all", "--quiet", "--journal", journal]
+        view, ["--approve", "all", "--quiet", "--journal", journal]
     )
     shown = at_terminal(*command(server, bank, *options, to="Ada", note=note), typed="n\n").err
-    if way == "runs show":
+    if view == "runs show":
         listed = json.loads(command_line("runs", "list", "--journal", journal, "--json").out)
         shown = command_line("runs", "show", listed[0]["execution_id"], "--step", "1", "--journal", journal).out
-    require(holds="Ada" in shown, what=shown)
-    assert [f"U+{ord(one):04X}" for one in INVISIBLE[kind] if one in shown] == []
+    require(condition="Ada" in shown, message=shown)
+    assert [f"U+{ord(char):04X}" for char in INVISIBLE[kind] if char in shown] == []
 
 
-@fails("C7: `runs show` cuts a call before its white space is collapsed, without a mark")
+@fails("C7: `runs show` truncates a call before its whitespace is collapsed, without a mark")
 def test_a_recorded_call_is_shown_with_all_arguments(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
-    """What ran can be seen afterwards: a step that is shown uncut has every argument of its calls."""
+    """A step that is shown in full has every argument of its calls."""
     journal = str(bank.with_name("runs.db"))
     hidden = {"to": "Ada", "note": "thanks" + " " * 2100, "amount": 1_000_000, "iban": "HIDDEN"}
     command_line(*command(server, bank, "--approve", "all", "--quiet", "--journal", journal, **hidden))
     listed = json.loads(command_line("runs", "list", "--journal", journal, "--json").out)
     shown = command_line("runs", "show", listed[0]["execution_id"], "--step", "1", "--journal", journal).out
-    require(holds=has_paid(bank), what="the call has not run")
-    require(holds="Ada" in shown, what=shown)
+    require(condition=has_paid(bank), message="the call has not run")
+    require(condition="Ada" in shown, message=shown)
     assert "HIDDEN" in shown
 
 
-@fails("C7: the progress cuts a call before its white space is collapsed, without a mark")
-def test_progress_marks_a_call_that_it_cuts(at_terminal: AtTerminal, server: cli.ModelServer, bank: Path) -> None:
-    """A line may be shortened, and says so."""
+@fails("C7: the progress truncates a call before its whitespace is collapsed, without a mark")
+def test_progress_marks_a_truncated_call(at_terminal: AtTerminal, server: cli.ModelServer, bank: Path) -> None:
+    """A line that is truncated has a mark."""
     hidden = {"to": "Ada", "note": "thanks" + " " * 2100, "iban": "HIDDEN"}
     shown = at_terminal(*command(server, bank, "--approve", "all", **hidden), typed="").err
-    require(holds="Ada" in shown, what=shown)
+    require(condition="Ada" in shown, message=shown)
     assert "HIDDEN" in shown or "…" in shown or "more characters" in shown
 
 
-def prompted(**arguments: str) -> str:
-    """Return what the terminal shows to a person who is asked about a call, and says no."""
+def prompt_for(**arguments: str) -> str:
+    """Return the approval prompt for a call; the call is denied."""
     shown = io.StringIO()
     call = ToolCall("1", "pay").with_arguments(arguments)
-    kept, sys.stdin = sys.stdin, io.StringIO("n\n")
+    original, sys.stdin = sys.stdin, io.StringIO("n\n")
     try:
         TerminalApprover(Console(file=shown, width=10_000))(PendingCall("e/1/0", call))
     finally:
-        sys.stdin = kept
+        sys.stdin = original
     return shown.getvalue()
 
 
 LOOK_ALIKES = str.maketrans({"\u0410": "A", "\u0430": "a", "\u0435": "e", "\u043e": "o", "\u0440": "p", "\u0441": "c"})
-UNSEEN = re.compile("[" + "".join([*FORMATS, *BLANKS]) + "]")
+INVISIBLE_PATTERN = re.compile("[" + "".join([*FORMATS, *BLANKS]) + "]")
 
 
-def seen(text: str) -> str:
-    """Return what an eye gets of a text: no invisible characters, one form of accents, one of blanks, one of look-alikes."""
-    plain = unicodedata.normalize("NFC", UNSEEN.sub("", text)).translate(LOOK_ALIKES)
-    return "".join([" " if unicodedata.category(one) == "Zs" else one for one in plain])
+def visible(text: str) -> str:
+    """Return the visible form of a text: no invisible characters, and one form each of accents, spaces and look-alikes."""
+    plain = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", text)).translate(LOOK_ALIKES)
+    return "".join([" " if unicodedata.category(char) == "Zs" else char for char in plain])
 
 
-@fails("C7: letters of other scripts are shown as if they were Latin ones")
+@fails("C7: letters of other scripts are shown like Latin letters")
 def test_look_alikes_are_marked_in_words_of_mixed_scripts() -> None:
-    """An address with two Cyrillic letters does not look like the one that it imitates; a Russian word is shown as it is."""
-    assert "Мария" in prompted(to="Мария")
-    assert seen(prompted(to="\u0410da@b\u0430nk.example")) != seen(prompted(to="Ada@bank.example"))
+    """An address with two Cyrillic letters looks different from the address that it imitates; a Russian word is unchanged."""
+    assert "Мария" in prompt_for(to="Мария")
+    assert visible(prompt_for(to="\u0410da@b\u0430nk.example")) != visible(prompt_for(to="Ada@bank.example"))
 
 
-@fails("C7: one accented letter and a letter with an accent are shown alike")
+@fails("C7: composed and decomposed accents look the same")
 def test_forms_of_accents_differ_visibly() -> None:
-    """A name in composed and in decomposed form are two names, and can be told apart."""
-    assert seen(prompted(to="Jos\u00e9")) != seen(prompted(to="Jose\u0301"))
+    """A name in composed form looks different from the name in decomposed form."""
+    assert visible(prompt_for(to="Jos\u00e9")) != visible(prompt_for(to="Jose\u0301"))
 
 
 TEXTS = st.text(
@@ -230,43 +230,43 @@ TEXTS = st.text(
 )
 
 
-@given(one=TEXTS, other=TEXTS)
-@example(one="a b", other="a  b")
-@example(one="ab", other="a\u200bb")
-@example(one="a b", other="a\u00a0b")
-@example(one="\\u200b", other="\u200b")
-@fails("C7: calls with different arguments are shown alike")
-def test_different_calls_never_look_alike(one: str, other: str) -> None:
-    """Whatever differs between two calls can be seen, and what is the same is shown the same."""
-    assert (seen(prompted(to=one)) == seen(prompted(to=other))) is (one == other)
+@given(first=TEXTS, second=TEXTS)
+@example(first="a b", second="a  b")
+@example(first="ab", second="a\u200bb")
+@example(first="a b", second="a\u00a0b")
+@example(first="\\u200b", second="\u200b")
+@fails("C7: calls with different arguments look the same")
+def test_different_calls_never_look_alike(first: str, second: str) -> None:
+    """Two prompts look the same exactly when their calls are equal."""
+    assert (visible(prompt_for(to=first)) == visible(prompt_for(to=second))) is (first == second)
 
 
-# --- servers of others --------------------------------------------------------------------------------------------
+# --- untrusted servers --------------------------------------------------------------------------------------------
 
 
 def stranger(manner: str, notes: Path, **settings: Any) -> McpEnsemble:
-    """Return a server that cannot be trusted."""
+    """Return an untrusted server."""
     settings = {"connect_timeout": 30, "reconnect_timeout": 5, **settings}
     return McpEnsemble.stdio(sys.executable, ["-S", SERVER, manner, str(notes)], name="stranger", **settings)
 
 
 def calls_of(notes: Path) -> int:
-    """Return how often the server was called."""
+    """Return the number of calls that reached the server."""
     return len((notes / "calls").read_text().splitlines()) if (notes / "calls").exists() else 0
 
 
-@fails("C8: a server that calls its tool read-only is not asked about")
-async def test_the_word_of_a_server_does_not_disarm_approvals(tmp_path: Path) -> None:
-    """Calls of a tool that claims to change nothing wait as any other of a server."""
+@fails("C8: a tool that its server declares read-only runs without approval")
+async def test_the_annotations_of_a_server_do_not_bypass_approval(tmp_path: Path) -> None:
+    """Calls of a tool that is annotated as read-only are suspended like other calls of a server."""
     state = await scripted_loop(
         [stranger("claims to be harmless", tmp_path)], ("act", {}), interceptors=[RequireApproval()]
     ).execute("go")
     assert (state.status, calls_of(tmp_path)) == (ExecutionStatus.SUSPENDED, 0)
 
 
-@fails("C8: a call is sent again because its server says that this does no harm")
-async def test_the_word_of_a_server_does_not_repeat_calls(tmp_path: Path) -> None:
-    """A call during which the server was lost is in doubt, and made once."""
+@fails("C8: a call is repeated because its server declares it idempotent")
+async def test_the_annotations_of_a_server_do_not_repeat_calls(tmp_path: Path) -> None:
+    """A call whose server dies is in doubt, and is not repeated."""
     lost = executions(
         await scripted_loop([stranger("claims to be harmless and dies", tmp_path)], ("act", {})).execute("go")
     )[0]
@@ -274,39 +274,42 @@ async def test_the_word_of_a_server_does_not_repeat_calls(tmp_path: Path) -> Non
     assert lost.status is ToolStatus.IN_DOUBT
 
 
-async def waiting(manner: str, notes: Path, **more: Any) -> tuple[AgentLoop, AgentState]:
-    """Let a call of a server wait for a decision."""
+async def suspended(manner: str, notes: Path, **more: Any) -> tuple[AgentLoop, AgentState]:
+    """Return a loop and its state, with a call of a server suspended for a decision."""
     loop = scripted_loop([stranger(manner, notes)], ("act", {}), interceptors=[RequireApproval()])
     state = await loop.execute("go", **more)
-    require(holds=state.status is ExecutionStatus.SUSPENDED and not calls_of(notes), what=state.explain())
+    require(condition=state.status is ExecutionStatus.SUSPENDED and not calls_of(notes), message=state.explain())
     return loop, state
 
 
 @pytest.mark.parametrize("manner", ["changes", "changes its schema"])
-@fails("C8: a tool whose definition has changed since it was approved runs")
-async def test_a_tool_that_has_changed_is_asked_about_anew(tmp_path: Path, manner: str) -> None:
-    """The approval is of the tool as it was described to the person."""
-    loop, state = await waiting(manner, tmp_path)
+@fails("C8: a tool whose definition changed after its approval runs")
+async def test_a_changed_tool_needs_a_new_approval(tmp_path: Path, manner: str) -> None:
+    """An approval applies only to the tool definition that was approved."""
+    loop, state = await suspended(manner, tmp_path)
     (tmp_path / "changed").touch()
     await loop.resume(state, {call.key: approve(call.digest) for call in state.pending})
     assert calls_of(tmp_path) == 0
 
 
 @pytest.mark.parametrize("manner", ["changes", "changes its schema"])
-@fails("C8: the digest that binds a decision leaves the tool's definition out")
+@fails("C8: the digest that binds a decision does not include the tool's definition")
 async def test_a_decision_is_bound_to_the_definition(tmp_path: Path, manner: str) -> None:
-    """The same call of a tool with another definition has another digest."""
-    _, before = await waiting("polite", tmp_path, execution_id="e")
+    """The same call has another digest when the definition of its tool is different."""
+    _, before = await suspended("polite", tmp_path, execution_id="e")
     (tmp_path / "changed").touch()
-    monitored = stranger(manner, tmp_path)
-    loop = scripted_loop([monitored], ("act", {}), interceptors=[RequireApproval(["act"])])
+    changed = stranger(manner, tmp_path)
+    loop = scripted_loop([changed], ("act", {}), interceptors=[RequireApproval(["act"])])
     after = await loop.execute("go", execution_id="e")
-    require(holds=[call.key for call in before.pending] == [call.key for call in after.pending], what="other keys")
+    require(
+        condition=[call.key for call in before.pending] == [call.key for call in after.pending],
+        message="the keys differ",
+    )
     assert [call.digest for call in before.pending] != [call.digest for call in after.pending]
 
 
-async def told_while_resumed(notes: Path, *, changed: bool) -> set[str]:
-    """Return the kinds of events of a call that waits, is approved and goes on, after its tool has changed or not."""
+async def events_of_resume(notes: Path, *, changed: bool) -> set[str]:
+    """Return the event types of a call that is suspended, approved and resumed, optionally after its tool changed."""
     loop = scripted_loop([stranger("changes", notes)], ("act", {}), interceptors=[RequireApproval(["act"])])
     kinds: set[str] = set()
     loop.wiretap(lambda event: kinds.add(type(event).__name__))
@@ -317,28 +320,28 @@ async def told_while_resumed(notes: Path, *, changed: bool) -> set[str]:
     return kinds
 
 
-@fails("C8: that a tool has changed is told by no event")
-async def test_a_change_of_a_tool_is_told(tmp_path: Path) -> None:
-    """There is a kind of event that comes when a definition has changed, and not when it has not."""
-    usual = await told_while_resumed(tmp_path, changed=False)
-    assert await told_while_resumed(tmp_path, changed=True) - usual
+@fails("C8: no event reports that a tool has changed")
+async def test_a_changed_tool_emits_an_event(tmp_path: Path) -> None:
+    """A changed definition emits an event of a type that an unchanged definition does not."""
+    usual = await events_of_resume(tmp_path, changed=False)
+    assert await events_of_resume(tmp_path, changed=True) - usual
 
 
-@fails("C8: `agentloop run` runs tools that change something unasked unless told to ask")
-def test_tools_that_change_something_are_asked_about_by_default(
+@fails("C8: `agentloop run` runs tools with effects without approval unless configured to ask")
+def test_tools_with_effects_need_approval_by_default(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
-    """Without --approve, and with nobody to ask, nothing is paid, and the exit code says that a call waits."""
+    """Without --approve and without a terminal, no payment is made, and the exit code reports a suspended call."""
     ended = command_line(*command(server, bank, "--quiet", to="Ada"))
     assert not has_paid(bank)
     assert ended.code == 3
 
 
-@fails("C8: `agentloop run` runs a server's tools unasked where the server calls them read-only")
-def test_tools_of_servers_are_always_asked_about(
+@fails("C8: `agentloop run` runs a server's tools without approval if the server declares them read-only")
+def test_tools_of_servers_always_need_approval(
     command_line: cli.CommandLine, server: cli.ModelServer, tmp_path: Path
 ) -> None:
-    """Whatever the server says of them."""
+    """Tools of MCP servers need approval, whatever their annotations are."""
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"small": {"command": sys.executable, "args": [SMALL]}}}))
     server.calls(("add", {"a": 2, "b": 40}))
@@ -349,7 +352,7 @@ def test_tools_of_servers_are_always_asked_about(
 
 # --- the package --------------------------------------------------------------------------------------------------
 
-OURS = "agentloop-kernel"
+DISTRIBUTION = "agentloop-kernel"
 
 
 def project() -> dict[str, Any]:
@@ -358,129 +361,137 @@ def project() -> dict[str, Any]:
     return table
 
 
-@fails("C9: the distribution has a name that is somebody else's on the package index")
-def test_the_distribution_has_a_name_of_our_own() -> None:
-    """It is not the name of the package that is imported."""
-    assert project()["name"] == OURS
+@fails("C9: another project owns the name of the distribution on the package index")
+def test_the_distribution_has_its_own_name() -> None:
+    """The name of the distribution differs from that of the imported package."""
+    assert project()["name"] == DISTRIBUTION
 
 
 @pytest.mark.parametrize("place", ["command line", "mcp", "documents"])
-@fails("C9: what tells how to install an extra names somebody else's distribution")
-def test_hints_install_what_is_ours(place: str, tmp_path: Path) -> None:
-    """Whoever copies a hint or a line of the documents into a shell gets this package."""
+@fails("C9: hints to install an extra name another project's distribution")
+def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
+    """Install commands in error messages and documentation install this package."""
     if place == "documents":
-        told = "\n".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+        text = "\n".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
     else:
         missing, arguments = ("click", ["demo"]) if place == "command line" else ("mcp", ["mcp", "serve", "t.py"])
         (tmp_path / "t.py").write_text(BANK)
         code = f"import sys; sys.modules[{missing!r}] = None; from agentloop.cli.main import main; main({arguments!r})"
-        told = subprocess.run(
+        text = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         ).stderr
-    named = re.findall(r"(?:pip|uv|pipx) (?:install|add) '?([a-z][\w-]*)", told)
-    require(holds=named, what=told)
-    assert set(named) == {OURS}
+    named = re.findall(r"(?:pip|uv|pipx) (?:install|add) '?([a-z][\w-]*)", text)
+    require(condition=named, message=text)
+    assert set(named) == {DISTRIBUTION}
 
 
-@fails("M37: orjson is admitted in versions that crash on deeply nested text")
-def test_no_dependency_is_admitted_with_known_faults() -> None:
-    """The lower bound of orjson is the first version that withstands nested text, 3.9.15."""
-    extras = [one for listed in project()["optional-dependencies"].values() for one in listed]
-    bounds = [re.search(r">=([\d.]+)", one) for one in extras if one.startswith("orjson")]
-    require(holds=bounds, what="orjson is not among the extras")
+@fails("M37: versions of orjson that crash on deeply nested text are allowed")
+def test_no_dependency_allows_versions_with_known_defects() -> None:
+    """The lower bound of orjson is the first version that can read deeply nested text, 3.9.15."""
+    extras = [item for group in project()["optional-dependencies"].values() for item in group]
+    bounds = [re.search(r">=([\d.]+)", item) for item in extras if item.startswith("orjson")]
+    require(condition=bounds, message="orjson is not among the extras")
     assert [bound[1] for bound in bounds if bound and tuple(map(int, bound[1].split("."))) < (3, 9, 15)] == []
 
 
-# --- what takes time and memory -----------------------------------------------------------------------------------
+# --- limits on time and memory -----------------------------------------------------------------------------------
 
 
-def child(case: str, *given: object) -> dict[str, Any]:
-    """Run a case in a process of its own, within limits; return what it told, nothing if it was killed."""
-    arguments = [sys.executable, "-W", "ignore", "-m", "tests.regressions.strangers_child", case, *map(str, given)]
+def child(case: str, *case_arguments: object) -> dict[str, Any]:
+    """Run a case in a separate process with limits; return its results, which are empty if it was killed."""
+    arguments = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.regressions.strangers_child",
+        case,
+        *map(str, case_arguments),
+    ]
     ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    require(holds=ended.returncode in {0, -signal.SIGPROF, -signal.SIGKILL}, what=ended.stderr)
-    told: dict[str, Any] = {}
+    require(condition=ended.returncode in {0, -signal.SIGPROF, -signal.SIGKILL}, message=ended.stderr)
+    results: dict[str, Any] = {}
     for line in ended.stdout.splitlines():
-        told |= json.loads(line)
-    return told
+        results |= json.loads(line)
+    return results
 
 
 @pytest.mark.parametrize("kind", ["references", "pattern", "patternProperties"])
-@fails("H24: a small schema of a stranger takes a processor for itself")
+@fails("H24: a small untrusted schema takes unbounded CPU time")
 def test_a_schema_is_checked_within_bounds(kind: str) -> None:
-    """It is refused or used, in time, and so are arguments that are held against it."""
+    """A schema is rejected or compiled, and arguments are validated against it, within a time limit."""
     assert "refused" in child("schema", kind)
 
 
-@fails("H24: the process stands still when it connects with a server whose tool has such a schema")
-def test_connecting_ends_whatever_the_schemas(tmp_path: Path) -> None:
-    """The tool is offered or left out, in time."""
+@fails("H24: the process hangs when it connects to a server whose tool has such a schema")
+def test_connecting_ends_with_any_schema(tmp_path: Path) -> None:
+    """The tool is offered or omitted within a time limit."""
     assert "offered" in child("connect", "small schema, endless work", tmp_path)
 
 
 @pytest.mark.parametrize("driver", ["react", "structured"])
 @fails("H25: the pattern of a fence takes cubic time on empty lines")
 def test_a_fence_of_empty_lines_is_read_in_time(driver: str) -> None:
-    """Reading an answer takes time in proportion to its length."""
+    """The time to parse an answer is proportional to its length."""
     assert "status" in child("fence", driver)
 
 
-@fails("M45: reading of texts has no bound on steps or characters")
+@fails("M45: parsing of texts has no limit on steps or characters")
 def test_a_million_brackets_are_read_in_time() -> None:
-    """A text of brackets is given up within a budget."""
+    """Parsing a text of brackets ends within a limit."""
     assert "read" in child("brackets")
 
 
 @pytest.mark.parametrize("codings", [1, 3])
-@fails("H26: the bytes of a compressed answer are counted after they were inflated, whatever the codings")
-def test_an_answer_is_inflated_within_its_limit(codings: int) -> None:
-    """An answer of at most 1 MB does not take more than a few, however it is compressed."""
-    told = child("inflated_answer", codings)
-    assert told.get("error") == "InvalidResponse"
-    assert told["megabytes"] < 32
+@fails("H26: the bytes of a compressed answer are counted after decompression, with any number of codings")
+def test_the_limit_applies_to_a_decompressed_answer(codings: int) -> None:
+    """With a limit of 1 MB, an answer does not take more than a few MB, however it is compressed."""
+    results = child("inflated_answer", codings)
+    assert results.get("error") == "InvalidResponse"
+    assert results["megabytes"] < 32
 
 
-@fails("H26: the bytes of an MCP answer are counted before they are inflated")
-def test_an_mcp_answer_is_inflated_within_its_limit() -> None:
-    """The limit on messages, 16 MB, holds for what comes out, and the call ends as a lost one."""
-    told = child("inflated_result")
-    assert told.get("status") in {"failed", "in_doubt"}
-    assert told["megabytes"] < 64
+@fails("H26: the bytes of an MCP answer are counted before decompression")
+def test_the_limit_applies_to_a_decompressed_mcp_answer() -> None:
+    """The limit of 16 MB applies to the decompressed message, and the call fails or is in doubt."""
+    results = child("inflated_result")
+    assert results.get("status") in {"failed", "in_doubt"}
+    assert results["megabytes"] < 64
 
 
-@fails("H27: `edit_file` builds the new text before it looks at its size")
-def test_an_edit_is_measured_before_it_is_made(tmp_path: Path) -> None:
-    """A replacement that would be too large is refused without being made."""
-    told = child("grow", tmp_path)
-    assert (told.get("status"), told.get("error")) == ("failed", "ToolFailed")
-    assert told["megabytes"] < 100
+@fails("H27: `edit_file` builds the new text before it checks the size")
+def test_the_size_of_an_edit_is_checked_first(tmp_path: Path) -> None:
+    """A replacement that would be too large is rejected before the text is built."""
+    results = child("grow", tmp_path)
+    assert (results.get("status"), results.get("error")) == ("failed", "ToolFailed")
+    assert results["megabytes"] < 100
 
 
-@fails("M33: a query is bounded in instructions, of which one may take long, and not in time")
-def test_a_query_is_bounded_in_time(tmp_path: Path) -> None:
-    """A query of few and slow instructions is interrupted."""
+@fails("M33: a query is limited in instructions, not in time, although one instruction can be slow")
+def test_a_query_has_a_time_limit(tmp_path: Path) -> None:
+    """A query of a few slow instructions is interrupted."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
         connection.execute("CREATE TABLE t (a)")
     assert child("slow_query", tmp_path / "q.db").get("status") == "failed"
 
 
-@fails("M34: every call of a plain function gets a thread of its own, however many there are")
+@fails("M34: every call of a plain function gets its own thread, without a limit")
 def test_threads_are_bounded() -> None:
-    """A thousand calls of one answer run on some threads, not on a thousand."""
-    told = child("many_calls", 1000)
-    require(holds=told.get("done") == 1000, what="the calls did not run")
-    assert told["threads"] <= 256
+    """A thousand calls of one answer share a limited number of threads."""
+    results = child("many_calls", 1000)
+    require(condition=results.get("done") == 1000, message="the calls did not run")
+    assert results["threads"] <= 256
 
 
-@fails("M36: a process that was forked while a journal was open hangs")
+@fails("M36: a process that was forked while a journal was open blocks")
 def test_a_forked_process_does_not_hang(tmp_path: Path) -> None:
-    """The child of a fork uses the journal, or is told that it cannot."""
-    told = child("forked", tmp_path / "runs.db")
-    assert told.get("signal") == 0
-    assert told["child"]
+    """A forked child can use the journal, or gets an error."""
+    results = child("forked", tmp_path / "runs.db")
+    assert results.get("signal") == 0
+    assert results["child"]
 
 
-# --- small doors --------------------------------------------------------------------------------------------------
+# --- access and limits --------------------------------------------------------------------------------------------------
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -498,57 +509,57 @@ SESSION = "mcp-session-id"
 
 @contextmanager
 def serving(tools: Path, *more: str) -> Iterator[int]:
-    """Run `agentloop mcp serve --http` until the end; return its port, 0 where it does not serve."""
+    """Run `agentloop mcp serve --http` in the block; yield its port, or 0 when it does not start."""
     arguments = ["mcp", "serve", str(tools), "--http", "--port", "0", *more]
     with subprocess.Popen(
         [sys.executable, "-m", "agentloop.cli.main", *arguments], stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            found = next(
+            match = next(
                 filter(None, (re.search(r"serving at \S+:(\d+)/mcp", line) for line in process.stderr or ())), None
             )
-            yield 0 if found is None else int(found[1])
+            yield 0 if match is None else int(match[1])
         finally:
             process.kill()
 
 
-def posted(client: http.client.HTTPConnection, body: Mapping[str, object], **headers: str) -> tuple[int, str]:
-    """Send a request; return the status and the session that it was answered with."""
-    given = {"accept": "application/json, text/event-stream", "content-type": "application/json", **headers}
-    client.request("POST", "/mcp", json.dumps(body), given)
+def post(client: http.client.HTTPConnection, body: Mapping[str, object], **headers: str) -> tuple[int, str]:
+    """Send a request; return the status and the session id of the response."""
+    all_headers = {"accept": "application/json, text/event-stream", "content-type": "application/json", **headers}
+    client.request("POST", "/mcp", json.dumps(body), all_headers)
     answer = client.getresponse()
     answer.read()
     return answer.status, answer.getheader(SESSION, "")
 
 
 @pytest.mark.parametrize("origin", ["", "http://evil.example"])
-@fails("H28: tools are served to a whole network without authentication or a look at the origin")
-def test_tools_are_not_served_to_everybody(bank: Path, origin: str) -> None:
-    """Outside of this machine's own addresses, a request that shows no credential is refused, as is a web page's."""
-    with serving(bank, "--host", "0.0.0.0") as port:  # what is tested
+@fails("H28: tools are served to the network without authentication or a check of the origin")
+def test_tools_are_not_served_to_unauthenticated_clients(bank: Path, origin: str) -> None:
+    """On an address other than loopback, requests without credentials and requests of web pages are rejected."""
+    with serving(bank, "--host", "0.0.0.0") as port:  # the tested configuration
         if not port:
-            return  # it does not serve like that at all
+            return  # refusing to start is correct too
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client:
-            status, _ = posted(client, HELLO, **({"origin": origin} if origin else {}))
+            status, _ = post(client, HELLO, **({"origin": origin} if origin else {}))
     assert status in {401, 403, 421}
 
 
-def begun(port: int, sessions: int) -> int:
-    """Begin sessions over one connection; return how many the server took."""
+def open_sessions(port: int, sessions: int) -> int:
+    """Open sessions over one connection; return how many the server accepted."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client:
-        return [posted(client, HELLO)[0] for _ in range(sessions)].count(200)
+        return [post(client, HELLO)[0] for _ in range(sessions)].count(200)
 
 
-@fails("M40: every session that was ever begun is kept")
-def test_sessions_are_not_kept_for_ever(bank: Path) -> None:
-    """Whoever begins six hundred sessions is refused some, or the server forgets the oldest."""
+@fails("M40: sessions are never removed")
+def test_the_number_of_sessions_is_limited(bank: Path) -> None:
+    """Of six hundred sessions, the server rejects some or forgets the oldest."""
     with serving(bank) as port, ThreadPoolExecutor(12) as pool:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client:
-            first = posted(client, HELLO)[1]
-        taken = sum(pool.map(lambda _: begun(port, 50), range(12)))
+            first = post(client, HELLO)[1]
+        accepted = sum(pool.map(lambda _: open_sessions(port, 50), range(12)))
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client:
-            is_known = bool(first) and posted(client, LIST, **{SESSION: first})[0] == 200
-    assert not (is_known and taken == 600)
+            is_known = bool(first) and post(client, LIST, **{SESSION: first})[0] == 200
+    assert not (is_known and accepted == 600)
 
 
 @pytest.mark.parametrize(
@@ -556,9 +567,9 @@ def test_sessions_are_not_kept_for_ever(bank: Path) -> None:
     ["SELECT value FROM json_each('[1, 2]')", "SELECT a FROM words WHERE words MATCH 'hello'"],
     ids=["json_each", "full text"],
 )
-@fails("M33: functions that return tables, and full-text indexes, cannot be read")
+@fails("M33: table-valued functions and full-text indexes cannot be read")
 async def test_virtual_tables_can_be_read(tmp_path: Path, sql: str) -> None:
-    """They are read like other tables, since reading them changes nothing."""
+    """Table-valued functions and full-text indexes are readable like other tables."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
         connection.executescript("CREATE VIRTUAL TABLE words USING fts5(a); INSERT INTO words VALUES ('hello');")
     execution = await run_call([sqlite(str(tmp_path / "q.db"))], "query_database", sql=sql)
@@ -567,22 +578,22 @@ async def test_virtual_tables_can_be_read(tmp_path: Path, sql: str) -> None:
 
 @pytest.fixture
 def _usual_umask() -> Iterator[None]:
-    """Let new files be readable by everybody unless a program says otherwise, as on most machines."""
+    """Set the usual umask, with which new files are readable by all users."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
 def modes_in(folder: Path) -> dict[str, str]:
-    """Return who may do what with each file of a folder."""
-    return {one.name: stat.filemode(one.stat().st_mode) for one in folder.iterdir()}
+    """Return the mode of each file of a folder."""
+    return {path.name: stat.filemode(path.stat().st_mode) for path in folder.iterdir()}
 
 
 @pytest.mark.usefixtures("_usual_umask")
 @pytest.mark.parametrize("kind", ["journal", "recording"])
-@fails("M35: other users of the machine can read what was said")
-async def test_what_was_said_is_for_its_owner_only(tmp_path: Path, kind: str) -> None:
-    """Journals and recordings, and what belongs to them, are made with no rights for group and others."""
+@fails("M35: other users of the machine can read journals and recordings")
+async def test_recorded_conversations_are_readable_only_by_their_owner(tmp_path: Path, kind: str) -> None:
+    """The files of journals and recordings have no permissions for group and others."""
     model, path = ScriptedInference("It is a secret."), tmp_path / "file"
     if kind == "recording":
         await AgentLoop(ToolCallingDriver(RecordingInference(model, path))).execute("go")
@@ -592,19 +603,19 @@ async def test_what_was_said_is_for_its_owner_only(tmp_path: Path, kind: str) ->
         await AgentLoop.for_model(model, journal=journal).execute("go")
         modes = modes_in(tmp_path)
         await journal.aclose()
-    require(holds=modes, what="nothing was written")
+    require(condition=modes, message="no file was written")
     assert {name: mode for name, mode in modes.items() if not mode.endswith("------")} == {}
 
 
-@fails("M38: a model is offered whatever an MCP server says, at any length")
-async def test_what_a_server_offers_is_bounded(tmp_path: Path) -> None:
-    """Of ten million characters of descriptions, at most one million reaches the model."""
-    async with stranger("long texts", tmp_path) as held:
-        assert sum(len(one.description) for one in held.offered) <= 1_000_000
+@fails("M38: descriptions of an MCP server reach the model without a limit on length")
+async def test_the_descriptions_of_a_server_are_limited(tmp_path: Path) -> None:
+    """Of ten million characters of descriptions, at most one million reach the model."""
+    async with stranger("long texts", tmp_path) as server:
+        assert sum(len(spec.description) for spec in server.offered) <= 1_000_000
 
 
 class _Dripping(httpx.AsyncByteStream):
-    """A body of which a byte comes every half minute, for more than a day."""
+    """A body that sends one byte every half minute, for more than a day."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for _ in range(3000):
@@ -612,9 +623,9 @@ class _Dripping(httpx.AsyncByteStream):
             yield b" "
 
 
-@fails("M39: an answer that comes byte by byte is waited for without end")
+@fails("M39: an answer that arrives byte by byte has no deadline")
 def test_an_answer_has_a_deadline_by_default() -> None:
-    """A server that keeps a connection alive does not keep a run alive for a day."""
+    """A server that keeps its connection alive cannot extend a run to a day."""
 
     async def seconds() -> float:
         transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=_Dripping()))
@@ -622,18 +633,18 @@ def test_an_answer_has_a_deadline_by_default() -> None:
         async with httpx.AsyncClient(transport=transport) as client:
             inference = inference_for("http://127.0.0.1:1/v1", client=client)
             state = await AgentLoop(ToolCallingDriver(inference)).execute("go")
-        require(holds=state.status is not ExecutionStatus.COMPLETED, what=state.explain())
+        require(condition=state.status is not ExecutionStatus.COMPLETED, message=state.explain())
         return clock.time()
 
     assert run_in_virtual_time(seconds()) < 24 * 3600
 
 
-@fails("M41: a call makes as many folders as its path has slashes")
-async def test_a_path_has_a_bounded_depth(tmp_path: Path) -> None:
-    """A path of a thousand folders is refused, and none of them is made."""
+@fails("M41: a call creates as many folders as its path has slashes")
+async def test_the_depth_of_a_path_is_limited(tmp_path: Path) -> None:
+    """A path of a thousand folders is rejected, and no folder is created."""
     try:
         execution = await run_call([files(str(tmp_path))], "write_file", path="a/" * 1000 + "f", text="x")
-        made = (tmp_path / "a").exists()
+        is_created = (tmp_path / "a").exists()
     finally:
         deepest = tmp_path / ("a/" * 1000)
         (deepest / "f").unlink(missing_ok=True)
@@ -641,16 +652,16 @@ async def test_a_path_has_a_bounded_depth(tmp_path: Path) -> None:
             if deepest.exists():
                 deepest.rmdir()
             deepest = deepest.parent
-    assert (execution.status, made) == (ToolStatus.FAILED, False)
+    assert (execution.status, is_created) == (ToolStatus.FAILED, False)
 
 
-@fails("M42: the headers of a request, with the key, are locals of the frames of its error")
+@fails("M42: the request headers, including the key, are locals in the traceback of an error")
 async def test_a_traceback_with_locals_shows_no_key() -> None:
-    """What error trackers record of a failure, locals included, holds no key."""
+    """A traceback that includes locals, as error trackers record it, does not contain the key."""
     with pytest.raises(InferenceError) as failed:
         await inference_for(f"http://127.0.0.1:{free_port()}/v1").infer(QUESTION)
-    told = traceback.TracebackException.from_exception(failed.value, capture_locals=True)
-    assert [line for line in told.format() if KEY in line] == []
+    trace = traceback.TracebackException.from_exception(failed.value, capture_locals=True)
+    assert [line for line in trace.format() if KEY in line] == []
 
 
 INTERRUPTED = """
@@ -668,9 +679,9 @@ main(["demo"])
 """
 
 
-@fails("M43: Ctrl-C while the command line starts leaves a traceback")
-def test_ctrl_c_during_the_start_is_no_accident(tmp_path: Path) -> None:
-    """It ends with the exit code of an interrupted program, and without a traceback."""
+@fails("M43: Ctrl-C during the start of the command line prints a traceback")
+def test_ctrl_c_during_the_start_prints_no_traceback(tmp_path: Path) -> None:
+    """The program ends with the exit code of an interrupted program, and without a traceback."""
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
@@ -678,23 +689,23 @@ def test_ctrl_c_during_the_start_is_no_accident(tmp_path: Path) -> None:
     assert ended.returncode in {130, -signal.SIGINT}
 
 
-async def check_that_its_answer_ends_the_call(manner: str, notes: Path) -> None:
-    """Call a server whose answer is odd, and check that the call does not end by its timeout."""
+async def check_that_the_answer_ends_the_call(manner: str, notes: Path) -> None:
+    """Call a server with an invalid answer, and check that the call does not time out."""
     execution = await run_call([stranger(manner, notes, policy=ToolPolicy(timeout=2.0))], "act")
-    require(holds=calls_of(notes) == 1, what=str(execution.error_message))
+    require(condition=calls_of(notes) == 1, message=str(execution.error_message))
     assert execution.status is not ToolStatus.TIMED_OUT
 
 
 @pytest.mark.parametrize("manner", ["long number", "deep"])
-@fails("M44: an answer of a server that cannot be read is dropped, and its caller waits")
-async def test_an_answer_that_cannot_be_read_is_an_answer(tmp_path: Path, manner: str) -> None:
-    """The call ends when the answer comes."""
-    await check_that_its_answer_ends_the_call(manner, tmp_path)
+@fails("M44: an unreadable answer of a server is dropped, and its caller waits")
+async def test_an_unreadable_answer_ends_the_call(tmp_path: Path, manner: str) -> None:
+    """The call ends when an unreadable answer arrives, not by its timeout."""
+    await check_that_the_answer_ends_the_call(manner, tmp_path)
 
 
-async def test_an_answer_without_a_number_is_an_answer(tmp_path: Path) -> None:
-    """NaN, which JSON has no word for, does not keep a caller waiting."""
-    await check_that_its_answer_ends_the_call("nan", tmp_path)
+async def test_an_answer_with_nan_ends_the_call(tmp_path: Path) -> None:
+    """An answer with NaN, which is not valid JSON, does not keep its caller waiting."""
+    await check_that_the_answer_ends_the_call("nan", tmp_path)
 
 
 # --- likely mistakes ----------------------------------------------------------------------------------------------
@@ -706,47 +717,47 @@ MISTAKES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@fails("L: the likeliest mistakes are told by attrs, and not in the library's words")
-def test_likely_mistakes_are_told(mistake: str) -> None:
-    """They are an error of configuration, whose text does not show how a class is made."""
-    with pytest.raises(Exception, match=r".") as made:  # of whatever kind, which is what is looked at
+@fails("L: likely mistakes raise errors of attrs instead of errors of the library")
+def test_likely_mistakes_raise_configuration_errors(mistake: str) -> None:
+    """A likely mistake raises ConfigurationError, whose message does not contain attrs internals."""
+    with pytest.raises(Exception, match=r".") as raised:  # the type is asserted below
         MISTAKES[mistake]()
-    assert isinstance(made.value, ConfigurationError)
-    assert "Attribute(" not in str(made.value)
+    assert isinstance(raised.value, ConfigurationError)
+    assert "Attribute(" not in str(raised.value)
 
 
-@fails("L: a document is taken for a picture")
-def test_a_document_is_no_picture(tmp_path: Path) -> None:
-    """The type that the name of a file tells has to be that of a picture."""
+@fails("L: a document is accepted as an image")
+def test_a_document_is_not_an_image(tmp_path: Path) -> None:
+    """A file whose suffix is not that of an image is rejected."""
     path = tmp_path / "x.pdf"
     path.write_bytes(b"%PDF-1.7")
-    refused = False
+    is_rejected = False
     try:
         Image.from_path(path)
     except ConfigurationError:
-        refused = True
-    assert refused
+        is_rejected = True
+    assert is_rejected
 
 
-@fails("L: text that cannot be completed to JSON is called cut off")
-def test_what_is_no_json_is_not_called_cut_off() -> None:
-    """A model is told what is wrong with its arguments: that they are invalid, not that they are incomplete."""
-    with pytest.raises(MalformedArguments) as refused:
+@fails("L: text that cannot be completed to JSON is reported as cut off")
+def test_invalid_json_is_not_reported_as_cut_off() -> None:
+    """The error reports that the arguments are invalid, not that they are incomplete."""
+    with pytest.raises(MalformedArguments) as raised:
         _ = ToolCall("1", "act", "{bad").arguments
-    assert "cut off" not in str(refused.value)
+    assert "cut off" not in str(raised.value)
 
 
-@fails("L: a limit is said to be nearly reached before anything was used")
-async def test_a_limit_is_not_nearly_reached_by_nothing() -> None:
-    """Where a limit is too small for a first step, that is what is told."""
+@fails("L: a limit is reported as nearly reached before anything was used")
+async def test_an_unused_limit_is_not_nearly_reached() -> None:
+    """When a limit is too small for a first step, the message does not say that it is nearly reached."""
     state = await scripted_loop([], interceptors=[Budget(tokens=1)]).execute("go")
-    told = "" if state.stop_signal is None else state.stop_signal.message
-    assert "nearly reached: 0 used" not in told
+    message = "" if state.stop_signal is None else state.stop_signal.message
+    assert "nearly reached: 0 used" not in message
 
 
-@fails("L: of two arguments of one name the last wins, and nobody is told")
-async def test_an_argument_that_is_given_twice_is_told() -> None:
-    """The call is refused, or what was done with it is told."""
+@fails("L: of two arguments with the same name the last is used without a report")
+async def test_a_duplicate_argument_is_reported() -> None:
+    """A call with a duplicate argument is rejected, or the result reports its correction."""
     paid: list[int] = []
 
     @tool
