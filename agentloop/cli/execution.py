@@ -92,7 +92,7 @@ def collect_decisions(state: AgentState, decide: Decider) -> Mapping[str, Decisi
         if call.waits_for:
             continue
         decision = decide(call)
-        # None means that the input has ended, so nobody would answer the next question either.
+        # None means that the input has ended, so the next question would have no answer either.
         if decision is None:
             break
         decisions[call.key] = decision

@@ -135,7 +135,7 @@ class InterceptorStack(CanIntercept):
                 self._replay.before_interceptor(layer.name, point.point_name)
             try:
                 result = await _call(layer, point)
-            except Exception as error:  # noqa: BLE001  # returned, so that the changes of the layers before it are kept
+            except Exception as error:  # noqa: BLE001  # returned, to preserve the changes of the layers before it
                 return Passage(point, error)
             if self._replay is not None:
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)

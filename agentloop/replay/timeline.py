@@ -218,6 +218,6 @@ def layer_failure(call: RecordedCall) -> Exception | None:
         return InterceptorFailed.from_record(
             str(failure["message"]), str(failure["interceptor"]), str(failure["point"])
         )
-    # The class may belong to a program that is not installed here: one of the same name stands in for it.
+    # The class may belong to a program that is not installed here; a class with the same name replaces it.
     error_type: type[AgentLoopError] = type(str(failure["type"]), (AgentLoopError,), {})
     return error_type(str(failure["message"]))

@@ -78,7 +78,7 @@ def read_typed_tool(cls: type[TypedTool]) -> Signature:
     """
     if not iscoroutinefunction(cls.use):
         raise ToolDefinitionError(f"{cls.__qualname__}.use is not async; write it as async def, or use @tool")
-    # A class that sets `description` needs no docstring; what stands for it here is never shown.
+    # A class that sets `description` needs no docstring; this placeholder is never shown.
     description = "" if cls.description is TypedTool.description else cls.__name__
     # Bound to any object: only the signature without `self` is read.
     use = cls.use.__get__(object())

@@ -21,8 +21,8 @@ from agentloop.values.value import Value
 RECORD_SCHEMA_VERSION = 2
 """The current version of the bodies of records.
 
-It is the default of `JournalRecord.schema_version`, and the JSON form of a value leaves out defaults: whoever raises it raises
-`SCHEMA_VERSION` in `agentloop.values.serialization`, too, with a migration that adds the former version to records without one.
+It is the default of `JournalRecord.schema_version`, and the JSON form of a value omits defaults. An increase must also raise
+`SCHEMA_VERSION` in `agentloop.values.serialization`, with a migration that adds the former version to records without one.
 """
 
 FAILURE = "failure"

@@ -252,7 +252,7 @@ class AgentState(Value):
 
     def with_output(self, output: object) -> AgentState:
         """Return a copy with the final answer as this object, which is neither compared nor stored."""
-        # The field is no constructor parameter, so that nobody can pass it and it never appears in the JSON form.
+        # The field is not a constructor parameter, so it cannot be passed and never appears in the JSON form.
         object.__setattr__(state := evolve(self), "_output", output)
         return state
 

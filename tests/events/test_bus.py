@@ -1,4 +1,4 @@
-"""The event bus: order, isolation, and nothing built for nobody."""
+"""The event bus: order, isolation, and no event is built without listeners."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_an_event_without_listeners_is_not_built(monkeypatch: pytest.MonkeyPatch
     """Without listeners, no event head is created."""
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a head was made for nobody")
+        raise AssertionError("a head was built without listeners")
 
     monkeypatch.setattr("agentloop.events.bus.ExecutionBus.head", refuse)
     bus = EventBus()

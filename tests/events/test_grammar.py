@@ -61,7 +61,7 @@ BREAKING: list[tuple[str, Callable[[list[Event]], list[Event]]]] = [
     ("two terminal events", lambda events: [*events, events[-1]]),
     ("no beginning", lambda events: events[1:]),
     (
-        "a step begun twice",
+        "a step started twice",
         lambda events: [e for e in events for _ in range(2 if isinstance(e, AgentStepStarted) else 1)],
     ),
     ("an outcome lost", lambda events: [e for e in events if not isinstance(e, ToolCallCompleted)]),

@@ -94,8 +94,8 @@ def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], ex
 
 def test_everything_comes_up() -> None:
     """No status, no kind of step and no kind of part is left out."""
-    begun = strategies.agent_states().filter(lambda state: state.execution is not None)
-    assert seen(begun, lambda state: [state.status]) == set(ExecutionStatus)
+    with_execution = strategies.agent_states().filter(lambda state: state.execution is not None)
+    assert seen(with_execution, lambda state: [state.status]) == set(ExecutionStatus)
     assert seen(strategies.agent_steps(), lambda step: [step.kind]) == set(StepKind)
     assert seen(strategies.tool_executions(), lambda execution: [execution.status]) == set(ToolStatus)
     parts = {Text, Image, Audio, Document, Reasoning, ProviderPart, ToolExchange}
