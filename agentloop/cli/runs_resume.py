@@ -28,6 +28,7 @@ from agentloop.cli.execution import (
     Decider,
     TerminalApprover,
     can_prompt,
+    collect_decisions,
     leave_pending,
     run_interruptibly,
 )
@@ -80,14 +81,7 @@ class DecisionOptions:
         decisions = {call.key: self.by_name[name](call) for name, call in named.items()}
         # Cleared, so that a later suspension of the same run is not decided by these options.
         self.by_name.clear()
-        for call in pending:
-            if call.key in decisions:
-                continue
-            decision = decide(call)
-            if decision is None:
-                break
-            decisions[call.key] = decision
-        return decisions
+        return {**decisions, **collect_decisions(state, lambda call: decisions.get(call.key) or decide(call))}
 
     def check_all_applied(self) -> None:
         """Reject decisions that did not apply, as when the execution has ended.

@@ -19,8 +19,8 @@ from agentloop.contracts.tool import (
     CanPresentResult,
     CanReconcileCall,
     CanUseThread,
-    Tool,
     ToolContext,
+    ToolFromSpec,
     ToolPolicy,
 )
 from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
@@ -43,7 +43,7 @@ Show: TypeAlias = Callable[[Any], Shown]
 
 @frozen(eq=False)
 class FunctionTool(
-    Tool,
+    ToolFromSpec,
     CanPrepareArguments,
     CanPresentResult,
     CanAccessAgentState,
@@ -68,20 +68,11 @@ class FunctionTool(
     _reconciler: Reconciler | None = field(default=None, repr=False)
     _injected: Mapping[str, object] = field(factory=dict, repr=False)
 
+    # Name and effect are known without the spec: building it reads the docstring and all annotations.
     @property
     def name(self) -> str:
         """The name by which a model calls the tool."""
         return self.signature.name
-
-    @property
-    def description(self) -> str:
-        """The description for the model."""
-        return self.spec.description
-
-    @property
-    def parameters(self) -> JsonObject:
-        """A JSON Schema of the parameters that a model fills."""
-        return self.spec.parameters
 
     @property
     def effect(self) -> Effect:
